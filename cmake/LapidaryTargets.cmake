@@ -1,0 +1,89 @@
+# One place for compile flags and for the four kinds of target.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# Every target of ours links this: warnings are errors here and nowhere else.
+add_library(lapidary_flags INTERFACE)
+target_include_directories(lapidary_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(
+  lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wshadow -Wno-sign-compare>)
+# Bitwise mode equality rests on every row being computed by the same operations: no contraction or
+# reassociation that differs between two call sites. FMA is used explicitly through Highway.
+target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(LAPIDARY_SANITIZE)
+  set(sanitize_flags -fsanitize=${LAPIDARY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)
+  target_link_options(lapidary_flags INTERFACE ${sanitize_flags})
+endif()
+
+# lapidary_library(NAME SOURCES... DEPS...): a static library lapidary_NAME.
+function(lapidary_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(lapidary_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(lapidary_${name} PUBLIC lapidary_flags ${ARG_DEPS})
+endfunction()
+
+# lapidary_test(NAME SOURCES... DEPS... [LABEL fast|slow|model|server] [TIMEOUT seconds]): one GoogleTest
+# program NAME_test; ctest runs each TEST by itself under the label (default fast).
+function(lapidary_test name)
+  if(NOT LAPIDARY_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL fast)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name}_test ${ARG_SOURCES})
+  target_link_libraries(${name}_test PRIVATE lapidary_flags ${ARG_DEPS} GTest::gtest GTest::gmock
+                                             GTest::gtest_main)
+  target_compile_definitions(${name}_test PRIVATE LAPIDARY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(
+    ${name}_test
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# lapidary_benchmark(NAME SOURCES... DEPS...): a Google Benchmark program NAME_bench.
+function(lapidary_benchmark name)
+  if(NOT LAPIDARY_BENCHMARKS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name}_bench ${ARG_SOURCES})
+  target_link_libraries(${name}_bench PRIVATE lapidary_flags ${ARG_DEPS} benchmark::benchmark_main)
+endfunction()
+
+# lapidary_fuzzer(NAME SOURCE DEPS...): SOURCE defines LLVMFuzzerTestOneInput. With LAPIDARY_FUZZERS it
+# becomes a libFuzzer program NAME_fuzzer; with tests it is linked to a plain driver that replays
+# fuzz/corpus/NAME as the test NAME_corpus, so every input that once broke something stays fixed.
+function(lapidary_fuzzer name source)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  if(LAPIDARY_FUZZERS)
+    add_executable(${name}_fuzzer ${source})
+    target_link_libraries(${name}_fuzzer PRIVATE lapidary_flags ${ARG_DEPS})
+    target_compile_options(${name}_fuzzer PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name}_fuzzer PRIVATE -fsanitize=fuzzer)
+  endif()
+  if(LAPIDARY_TESTS)
+    add_executable(${name}_corpus ${source} ${PROJECT_SOURCE_DIR}/fuzz/replay_main.cc)
+    target_link_libraries(${name}_corpus PRIVATE lapidary_flags ${ARG_DEPS})
+    add_test(NAME ${name}_corpus COMMAND ${name}_corpus ${PROJECT_SOURCE_DIR}/fuzz/corpus/${name})
+    set_tests_properties(${name}_corpus PROPERTIES LABELS fast TIMEOUT 60)
+  endif()
+endfunction()

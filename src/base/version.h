@@ -1,0 +1,7 @@
+#pragma once
+
+namespace lapidary {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace lapidary
