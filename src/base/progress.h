@@ -1,0 +1,40 @@
+// A progress line on stderr for work that takes over a second.
+//
+// Nothing is printed for the first second, so quick work stays silent. On a terminal one line is
+// redrawn; elsewhere (a log file) a line is written every ten per cent. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace lapidary {
+
+class Progress {
+ public:
+  enum class Unit { kBytes, kItems };
+
+  Progress(std::string label, int64_t total, Unit unit);
+  ~Progress();  // Finishes the line if one was begun.
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void Advance(int64_t amount);
+
+ private:
+  void Draw(double seconds);
+
+  const std::string label_;
+  const int64_t total_;
+  const Unit unit_;
+  const bool is_terminal_;
+  const std::chrono::steady_clock::time_point start_;
+  std::mutex mutex_;
+  int64_t done_ = 0;
+  double last_draw_seconds_ = 0.0;
+  int last_decile_ = 0;
+  bool drawn_ = false;
+};
+
+}  // namespace lapidary

@@ -1,0 +1,100 @@
+#include "checkpoint/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+namespace lapidary {
+
+Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return MakeError("cannot open {}: {}", path.string(), std::strerror(errno));
+  struct stat info {};
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return MakeError("cannot read {}: not a regular file", path.string());
+  }
+  const size_t size = static_cast<size_t>(info.st_size);
+  if (size == 0) {
+    close(fd);
+    return MappedFile();
+  }
+  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  const int map_errno = errno;
+  close(fd);  // The mapping keeps the file alive.
+  if (data == MAP_FAILED) {
+    return MakeError("cannot map {}: {}", path.string(), std::strerror(map_errno));
+  }
+  return MappedFile(static_cast<const std::byte*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void PrefaultMapped(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
+  // Ask for the next piece before faulting the current one in, so that the disk never waits for us.
+  constexpr uintptr_t kPiece = uintptr_t{8} << 20;
+  for (uintptr_t piece = begin; piece < end; piece += kPiece) {
+    const uintptr_t piece_end = std::min(piece + kPiece, end);
+    const uintptr_t ahead_end = std::min(piece_end + kPiece, end);
+    if (ahead_end > piece_end) {
+      madvise(reinterpret_cast<void*>(piece_end / page * page), ahead_end - piece_end,
+              MADV_WILLNEED);
+    }
+#ifdef MADV_POPULATE_READ
+    if (madvise(reinterpret_cast<void*>(piece), piece_end - piece, MADV_POPULATE_READ) == 0) {
+      continue;
+    }
+#endif
+    for (uintptr_t address = piece; address < piece_end; address += page) {
+      static_cast<void>(*reinterpret_cast<const volatile char*>(address));
+    }
+  }
+}
+
+Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (error || !std::filesystem::exists(status)) {
+    return MakeError("cannot open {}: {}", path.string(), error ? error.message() : "no such file");
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    return MakeError("cannot read {}: not a regular file", path.string());
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return MakeError("cannot open {}: {}", path.string(), std::strerror(errno));
+  std::string text;
+  text.resize(static_cast<size_t>(std::filesystem::file_size(path, error)));
+  if (error || text.size() > max_bytes) {
+    return MakeError("cannot read {}: larger than {} bytes", path.string(), max_bytes);
+  }
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file && !text.empty()) {
+    return MakeError("cannot read {}: the file ended early", path.string());
+  }
+  return text;
+}
+
+}  // namespace lapidary

@@ -1,0 +1,37 @@
+// Element types of stored tensors and the conversions between them.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+namespace lapidary {
+
+enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool, kF8E4M3, kF8E5M2 };
+
+// Bytes per element.
+int DTypeSize(DType dtype);
+// The safetensors spelling: "BF16".
+const char* DTypeName(DType dtype);
+std::optional<DType> ParseDType(std::string_view name);
+
+// The types a weight may have.
+inline bool IsWeightDType(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+inline float Bf16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Round to nearest even; NaN stays NaN.
+inline uint16_t FloatToBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float F16ToFloat(uint16_t bits);
+uint16_t FloatToF16(float value);
+
+}  // namespace lapidary

@@ -1,0 +1,27 @@
+#include "tensor/tensor_view.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace lapidary {
+
+std::string ShapeToString(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::vector<float> ToFloats(const TensorView& tensor) {
+  CHECK(IsWeightDType(tensor.dtype)) << DTypeName(tensor.dtype);
+  std::vector<float> values(tensor.num_elements());
+  for (size_t idx = 0; idx < values.size(); ++idx) {
+    if (tensor.dtype == DType::kF32) {
+      values[idx] = tensor.As<float>()[idx];
+    } else {
+      const uint16_t bits = tensor.As<uint16_t>()[idx];
+      values[idx] = tensor.dtype == DType::kBF16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+    }
+  }
+  return values;
+}
+
+}  // namespace lapidary

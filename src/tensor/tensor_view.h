@@ -1,0 +1,36 @@
+// A tensor somebody else owns: pointer, type and shape, row-major and contiguous.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace lapidary {
+
+struct TensorView {
+  const std::byte* data = nullptr;  // aligned to the element size
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+
+  int64_t num_elements() const {
+    int64_t count = 1;
+    for (int64_t dim : shape) count *= dim;
+    return count;
+  }
+  int64_t num_bytes() const { return num_elements() * DTypeSize(dtype); }
+  template <typename T>
+  const T* As() const {
+    return reinterpret_cast<const T*>(data);
+  }
+};
+
+// "[128, 1408, 2816]"
+std::string ShapeToString(const std::vector<int64_t>& shape);
+
+// The elements of an F32, F16 or BF16 tensor as floats.
+std::vector<float> ToFloats(const TensorView& tensor);
+
+}  // namespace lapidary
