@@ -1,0 +1,44 @@
+// Parameter, weight-byte and KV-byte counts of a plan: what `inspect` prints and what the floors of
+// docs/performance.md are computed from.
+#pragma once
+
+#include <cstdint>
+
+#include "model/plan.h"
+
+namespace lapidary {
+
+struct Footprint {
+  // Parameters by component; `layers` holds everything inside the layers but the experts.
+  int64_t embedding = 0;
+  int64_t per_layer_embedding = 0;
+  int64_t per_layer_projection = 0;
+  int64_t layers = 0;
+  int64_t experts = 0;
+  int64_t final_norm = 0;
+  int64_t unused_shared_kv = 0;  // may be in the file, is never read; not in total()
+
+  int64_t total() const {
+    return embedding + per_layer_embedding + per_layer_projection + layers + experts + final_norm;
+  }
+
+  // Weights streamed for one decoded token at batch 1 (all but the gathered tables; top-k experts
+  // only).
+  int64_t read_per_token = 0;
+  // Values of the rows gathered for one token: its embedding and per-layer embeddings.
+  int64_t gathered_per_token = 0;
+};
+
+Footprint MakeFootprint(const ModelPlan& plan);
+
+// Parameters of one layer without its experts, and of its attention and dense MLP matrices alone.
+struct LayerFootprint {
+  int64_t total = 0;
+  int64_t attention = 0;
+  int64_t mlp = 0;
+  int64_t experts = 0;
+};
+
+LayerFootprint MakeLayerFootprint(const ModelPlan& plan, int layer_idx);
+
+}  // namespace lapidary

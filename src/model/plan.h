@@ -1,0 +1,116 @@
+// The model plan: every fact about one Gemma 4 text decoder, derived once from its config and
+// immutable.
+//
+// The loader, the memory planner, `inspect` and the executors read this table and nothing else. A
+// layer that reads a donor's KV has no k/v projection, no k/v norm and no cache slot: nothing is
+// loaded, computed or stored for it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace lapidary {
+
+// Rotate-half rotary embedding over one head: pair j is (x[j], x[j + head_dim / 2]) and turns by
+// position * frequency[j]. Pairs at and beyond num_turned_pairs do not turn at all.
+struct RopePlan {
+  int head_dim = 0;
+  int num_turned_pairs = 0;
+  double theta = 0.0;
+  double factor = 1.0;
+
+  // frequency[j] = theta^(-2j / head_dim) / factor in float32, rounded as the reference rounds it.
+  std::vector<float> Frequencies() const;
+  bool operator==(const RopePlan&) const = default;
+};
+
+// How one token of one KV head lies in the cache: `entry_len` values, of which
+//   value = entry[0, value_len)
+//   key   = entry[key_offset, key_offset + key_len), to be multiplied with the cached-form query.
+//
+// Separate K and V:  [ V (d) | K (d) ]                    key = the second half, query as it is
+// K is V:            [ V (d) | turned dims of K (2R) ]    key = the whole entry
+// In the second form K's unturned dims are V * w_k, so the query carries w_k there and zero at the
+// dims that turn, followed by its turned dims: one dot product over d + 2R values, and V is stored
+// once.
+struct KvEntryPlan {
+  int value_len = 0;
+  int key_offset = 0;
+  int key_len = 0;
+  int entry_len = 0;
+  bool operator==(const KvEntryPlan&) const = default;
+};
+
+struct LayerPlan {
+  int index = 0;
+  AttentionKind kind = AttentionKind::kSliding;
+  int head_dim = 0;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  RopePlan rope;
+  int window = 0;        // keys visible including the query's own; 0: all
+  int kv_layer = 0;      // the layer whose KV this one reads: its own index, or its donor's
+  bool k_is_v = false;   // V comes from the K projection (no v_proj)
+  KvEntryPlan kv_entry;  // of kv_layer
+  int mlp_width = 0;     // dense gated MLP
+  bool has_moe = false;
+
+  bool owns_kv() const { return kv_layer == index; }
+  int heads_per_kv_head() const { return num_heads / num_kv_heads; }
+};
+
+// All layers of one attention kind that own KV share page tables: a page holds some tokens of each.
+struct KvGroupPlan {
+  AttentionKind kind = AttentionKind::kSliding;
+  int window = 0;                          // 0: unlimited
+  std::vector<int> layers;                 // owning layers, in order
+  int64_t reference_values_per_token = 0;  // K and V of every owning layer
+  int64_t stored_values_per_token = 0;     // as KvEntryPlan stores them
+};
+
+inline constexpr int kNumKvGroups = 2;
+inline constexpr int kSlidingGroup = 0;
+inline constexpr int kFullGroup = 1;
+
+inline int KvGroupOf(AttentionKind kind) {
+  return kind == AttentionKind::kSliding ? kSlidingGroup : kFullGroup;
+}
+
+struct MoePlan {
+  int num_experts = 0;
+  int top_k = 0;
+  int expert_width = 0;
+};
+
+struct PlePlan {
+  int width = 0;       // values per layer and token
+  int vocab_size = 0;  // rows of the table
+};
+
+struct ModelPlan {
+  std::string architecture;
+  bool is_multimodal = false;
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int num_layers = 0;
+  int max_context = 0;
+  float rms_norm_eps = 1e-6f;
+  float embedding_scale = 1.0f;   // sqrt(hidden_size)
+  float logit_softcap = 0.0f;     // 0: none
+  int first_kv_shared_layer = 0;  // num_layers when no layer shares
+  std::vector<LayerPlan> layers;
+  std::array<KvGroupPlan, kNumKvGroups> kv_groups;  // [kSlidingGroup], [kFullGroup]
+  std::optional<MoePlan> moe;
+  std::optional<PlePlan> ple;
+
+  bool has_kv_sharing() const { return first_kv_shared_layer < num_layers; }
+};
+
+Result<ModelPlan> MakeModelPlan(const ModelConfig& config);
+
+}  // namespace lapidary

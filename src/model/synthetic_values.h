@@ -1,0 +1,25 @@
+// Reproducible random weights: element i of a tensor is a function of (seed, tensor name, i) alone,
+// in integer arithmetic up to one final float multiplication, so every machine makes the same file.
+//
+// Scales are chosen so that a random model behaves like a trained one numerically: matrices keep
+// the variance of their input, attention scores have a standard deviation near 2 (the attention
+// scale is 1.0, so q/k norm weights carry head_dim^(-1/4)), logits reach into the softcap. Norms,
+// layer scalars and router scales are drawn away from 1 so that a missing factor shows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "model/tensor_specs.h"
+#include "tensor/dtype.h"
+
+namespace lapidary {
+
+// Elements [first, first + out.size()) of the tensor.
+void FillSynthetic(const TensorSpec& spec, uint64_t seed, int64_t first, std::span<float> out);
+
+// The same, rounded to a stored type (F32, F16 or BF16); `out` holds whole elements.
+void FillSyntheticStored(const TensorSpec& spec, uint64_t seed, int64_t first, DType dtype,
+                         std::span<std::byte> out);
+
+}  // namespace lapidary

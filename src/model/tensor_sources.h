@@ -1,0 +1,50 @@
+// The two places weights come from: a checkpoint directory, or thin air.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "model/weights.h"
+
+namespace lapidary {
+
+// A mapped checkpoint, checked against the plan: every required tensor present in its shape and a
+// weight type, and nothing in the file that the plan cannot explain.
+class CheckpointSource : public TensorSource {
+ public:
+  static Result<std::unique_ptr<CheckpointSource>> Open(const std::filesystem::path& directory,
+                                                        const ModelPlan& plan);
+  Result<TensorView> Get(const TensorSpec& spec) const override;
+
+  // Reads everything `plan` streams (not the per-layer embedding table, which is read by row) from
+  // the disk into the page cache, with a progress line.
+  void Prefault(const ModelPlan& plan, ThreadPool& threads) const;
+
+ private:
+  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  Checkpoint checkpoint_;
+};
+
+// Synthetic bf16 weights made in memory (--load-format dummy): the values `synth` would have
+// written.
+class DummySource : public TensorSource {
+ public:
+  static Result<std::unique_ptr<DummySource>> Make(const ModelPlan& plan, uint64_t seed,
+                                                   ThreadPool& threads);
+  ~DummySource() override;
+  Result<TensorView> Get(const TensorSpec& spec) const override;
+
+ private:
+  DummySource() = default;
+
+  std::byte* memory_ = nullptr;
+  size_t memory_bytes_ = 0;
+  std::map<std::string, TensorView> tensors_;
+};
+
+}  // namespace lapidary
