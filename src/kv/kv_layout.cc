@@ -1,0 +1,63 @@
+#include "kv/kv_layout.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace lapidary {
+
+KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
+                      std::array<int, kNumKvGroups> tokens_per_page) {
+  KvLayout layout;
+  layout.element_bytes = element_bytes;
+  layout.tokens_per_page = tokens_per_page;
+  layout.layer_offset.assign(plan.num_layers, -1);
+  std::array<int64_t, kNumKvGroups> used_bytes{};
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    CHECK_GT(tokens_per_page[group_idx], 0);
+    int64_t offset = 0;
+    for (int layer_idx : plan.kv_groups[group_idx].layers) {
+      const LayerPlan& layer = plan.layers[layer_idx];
+      layout.layer_offset[layer_idx] = offset;
+      offset += int64_t{tokens_per_page[group_idx]} * layer.num_kv_heads *
+                layer.kv_entry.entry_len * element_bytes;
+    }
+    used_bytes[group_idx] = offset;
+  }
+  constexpr int64_t kAlign = 256;
+  layout.page_bytes =
+      (std::max(used_bytes[kSlidingGroup], used_bytes[kFullGroup]) + kAlign - 1) / kAlign * kAlign;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    layout.wasted_bytes[group_idx] = layout.page_bytes - used_bytes[group_idx];
+  }
+  return layout;
+}
+
+KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes) {
+  constexpr int kSlidingStep = 16;
+  constexpr int kFullStep = 64;
+  const int64_t sliding = plan.kv_groups[kSlidingGroup].stored_values_per_token * element_bytes;
+  const int64_t full = plan.kv_groups[kFullGroup].stored_values_per_token * element_bytes;
+  std::array<int, kNumKvGroups> best{kSlidingStep, kFullStep};
+  if (sliding == 0 || full == 0) return MakeKvLayout(plan, element_bytes, best);
+  // A page wastes a share of itself in one group, and half a page per sequence and group at its
+  // end: one gigabyte of page size counts like 100% waste, so 5 MB pages weigh half a per cent.
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (int sliding_tokens = kSlidingStep; sliding_tokens <= 256; sliding_tokens += kSlidingStep) {
+    for (int full_tokens = kFullStep; full_tokens <= 1024; full_tokens += kFullStep) {
+      const double sliding_bytes = static_cast<double>(sliding_tokens * sliding);
+      const double full_bytes = static_cast<double>(full_tokens * full);
+      const double page_bytes = std::max(sliding_bytes, full_bytes);
+      const double waste = 1.0 - std::min(sliding_bytes, full_bytes) / page_bytes;
+      const double cost = waste + page_bytes / (1 << 30);
+      if (cost < best_cost) {
+        best_cost = cost;
+        best = {sliding_tokens, full_tokens};
+      }
+    }
+  }
+  return MakeKvLayout(plan, element_bytes, best);
+}
+
+}  // namespace lapidary

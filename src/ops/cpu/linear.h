@@ -1,0 +1,25 @@
+// y[rows, out] = x[rows, in] * w[out, in]^T, the only matrix product the CPU executor needs.
+//
+//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16 or f32;  y [rows, out] f32, row stride
+//   given Weights are read in their stored type and widened in registers; each is streamed once per
+//   block of rows, and a block is the whole batch for any decode step. y[r, o] is one fixed chain
+//   of operations over row r and weight row o: it does not depend on the other rows, on tiling or
+//   on the number of threads (batch invariant, bitwise).
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace lapidary::cpu {
+
+void Linear(const float* x, int64_t rows, const TensorView& w, float* y, int64_t y_stride,
+            ThreadPool& threads);
+
+// The same on columns [out_begin, out_end) of y, on the calling thread; for callers that split the
+// work themselves (experts). `weights` points at w[0, 0].
+void LinearColumns(const float* x, int64_t rows, int64_t in, const std::byte* weights, DType dtype,
+                   int64_t out_begin, int64_t out_end, float* y, int64_t y_stride);
+
+}  // namespace lapidary::cpu

@@ -1,0 +1,119 @@
+#include "ops/cpu/moe.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear.h"
+
+namespace lapidary::cpu {
+namespace {
+
+// Runs one matrix per expert over its group of rows: y[group] = x[group] * w[expert]^T.
+//   x [assignments, in], w [experts, out, in], y [assignments, out]
+void GroupedLinear(const ExpertScratch& scratch, const TensorView& w, const float* x, float* y,
+                   ThreadPool& threads) {
+  const int64_t num_experts = w.shape[0];
+  const int64_t out = w.shape[1];
+  const int64_t in = w.shape[2];
+  constexpr int64_t kColumnsPerTask = 128;
+  struct Task {
+    int expert;
+    int64_t begin;
+  };
+  std::vector<Task> tasks;
+  for (int expert = 0; expert < num_experts; ++expert) {
+    if (scratch.expert_begin[expert] == scratch.expert_begin[expert + 1]) continue;
+    for (int64_t begin = 0; begin < out; begin += kColumnsPerTask) tasks.push_back({expert, begin});
+  }
+  threads.ParallelFor(static_cast<int64_t>(tasks.size()), 1, [&](int64_t first, int64_t last, int) {
+    for (int64_t task_idx = first; task_idx < last; ++task_idx) {
+      const Task& task = tasks[task_idx];
+      const int64_t group = scratch.expert_begin[task.expert];
+      const int64_t count = scratch.expert_begin[task.expert + 1] - group;
+      LinearColumns(x + group * in, count, in, w.data + task.expert * out * in * DTypeSize(w.dtype),
+                    w.dtype, task.begin, std::min(task.begin + kColumnsPerTask, out),
+                    y + group * out, out);
+    }
+  });
+}
+
+void GroupByExpert(const MoePlan& moe, std::span<const ExpertChoice> choices,
+                   ExpertScratch& scratch) {
+  scratch.expert_begin.assign(moe.num_experts + 1, 0);
+  for (const ExpertChoice& choice : choices) ++scratch.expert_begin[choice.expert + 1];
+  for (int expert = 0; expert < moe.num_experts; ++expert) {
+    scratch.expert_begin[expert + 1] += scratch.expert_begin[expert];
+  }
+  scratch.assignment_order.resize(choices.size());
+  std::vector<int> next(scratch.expert_begin.begin(), scratch.expert_begin.end() - 1);
+  for (size_t idx = 0; idx < choices.size(); ++idx) {
+    scratch.assignment_order[next[choices[idx].expert]++] = static_cast<int>(idx);
+  }
+}
+
+}  // namespace
+
+void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
+              std::span<ExpertChoice> choices) {
+  // softmax over all, top-k, renormalise: the shared denominator cancels.
+  ExpMinusMax(logits.data(), static_cast<int64_t>(logits.size()));
+  float sum = 0.0f;
+  for (ExpertChoice& choice : choices) {
+    const auto best = std::max_element(logits.begin(), logits.end());  // first of equals
+    choice.expert = static_cast<int>(best - logits.begin());
+    choice.weight = *best;
+    sum += *best;
+    *best = -1.0f;
+  }
+  for (ExpertChoice& choice : choices) {
+    choice.weight = choice.weight / sum * per_expert_scale[choice.expert];
+  }
+}
+
+void RunExperts(const MoePlan& moe, const MoeWeights& weights, const float* x, int64_t rows,
+                int64_t hidden, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
+                float* out, ThreadPool& threads) {
+  const int64_t assignments = rows * moe.top_k;
+  CHECK_EQ(static_cast<int64_t>(choices.size()), assignments);
+  const int64_t width = moe.expert_width;
+  GroupByExpert(moe, choices, scratch);
+  scratch.inputs.resize(assignments * hidden);
+  scratch.gate_up.resize(assignments * 2 * width);
+  scratch.outputs.resize(assignments * hidden);
+  for (int64_t idx = 0; idx < assignments; ++idx) {
+    const int64_t row = scratch.assignment_order[idx] / moe.top_k;
+    std::copy_n(x + row * hidden, hidden, scratch.inputs.data() + idx * hidden);
+  }
+  GroupedLinear(scratch, weights.gate_up_proj, scratch.inputs.data(), scratch.gate_up.data(),
+                threads);
+  // The inputs are spent: their buffer takes the packed activations [assignments, width].
+  std::vector<float>& activated = scratch.inputs;
+  activated.resize(std::max(assignments * hidden, assignments * width));
+  threads.ParallelFor(assignments, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t idx = begin; idx < end; ++idx) {
+      float* gate = scratch.gate_up.data() + idx * 2 * width;
+      GeluMul(gate, gate + width, width);
+    }
+  });
+  for (int64_t idx = 0; idx < assignments; ++idx) {
+    std::copy_n(scratch.gate_up.data() + idx * 2 * width, width, activated.data() + idx * width);
+  }
+  GroupedLinear(scratch, weights.down_proj, activated.data(), scratch.outputs.data(), threads);
+
+  std::vector<int> slot_of(assignments);
+  for (int64_t idx = 0; idx < assignments; ++idx) slot_of[scratch.assignment_order[idx]] = idx;
+  threads.ParallelFor(rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* sum = out + row * hidden;
+      std::fill_n(sum, hidden, 0.0f);
+      for (int rank = 0; rank < moe.top_k; ++rank) {
+        const int64_t assignment = row * moe.top_k + rank;
+        MulAddTo(scratch.outputs.data() + int64_t{slot_of[assignment]} * hidden,
+                 choices[assignment].weight, hidden, sum);
+      }
+    }
+  });
+}
+
+}  // namespace lapidary::cpu

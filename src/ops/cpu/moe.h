@@ -1,0 +1,40 @@
+// Mixture of experts: routing, and the chosen experts' gated MLPs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "model/weights.h"
+
+namespace lapidary::cpu {
+
+struct ExpertChoice {
+  int expert = 0;
+  float weight = 0.0f;
+};
+
+// The top_k experts of one row by softmax probability (ties to the lower index), in rank order;
+// weights renormalised over the chosen ones, then multiplied by per_expert_scale. `logits` is
+// overwritten.
+void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
+              std::span<ExpertChoice> choices);
+
+// Scratch of RunExperts, kept between steps.
+struct ExpertScratch {
+  std::vector<int> assignment_order;  // row * top_k + rank, grouped by expert
+  std::vector<int> expert_begin;      // [num_experts + 1] into assignment_order
+  std::vector<float> inputs;          // [assignments, hidden]
+  std::vector<float> gate_up;         // [assignments, 2 * width]
+  std::vector<float> outputs;         // [assignments, hidden]
+};
+
+// out[row] = sum over ranks of weight * down(gelu(gate x) * (up x)), summed in rank order: a row's
+// result does not depend on which other rows chose the same expert.
+//   x, out [rows, hidden];  choices [rows, top_k]
+void RunExperts(const MoePlan& moe, const MoeWeights& weights, const float* x, int64_t rows,
+                int64_t hidden, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
+                float* out, ThreadPool& threads);
+
+}  // namespace lapidary::cpu

@@ -1,0 +1,84 @@
+#include "ops/cpu/rope.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/cpu/elementwise.h"
+
+namespace lapidary::cpu {
+namespace {
+
+// Stored K-is-V entries end with the turned dims: [0, R) then [d/2, d/2 + R) of the turned key.
+void CopyTurnedDims(const RopePlan& rope, const float* head, float* turned) {
+  const int pairs = rope.num_turned_pairs;
+  std::copy_n(head, pairs, turned);
+  std::copy_n(head + rope.head_dim / 2, pairs, turned + pairs);
+}
+
+}  // namespace
+
+void RopeTable::Fill(const RopePlan& rope, std::span<const int32_t> positions) {
+  num_turned_pairs = rope.num_turned_pairs;
+  const std::vector<float> frequencies = rope.Frequencies();
+  cos.resize(positions.size() * num_turned_pairs);
+  sin.resize(positions.size() * num_turned_pairs);
+  for (size_t row = 0; row < positions.size(); ++row) {
+    for (int pair_idx = 0; pair_idx < num_turned_pairs; ++pair_idx) {
+      const float angle = static_cast<float>(positions[row]) * frequencies[pair_idx];
+      const size_t at = row * num_turned_pairs + pair_idx;
+      cos[at] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      sin[at] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+}
+
+void ApplyRope(const RopePlan& rope, const float* cos, const float* sin, float* head) {
+  float* low = head;
+  float* high = head + rope.head_dim / 2;
+  for (int pair_idx = 0; pair_idx < rope.num_turned_pairs; ++pair_idx) {
+    const float x = low[pair_idx];
+    const float y = high[pair_idx];
+    low[pair_idx] = x * cos[pair_idx] - y * sin[pair_idx];
+    high[pair_idx] = y * cos[pair_idx] + x * sin[pair_idx];
+  }
+}
+
+void MakeCachedQuery(const LayerPlan& layer, const float* raw, const float* q_norm,
+                     const float* k_norm, float eps, const float* cos, const float* sin,
+                     float* query) {
+  const int dim = layer.head_dim;
+  RmsNorm(raw, q_norm, eps, dim, query);
+  ApplyRope(layer.rope, cos, sin, query);
+  if (layer.kv_entry.key_offset != 0) return;  // Separate K and V: the query as it is.
+
+  const int pairs = layer.rope.num_turned_pairs;
+  CopyTurnedDims(layer.rope, query, query + dim);
+  for (int half = 0; half < 2; ++half) {
+    float* dims = query + half * dim / 2;
+    const float* norm = k_norm + half * dim / 2;
+    std::fill_n(dims, pairs, 0.0f);
+    for (int idx = pairs; idx < dim / 2; ++idx) dims[idx] *= norm[idx];
+  }
+}
+
+void MakeKvEntry(const LayerPlan& layer, const float* k_raw, const float* v_raw,
+                 const float* k_norm, float eps, const float* cos, const float* sin, float* entry) {
+  const int dim = layer.head_dim;
+  float* value = entry;
+  float* key_part = entry + dim;
+  RmsNorm(layer.k_is_v ? k_raw : v_raw, nullptr, eps, dim, value);
+  if (layer.kv_entry.key_offset != 0) {
+    RmsNorm(k_raw, k_norm, eps, dim, key_part);
+    ApplyRope(layer.rope, cos, sin, key_part);
+    return;
+  }
+  constexpr int kMaxHeadDim = 4096;  // config.cc refuses more
+  CHECK_LE(dim, kMaxHeadDim);
+  float key[kMaxHeadDim];
+  RmsNorm(k_raw, k_norm, eps, dim, key);
+  ApplyRope(layer.rope, cos, sin, key);
+  CopyTurnedDims(layer.rope, key, key_part);
+}
+
+}  // namespace lapidary::cpu
