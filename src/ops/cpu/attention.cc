@@ -4,7 +4,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention.cc"
-// clang-format off: the order matters
+// The order of these matters.
+// clang-format off
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 // clang-format on

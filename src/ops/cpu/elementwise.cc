@@ -4,10 +4,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/elementwise.cc"
-// clang-format off: the order matters
-#include <hwy/contrib/math/math-inl.h>
+// The order of these matters.
+// clang-format off
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <hwy/contrib/math/math-inl.h>
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();

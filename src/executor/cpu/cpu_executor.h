@@ -1,0 +1,67 @@
+// The CPU executor: exact (f32 activations and KV), any number of sequences, rows of any kind
+// mixed.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "executor/cpu/cpu_forward.h"
+#include "executor/executor.h"
+#include "model/weights.h"
+
+namespace lapidary::cpu {
+
+struct CpuExecutorOptions {
+  int num_threads = 0;                // 0: one per core
+  int num_pages = 0;                  // of the KV pool, scratch page included
+  std::optional<KvLayout> kv_layout;  // default: MakeKvLayout(plan, 4)
+  // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
+  bool skip_unneeded_rows = true;
+};
+
+class CpuExecutor : public Executor {
+ public:
+  // Keeps `source` alive: the weights are views into it.
+  static Result<std::unique_ptr<CpuExecutor>> Create(const ModelPlan& plan,
+                                                     std::shared_ptr<const TensorSource> source,
+                                                     const CpuExecutorOptions& options);
+  ~CpuExecutor() override;
+
+  const ModelPlan& plan() const override { return plan_; }
+  const KvLayout& kv_layout() const override { return layout_; }
+  int num_pages() const override { return kv_.num_pages(); }
+  void Submit(StepBatch batch) override;
+  StepOutput Collect() override;
+
+  KvMemory& kv_memory_for_test() { return kv_; }
+
+ private:
+  CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
+              ModelWeights weights, KvLayout layout, KvMemory kv,
+              const CpuExecutorOptions& options);
+  void WorkerLoop();
+  StepOutput RunStep(const StepBatch& batch);
+  void SampleOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
+
+  const ModelPlan plan_;
+  const std::shared_ptr<const TensorSource> source_;
+  const ModelWeights weights_;
+  const KvLayout layout_;
+  KvMemory kv_;
+  const bool skip_unneeded_rows_;
+  ThreadPool threads_;
+  CpuForward forward_;
+  std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<StepBatch> submitted_;  // guarded by mutex_, as are the two below
+  std::optional<StepOutput> finished_;
+  bool stopping_ = false;
+  std::thread worker_;
+};
+
+}  // namespace lapidary::cpu

@@ -1,0 +1,323 @@
+#include "executor/cpu/cpu_forward.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/cpu/attention.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear.h"
+
+namespace lapidary::cpu {
+
+CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
+                       const KvMemory& kv, ThreadPool& threads)
+    : plan_(plan), weights_(weights), layout_(layout), kv_(kv), threads_(threads) {
+  for (const LayerPlan& layer : plan.layers) {
+    const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
+    rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
+    if (it == rope_plans_.end()) rope_plans_.push_back(layer.rope);
+    if (!layer.owns_kv()) donor_entries_[layer.kv_layer];
+  }
+  rope_tables_.resize(rope_plans_.size());
+  scores_.resize(threads.num_threads());
+}
+
+void CpuForward::Begin(const StepBatch& batch) {
+  batch_ = &batch;
+  rows_ = FlattenBatch(batch);
+  active_.resize(rows_.num_rows());
+  for (int32_t row = 0; row < rows_.num_rows(); ++row) active_[row] = row;
+  for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
+    rope_tables_[idx].Fill(rope_plans_[idx], rows_.positions);
+  }
+}
+
+template <typename Body>
+void CpuForward::ForEachActive(const Body& body) {
+  threads_.ParallelFor(num_active(), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) body(row);
+  });
+}
+
+void CpuForward::NormHidden(const std::vector<float>& weight, std::vector<float>& out) {
+  const int64_t dim = plan_.hidden_size;
+  out.resize(num_active() * dim);
+  ForEachActive([&](int64_t row) {
+    RmsNorm(hidden_.data() + row * dim, weight.data(), plan_.rms_norm_eps, dim,
+            out.data() + row * dim);
+  });
+}
+
+void CpuForward::AddNormed(const std::vector<float>& x, const std::vector<float>& weight,
+                           float scale) {
+  const int64_t dim = plan_.hidden_size;
+  ForEachActive([&](int64_t row) {
+    AddRmsNorm(x.data() + row * dim, weight.data(), plan_.rms_norm_eps, dim, scale,
+               hidden_.data() + row * dim);
+  });
+}
+
+const RopeTable& CpuForward::RopeFor(const LayerPlan& layer) const {
+  return rope_tables_[rope_of_layer_[layer.index]];
+}
+
+std::vector<float>& CpuForward::NewEntries(int owner_layer) {
+  const auto it = donor_entries_.find(owner_layer);
+  return it == donor_entries_.end() ? entries_ : it->second;
+}
+
+void CpuForward::Embed() {
+  const int64_t dim = plan_.hidden_size;
+  hidden_.resize(num_active() * dim);
+  ForEachActive([&](int64_t row) {
+    const int32_t token = rows_.token_ids[row];
+    CHECK(token >= 0 && token < plan_.vocab_size) << token;
+    GatherRow(weights_.embedding, token, plan_.embedding_scale, hidden_.data() + row * dim);
+  });
+}
+
+void CpuForward::MakePerLayerInputs() {
+  const int64_t width = plan_.ple->width;
+  const int64_t columns = width * plan_.num_layers;
+  const float token_scale = std::sqrt(static_cast<float>(width));
+  const float projection_scale = 1.0f / std::sqrt(static_cast<float>(plan_.hidden_size));
+  const float sum_scale = 1.0f / std::sqrt(2.0f);
+  ple_inputs_.resize(num_active() * columns);
+  raw_.resize(num_active() * columns);
+  Linear(hidden_.data(), num_active(), weights_.ple_projection, raw_.data(), columns, threads_);
+  ForEachActive([&](int64_t row) {
+    float* inputs = ple_inputs_.data() + row * columns;
+    float* projected = raw_.data() + row * columns;
+    GatherRow(weights_.ple_table, rows_.token_ids[row], token_scale, inputs);
+    Scale(projected, projection_scale, columns, projected);
+    for (int64_t begin = 0; begin < columns; begin += width) {
+      RmsNorm(projected + begin, weights_.ple_projection_norm.data(), plan_.rms_norm_eps, width,
+              projected + begin);
+    }
+    MulAddTo(projected, 1.0f, columns, inputs);
+    Scale(inputs, sum_scale, columns, inputs);
+  });
+}
+
+void CpuForward::KeepOutputRows() {
+  const int64_t dim = plan_.hidden_size;
+  const int64_t ple_columns = plan_.ple ? int64_t{plan_.ple->width} * plan_.num_layers : 0;
+  // Output rows are ascending, so a row never moves onto one that is still to be moved.
+  for (size_t idx = 0; idx < rows_.output_rows.size(); ++idx) {
+    const int64_t row = rows_.output_rows[idx];
+    std::copy_n(hidden_.data() + row * dim, dim, hidden_.data() + idx * dim);
+    std::copy_n(ple_inputs_.data() + row * ple_columns, ple_columns,
+                ple_inputs_.data() + idx * ple_columns);
+  }
+  active_ = rows_.output_rows;
+}
+
+void CpuForward::ProjectAttention(const LayerPlan& layer) {
+  const AttentionWeights& weights = weights_.layers[layer.index].attention;
+  const std::vector<float>& owner_k_norm = weights_.layers[layer.kv_layer].attention.k_norm;
+  NormHidden(weights_.layers[layer.index].input_norm, normed_);
+  const int64_t raw_len = int64_t{layer.num_heads} * layer.head_dim;
+  const int64_t query_len = int64_t{layer.num_heads} * layer.kv_entry.key_len;
+  raw_.resize(num_active() * raw_len);
+  queries_.resize(num_active() * query_len);
+  Linear(normed_.data(), num_active(), weights.q_proj, raw_.data(), raw_len, threads_);
+  const RopeTable& rope = RopeFor(layer);
+  ForEachActive([&](int64_t row) {
+    for (int head = 0; head < layer.num_heads; ++head) {
+      MakeCachedQuery(layer, raw_.data() + row * raw_len + int64_t{head} * layer.head_dim,
+                      weights.q_norm.data(), owner_k_norm.data(), plan_.rms_norm_eps,
+                      rope.CosRow(active_[row]), rope.SinRow(active_[row]),
+                      queries_.data() + row * query_len + int64_t{head} * layer.kv_entry.key_len);
+    }
+  });
+  if (layer.owns_kv()) ProjectKv(layer);
+}
+
+void CpuForward::ProjectKv(const LayerPlan& layer) {
+  CHECK_EQ(num_active(), rows_.num_rows());  // Owners of KV see every row.
+  const AttentionWeights& weights = weights_.layers[layer.index].attention;
+  const int64_t raw_len = int64_t{layer.num_kv_heads} * layer.head_dim;
+  const int64_t row_len = int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len;
+  std::vector<float>& entries = NewEntries(layer.index);
+  entries.resize(num_active() * row_len);
+  raw_.resize(num_active() * raw_len);
+  raw_v_.resize(num_active() * raw_len);
+  Linear(normed_.data(), num_active(), weights.k_proj, raw_.data(), raw_len, threads_);
+  if (!layer.k_is_v) {
+    Linear(normed_.data(), num_active(), weights.v_proj, raw_v_.data(), raw_len, threads_);
+  }
+  const RopeTable& rope = RopeFor(layer);
+  ForEachActive([&](int64_t row) {
+    for (int head = 0; head < layer.num_kv_heads; ++head) {
+      const int64_t raw_at = row * raw_len + int64_t{head} * layer.head_dim;
+      MakeKvEntry(layer, raw_.data() + raw_at, raw_v_.data() + raw_at, weights.k_norm.data(),
+                  plan_.rms_norm_eps, rope.CosRow(row), rope.SinRow(row),
+                  entries.data() + row * row_len + int64_t{head} * layer.kv_entry.entry_len);
+    }
+  });
+}
+
+void CpuForward::Attend(const LayerPlan& layer) {
+  attended_.resize(num_active() * layer.num_heads * layer.head_dim);
+  threads_.ParallelFor(num_active() * layer.num_kv_heads, 1,
+                       [&](int64_t begin, int64_t end, int thread_idx) {
+                         for (int64_t task = begin; task < end; ++task) {
+                           AttendTask(layer, task / layer.num_kv_heads,
+                                      static_cast<int>(task % layer.num_kv_heads), thread_idx);
+                         }
+                       });
+}
+
+void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_head,
+                            int thread_idx) {
+  const int32_t row = active_[active_idx];
+  const int32_t sequence_idx = rows_.sequence_of[row];
+  const SequenceStep& sequence = batch_->sequences[sequence_idx];
+  const LayerPlan& owner = plan_.layers[layer.kv_layer];
+  const int group_idx = KvGroupOf(layer.kind);
+  const int tokens_per_page = layout_.tokens_per_page[group_idx];
+  const PageTable& table = sequence.pages[group_idx];
+  const int32_t position = rows_.positions[row];
+  const int32_t first_key = layer.window == 0 ? 0 : std::max(0, position - layer.window + 1);
+
+  // Keys [first_key, num_cached) lie in pages, [num_cached, position] in this step's own entries.
+  std::vector<KeySegment> segments;
+  int32_t key = first_key;
+  while (key < sequence.num_cached) {
+    const int32_t block = key / tokens_per_page;
+    const int slot = key % tokens_per_page;
+    const int32_t count = std::min(sequence.num_cached - key, tokens_per_page - slot);
+    CHECK(table.Contains(block) && table.PageOf(block) != kScratchPage)
+        << "sequence " << sequence_idx << " layer " << layer.index << " block " << block;
+    segments.push_back({kv_.Entry(layout_, owner, table.PageOf(block), kv_head, slot),
+                        owner.kv_entry.entry_len, count});
+    key += count;
+  }
+  const int64_t row_len = int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len;
+  const int64_t first_local = rows_.sequence_begin[sequence_idx] + (key - sequence.num_cached);
+  segments.push_back({NewEntries(owner.index).data() + first_local * row_len +
+                          int64_t{kv_head} * owner.kv_entry.entry_len,
+                      row_len, position - key + 1});
+
+  std::vector<float>& scores = scores_[thread_idx];
+  scores.resize(std::max<size_t>(scores.size(), size_t{4} * (position - first_key + 1)));
+  const int heads = layer.heads_per_kv_head();
+  const int64_t first_head = active_idx * layer.num_heads + int64_t{kv_head} * heads;
+  AttendRow(segments, layer.kv_entry, queries_.data() + first_head * layer.kv_entry.key_len, heads,
+            scores.data(), attended_.data() + first_head * layer.head_dim);
+}
+
+void CpuForward::AttentionOutput(const LayerPlan& layer) {
+  const LayerWeights& weights = weights_.layers[layer.index];
+  block_out_.resize(num_active() * plan_.hidden_size);
+  Linear(attended_.data(), num_active(), weights.attention.o_proj, block_out_.data(),
+         plan_.hidden_size, threads_);
+  AddNormed(block_out_, weights.post_attention_norm, /*scale=*/1.0f);
+}
+
+void CpuForward::DenseMlp(const LayerPlan& layer) {
+  const LayerWeights& weights = weights_.layers[layer.index];
+  const int64_t width = layer.mlp_width;
+  NormHidden(weights.pre_mlp_norm, normed_);
+  gate_.resize(num_active() * width);
+  up_.resize(num_active() * width);
+  Linear(normed_.data(), num_active(), weights.mlp.gate_proj, gate_.data(), width, threads_);
+  Linear(normed_.data(), num_active(), weights.mlp.up_proj, up_.data(), width, threads_);
+  ForEachActive(
+      [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
+  block_out_.resize(num_active() * plan_.hidden_size);
+  Linear(gate_.data(), num_active(), weights.mlp.down_proj, block_out_.data(), plan_.hidden_size,
+         threads_);
+}
+
+void CpuForward::Experts(const LayerPlan& layer) {
+  const MoeWeights& weights = weights_.layers[layer.index].moe;
+  const MoePlan& moe = *plan_.moe;
+  const int64_t dim = plan_.hidden_size;
+  const float inverse_sqrt_dim = 1.0f / std::sqrt(static_cast<float>(dim));
+
+  // The router reads the raw residual, with a norm of its own.
+  normed_.resize(num_active() * dim);
+  ForEachActive([&](int64_t row) {
+    float* normed = normed_.data() + row * dim;
+    RmsNorm(hidden_.data() + row * dim, weights.router_scale.data(), plan_.rms_norm_eps, dim,
+            normed);
+    Scale(normed, inverse_sqrt_dim, dim, normed);
+  });
+  raw_.resize(num_active() * moe.num_experts);
+  Linear(normed_.data(), num_active(), weights.router_proj, raw_.data(), moe.num_experts, threads_);
+  choices_.resize(num_active() * moe.top_k);
+  ForEachActive([&](int64_t row) {
+    RouteRow({raw_.data() + row * moe.num_experts, static_cast<size_t>(moe.num_experts)},
+             weights.per_expert_scale,
+             {choices_.data() + row * moe.top_k, static_cast<size_t>(moe.top_k)});
+  });
+
+  NormHidden(weights.pre_norm, normed_);
+  expert_out_.resize(num_active() * dim);
+  RunExperts(moe, weights, normed_.data(), num_active(), dim, choices_, expert_scratch_,
+             expert_out_.data(), threads_);
+  ForEachActive([&](int64_t row) {
+    float* dense = block_out_.data() + row * dim;
+    RmsNorm(dense, weights.post_dense_norm.data(), plan_.rms_norm_eps, dim, dense);
+    AddRmsNorm(expert_out_.data() + row * dim, weights.post_expert_norm.data(), plan_.rms_norm_eps,
+               dim, /*scale=*/1.0f, dense);
+  });
+}
+
+void CpuForward::MlpOutput(const LayerPlan& layer) {
+  const LayerWeights& weights = weights_.layers[layer.index];
+  AddNormed(block_out_, weights.post_mlp_norm, plan_.ple ? 1.0f : weights.layer_scalar);
+}
+
+void CpuForward::PerLayerGate(const LayerPlan& layer) {
+  const LayerWeights& weights = weights_.layers[layer.index];
+  const int64_t width = plan_.ple->width;
+  const int64_t columns = width * plan_.num_layers;
+  gate_.resize(num_active() * width);
+  Linear(hidden_.data(), num_active(), weights.ple.gate, gate_.data(), width, threads_);
+  ForEachActive([&](int64_t row) {
+    GeluMul(gate_.data() + row * width, ple_inputs_.data() + row * columns + layer.index * width,
+            width);
+  });
+  block_out_.resize(num_active() * plan_.hidden_size);
+  Linear(gate_.data(), num_active(), weights.ple.projection, block_out_.data(), plan_.hidden_size,
+         threads_);
+  AddNormed(block_out_, weights.ple.post_norm, weights.layer_scalar);
+}
+
+void CpuForward::StoreKv(const LayerPlan& layer) {
+  const int group_idx = KvGroupOf(layer.kind);
+  const int tokens_per_page = layout_.tokens_per_page[group_idx];
+  const int64_t entry_len = layer.kv_entry.entry_len;
+  const std::vector<float>& entries = NewEntries(layer.index);
+  threads_.ParallelFor(rows_.num_rows(), 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const PageTable& table = batch_->sequences[rows_.sequence_of[row]].pages[group_idx];
+      const int32_t block = rows_.positions[row] / tokens_per_page;
+      if (!table.Contains(block) || table.PageOf(block) == kScratchPage) continue;
+      for (int head = 0; head < layer.num_kv_heads; ++head) {
+        std::copy_n(entries.data() + (row * layer.num_kv_heads + head) * entry_len, entry_len,
+                    kv_.Entry(layout_, layer, table.PageOf(block), head,
+                              rows_.positions[row] % tokens_per_page));
+      }
+    }
+  });
+}
+
+void CpuForward::Head() {
+  const int64_t vocab = plan_.vocab_size;
+  NormHidden(weights_.final_norm, normed_);
+  logits_.resize(num_active() * vocab);
+  Linear(normed_.data(), num_active(), weights_.embedding, logits_.data(), vocab, threads_);
+  if (plan_.logit_softcap == 0.0f) return;
+  constexpr int64_t kPiece =
+      1 << 14;  // a multiple of every vector length: elements keep their lane
+  const int64_t total = static_cast<int64_t>(logits_.size());
+  threads_.ParallelFor(total, kPiece, [&](int64_t begin, int64_t end, int) {
+    Softcap(logits_.data() + begin, plan_.logit_softcap, end - begin);
+  });
+}
+
+}  // namespace lapidary::cpu

@@ -1,0 +1,41 @@
+#include "executor/cpu/kv_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace lapidary::cpu {
+
+Result<KvMemory> KvMemory::Allocate(const KvLayout& layout, int num_pages) {
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<size_t>(layout.page_bytes), static_cast<size_t>(num_pages),
+                             &bytes)) {
+    return MakeError("a KV pool of {} pages of {} bytes is beyond any memory", num_pages,
+                     layout.page_bytes);
+  }
+  void* memory = mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return MakeError("cannot reserve {:.2f} GB for the KV pool", 1e-9 * static_cast<double>(bytes));
+  }
+  return KvMemory(static_cast<std::byte*>(memory), bytes, num_pages);
+}
+
+KvMemory::KvMemory(KvMemory&& other) noexcept
+    : memory_(std::exchange(other.memory_, nullptr)),
+      bytes_(other.bytes_),
+      num_pages_(other.num_pages_) {}
+
+KvMemory::~KvMemory() {
+  if (memory_ != nullptr) munmap(memory_, std::max<size_t>(bytes_, 1));
+}
+
+void KvMemory::Poison(const KvLayout& layout, PageIndex page) {
+  float* floats = reinterpret_cast<float*>(memory_ + page * layout.page_bytes);
+  std::fill_n(floats, layout.page_bytes / static_cast<int64_t>(sizeof(float)),
+              std::numeric_limits<float>::quiet_NaN());
+}
+
+}  // namespace lapidary::cpu
