@@ -3,4 +3,11 @@
 
 #include "apps/command_line.h"
 
-namespace lapidary {}  // namespace lapidary
+namespace lapidary {
+
+void AddGenerateCommand(CommandLine& command_line);
+void AddLogitsCommand(CommandLine& command_line);
+void AddInspectCommand(CommandLine& command_line);
+void AddSynthCommand(CommandLine& command_line);
+
+}  // namespace lapidary

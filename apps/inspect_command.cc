@@ -1,0 +1,151 @@
+// `lapidary inspect`: a model's layers, sizes and memory figures, from its config alone.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "engine/model_directory.h"
+#include "kv/kv_layout.h"
+#include "model/footprint.h"
+
+namespace lapidary {
+namespace {
+
+constexpr int64_t kBf16Bytes = 2;
+
+Json LayerJson(const LayerPlan& layer) {
+  Json json;
+  json["index"] = layer.index;
+  json["kind"] = AttentionKindName(layer.kind);
+  json["head_dim"] = layer.head_dim;
+  json["num_heads"] = layer.num_heads;
+  json["num_kv_heads"] = layer.num_kv_heads;
+  json["rope_theta"] = layer.rope.theta;
+  json["rope_turned_dims"] = 2 * layer.rope.num_turned_pairs;
+  json["window"] = layer.window == 0 ? Json(nullptr) : Json(layer.window);
+  json["owns_kv"] = layer.owns_kv();
+  json["kv_layer"] = layer.kv_layer;
+  json["k_is_v"] = layer.k_is_v;
+  json["mlp_width"] = layer.mlp_width;
+  json["moe"] = layer.has_moe;
+  return json;
+}
+
+Json InspectJson(const ModelDescription& model) {
+  const ModelPlan& plan = model.plan;
+  const Footprint footprint = MakeFootprint(plan);
+  Json json;
+  json["model"] = model.name;
+  json["architecture"] = plan.architecture;
+  json["hidden_size"] = plan.hidden_size;
+  json["vocab_size"] = plan.vocab_size;
+  json["max_context"] = plan.max_context;
+  json["layers"] = Json::array();
+  for (const LayerPlan& layer : plan.layers) json["layers"].push_back(LayerJson(layer));
+  const std::pair<const char*, int64_t> parts[] = {
+      {"embed_tokens", footprint.embedding},
+      {"embed_tokens_per_layer", footprint.per_layer_embedding},
+      {"per_layer_model_projection", footprint.per_layer_projection},
+      {"layers", footprint.layers},
+      {"experts", footprint.experts},
+      {"norm", footprint.final_norm},
+      {"total", footprint.total()},
+      {"unused_shared_kv", footprint.unused_shared_kv},
+  };
+  for (const auto& [name, count] : parts) {
+    json["parameters"][name] = count;
+    json["bytes"][name] = count * kBf16Bytes;
+  }
+  json["parameters_read_per_token"] = footprint.read_per_token;
+  json["bytes_read_per_token"] = footprint.read_per_token * kBf16Bytes;
+  json["bytes_gathered_per_token"] = footprint.gathered_per_token * kBf16Bytes;
+  for (const KvGroupPlan& group : plan.kv_groups) {
+    const char* name = AttentionKindName(group.kind);
+    json["kv_bytes_per_token"][name] = group.reference_values_per_token * kBf16Bytes;
+    json["kv_bytes_per_token_stored"][name] = group.stored_values_per_token * kBf16Bytes;
+  }
+  return json;
+}
+
+void PrintLayers(const ModelPlan& plan) {
+  fmt::print("{:>5}  {:<7}  {:>8}  {:>5}  {:>8}  {:>6}  {:>6}  {:<10}  {:>9}  {}\n", "layer",
+             "kind", "head_dim", "heads", "kv_heads", "window", "turned", "kv", "mlp", "extra");
+  for (const LayerPlan& layer : plan.layers) {
+    const std::string kv = !layer.owns_kv() ? fmt::format("of {}", layer.kv_layer)
+                           : layer.k_is_v   ? "own, K=V"
+                                            : "own";
+    std::string extra;
+    if (layer.has_moe) {
+      extra = fmt::format("{} of {} experts x {}", plan.moe->top_k, plan.moe->num_experts,
+                          plan.moe->expert_width);
+    } else if (plan.ple) {
+      extra = fmt::format("PLE {}", plan.ple->width);
+    }
+    fmt::print("{:>5}  {:<7}  {:>8}  {:>5}  {:>8}  {:>6}  {:>6}  {:<10}  {:>9}  {}\n", layer.index,
+               AttentionKindName(layer.kind), layer.head_dim, layer.num_heads, layer.num_kv_heads,
+               layer.window == 0 ? "-" : fmt::format("{}", layer.window),
+               2 * layer.rope.num_turned_pairs, kv, layer.mlp_width, extra);
+  }
+}
+
+void PrintSizes(const ModelPlan& plan) {
+  const Footprint footprint = MakeFootprint(plan);
+  const auto row = [](const char* name, int64_t count) {
+    if (count == 0) return;
+    fmt::print("{:<34}{:>12.2f} M  {:>10.3f} GB\n", name, 1e-6 * static_cast<double>(count),
+               1e-9 * static_cast<double>(count * kBf16Bytes));
+  };
+  fmt::print("\n{:<34}{:>14}  {:>13}\n", "component", "parameters", "bf16 bytes");
+  row("embed_tokens (also the head)", footprint.embedding);
+  row("embed_tokens_per_layer", footprint.per_layer_embedding);
+  row("per_layer_model_projection", footprint.per_layer_projection);
+  row("layers", footprint.layers);
+  row("experts", footprint.experts);
+  row("total", footprint.total());
+  row("in some files, never read", footprint.unused_shared_kv);
+  row("read per token at batch 1", footprint.read_per_token);
+  fmt::print("{:<34}{:>30.1f} kB\n", "gathered rows per token",
+             1e-3 * static_cast<double>(footprint.gathered_per_token * kBf16Bytes));
+  fmt::print("\n{:<34}{:>14}  {:>13}\n", "KV bytes per token (bf16)", "reference", "as stored");
+  for (const KvGroupPlan& group : plan.kv_groups) {
+    const std::string name = group.window == 0
+                                 ? "full layers"
+                                 : fmt::format("sliding layers (last {} kept)", group.window);
+    fmt::print("{:<34}{:>14}  {:>13}\n", name, group.reference_values_per_token * kBf16Bytes,
+               group.stored_values_per_token * kBf16Bytes);
+  }
+}
+
+Status Inspect(const std::string& name, bool as_json) {
+  ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
+  if (as_json) {
+    fmt::print("{}\n", InspectJson(model).dump(2));
+    return {};
+  }
+  fmt::print("{}: {}, hidden {}, vocabulary {}, context {}\n\n", model.name,
+             model.plan.architecture, model.plan.hidden_size, model.plan.vocab_size,
+             model.plan.max_context);
+  PrintLayers(model.plan);
+  PrintSizes(model.plan);
+  return {};
+}
+
+}  // namespace
+
+void AddInspectCommand(CommandLine& command_line) {
+  struct Flags {
+    std::string model;
+    bool json = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      command_line.Add("inspect", "Show a model's layers, parameters, bytes and KV sizes",
+                       [flags] { return Inspect(flags->model, flags->json); });
+  command
+      ->add_option("model", flags->model,
+                   "Checkpoint directory, or a preset: e2b e4b 12b 26b-a4b 31b")
+      ->required();
+  command->add_flag("--json", flags->json, "Print one JSON object");
+}
+
+}  // namespace lapidary

@@ -1,0 +1,44 @@
+// `lapidary logits`: teacher-forced logits of every position, as a NumPy file.
+#include "apps/commands.h"
+#include "apps/model_flags.h"
+#include "apps/npy.h"
+#include "engine/single_sequence.h"
+
+namespace lapidary {
+namespace {
+
+// Bounds the logits held at once: 262,144 floats a row.
+constexpr int32_t kMaxLogitRows = 128;
+
+Status Logits(const ModelFlags& model_flags, const std::string& ids_text,
+              const std::string& output) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(ids_text));
+  {
+    ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model_flags.model));
+    RETURN_IF_ERROR(CheckPrompt(description.plan, ids, /*max_new_tokens=*/0));
+  }
+  ASSIGN_OR_RETURN(LoadedModel model, model_flags.Load(static_cast<int64_t>(ids.size())));
+  ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Create(output, static_cast<int64_t>(ids.size()),
+                                                       model.description.plan.vocab_size));
+  SingleSequence sequence(*model.executor, std::min(model_flags.chunk_rows, kMaxLogitRows));
+  return sequence.Append(ids, [&](std::span<const float> rows) { return writer.Append(rows); });
+}
+
+}  // namespace
+
+void AddLogitsCommand(CommandLine& command_line) {
+  struct Flags {
+    ModelFlags model;
+    std::string ids;
+    std::string output;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = command_line.Add(
+      "logits", "Write the logits of every position of a prompt as float32 [tokens, vocab] (.npy)",
+      [flags] { return Logits(flags->model, flags->ids, flags->output); });
+  flags->model.AddTo(*command);
+  command->add_option("--ids", flags->ids, "Token ids, used as they stand: 2,5,9")->required();
+  command->add_option("--output", flags->output, "File to write")->required();
+}
+
+}  // namespace lapidary

@@ -1,0 +1,69 @@
+#include "apps/model_flags.h"
+
+#include <charconv>
+
+namespace lapidary {
+
+void ModelFlags::AddTo(CLI::App& command) {
+  command
+      .add_option("model", model,
+                  "Checkpoint directory, or with --load-format dummy a preset (e2b e4b ...)")
+      ->required();
+  command.add_option("--load-format", load_format, "auto: the checkpoint's weights; dummy: random")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  command.add_option("--threads", threads, "CPU threads; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--chunk-rows", chunk_rows, "Most prompt tokens in one step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")->capture_default_str();
+}
+
+Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
+  LoadOptions options;
+  options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  options.dummy_seed = dummy_seed;
+  options.num_threads = threads;
+  options.max_tokens = max_tokens;
+  options.max_chunk = chunk_rows;
+  return LoadModel(model, options);
+}
+
+Result<std::vector<int32_t>> ParseIds(const std::string& text) {
+  std::vector<int32_t> ids;
+  const char* at = text.data();
+  const char* end = text.data() + text.size();
+  while (at < end) {
+    if (*at == ',' || *at == ' ' || *at == '\n' || *at == '\t') {
+      ++at;
+      continue;
+    }
+    int32_t id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || (next < end && *next != ',' && *next != ' ' && *next != '\n')) {
+      return MakeError("--ids: '{}' is not a list of token ids such as 2,5,9", text.substr(0, 60));
+    }
+    ids.push_back(id);
+    at = next;
+  }
+  return ids;
+}
+
+Status CheckPrompt(const ModelPlan& plan, std::span<const int32_t> ids, int64_t max_new_tokens) {
+  if (ids.empty()) return MakeError("the prompt is empty: give at least one token");
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= plan.vocab_size) {
+      return MakeError("token id {} is outside the vocabulary [0, {})", id, plan.vocab_size);
+    }
+  }
+  const int64_t prompt_tokens = static_cast<int64_t>(ids.size());
+  if (prompt_tokens + max_new_tokens > plan.max_context) {
+    return MakeError("{} prompt tokens and {} new ones exceed the model's context of {}",
+                     prompt_tokens, max_new_tokens, plan.max_context);
+  }
+  return {};
+}
+
+}  // namespace lapidary

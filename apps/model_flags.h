@@ -1,0 +1,32 @@
+// Flags shared by every command that runs a model, and the checks of what they feed it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/command_line.h"
+#include "engine/load_model.h"
+
+namespace lapidary {
+
+struct ModelFlags {
+  std::string model;
+  std::string load_format = "auto";
+  int threads = 0;
+  int chunk_rows = 512;
+  uint64_t dummy_seed = 0;
+
+  void AddTo(CLI::App& command);
+  // Room for one sequence of `max_tokens`.
+  Result<LoadedModel> Load(int64_t max_tokens) const;
+};
+
+// "2,5,9" or "2 5 9" -> ids.
+Result<std::vector<int32_t>> ParseIds(const std::string& text);
+
+// Refuses an empty prompt, ids outside the vocabulary and a prompt that leaves no room in the
+// context.
+Status CheckPrompt(const ModelPlan& plan, std::span<const int32_t> ids, int64_t max_new_tokens);
+
+}  // namespace lapidary

@@ -1,0 +1,40 @@
+#include "engine/model_directory.h"
+
+#include "checkpoint/mapped_file.h"
+#include "model/presets.h"
+
+namespace lapidary {
+namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{4} << 20;
+
+}  // namespace
+
+Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
+  ModelDescription model;
+  model.name = model_or_preset;
+  std::error_code error;
+  std::string source = model_or_preset;
+  if (std::filesystem::is_directory(model_or_preset, error)) {
+    model.directory = model_or_preset;
+    const auto path = *model.directory / "config.json";
+    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
+    source = path.string();
+    ASSIGN_OR_RETURN(model.config, ParseJson(text, source));
+  } else if (IsPreset(model_or_preset)) {
+    ASSIGN_OR_RETURN(model.config, PresetConfig(model_or_preset));
+    source = "preset " + model_or_preset;
+  } else if (error && error != std::errc::no_such_file_or_directory) {
+    return MakeError("cannot open {}: {}", model_or_preset, error.message());
+  } else {
+    return MakeError("'{}' is neither a checkpoint directory nor a preset ({})", model_or_preset,
+                     fmt::join(PresetNames(), ", "));
+  }
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config, source));
+  Result<ModelPlan> plan = MakeModelPlan(config);
+  if (!plan.ok()) return MakeError("{}: {}", source, plan.error().message);
+  model.plan = std::move(plan).value();
+  return model;
+}
+
+}  // namespace lapidary

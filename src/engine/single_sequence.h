@@ -1,0 +1,42 @@
+// One sequence run to its end on an executor: what `generate`, `chat` and `logits` need.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "executor/executor.h"
+
+namespace lapidary {
+
+// Owns the pages of one growing sequence. Several may share an executor only if they share its
+// pool.
+class SingleSequence {
+ public:
+  // `executor` must outlive the sequence. Steps have at most `max_chunk` rows.
+  SingleSequence(Executor& executor, int32_t max_chunk);
+
+  int32_t length() const { return pages_.length(); }
+
+  // Appends ids to the sequence. Where asked for, logits of every appended row, chunk by chunk, as
+  // on_logits(rows [n, vocab]); no tokens are sampled.
+  Status Append(std::span<const int32_t> ids,
+                const std::function<Status(std::span<const float>)>& on_logits);
+
+  // Appends ids and samples the token that follows.
+  Result<SampledToken> AppendAndSample(std::span<const int32_t> ids, const SampleRequest& sampling);
+
+  // Forgets everything.
+  void Reset() { pages_.Release(); }
+
+ private:
+  Result<StepOutput> Step(std::span<const int32_t> ids, bool all_logits,
+                          const SampleRequest* sampling);
+
+  Executor& executor_;
+  const int32_t max_chunk_;
+  PagePool pool_;
+  SequencePages pages_;
+};
+
+}  // namespace lapidary
