@@ -49,6 +49,7 @@ inline constexpr float kLog5 = 0.1420485417f;
 inline constexpr float kLog6 = -0.1312755964f;
 inline constexpr float kLog7 = 0.1272268888f;
 inline constexpr float kLog8 = -0.07673651329f;
+inline constexpr float kUniformScale = 4.656612873e-10f;  // 2^-31
 inline constexpr int32_t kSqrtHalfBits = 0x3f3504f3;
 
 // Fixed-point probability mass: weights as integers sum to the same value in any order.
@@ -104,10 +105,9 @@ LAPIDARY_HOST_DEVICE inline uint64_t TokenMass(float weight) {
 // zero decides how fairly unlikely tokens are drawn, so -log(1 - v) is taken with v itself.
 LAPIDARY_HOST_DEVICE inline float ExponentialFromBits(uint32_t bits) {
   using namespace draw;
-  constexpr float kScale = 4.656612873e-10f;  // 2^-31
   const int32_t b = static_cast<int32_t>(bits >> 1);
-  const float v = Mul(Add(static_cast<float>(b), 0.5f), kScale);
-  const float u = Mul(Add(static_cast<float>(0x7fffffff - b), 0.5f), kScale);  // 1 - v
+  const float v = Mul(Add(static_cast<float>(b), 0.5f), kUniformScale);
+  const float u = Mul(Add(static_cast<float>(0x7fffffff - b), 0.5f), kUniformScale);  // 1 - v
   const int32_t u_bits = std::bit_cast<int32_t>(u);
   const int32_t exponent = (u_bits - kSqrtHalfBits) >> 23;
   const float m = std::bit_cast<float>(u_bits - (exponent << 23));  // In [sqrt(1/2), sqrt(2)).

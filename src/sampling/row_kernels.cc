@@ -22,8 +22,8 @@ RowScan ScanRowImpl(std::span<const float> row, std::span<float> block_max) {
   return portable::ScanRow(row, block_max);
 }
 
-uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperature) {
-  return portable::RowMass(row, max, inv_temperature);
+uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperature, float* weights) {
+  return portable::RowMass(row, max, inv_temperature, weights);
 }
 
 int32_t RaceRowImpl(std::span<const float> row, const RaceSettings& settings) {
@@ -59,27 +59,6 @@ HWY_INLINE VF Weight(VF x, VF minus_max, VF inv_temperature) {
   const VI shift = hn::ShiftLeft<23>(hn::ConvertTo(DI(), n));
   const VF scaled = hn::BitCast(DF(), hn::Add(hn::BitCast(DI(), e), shift));
   return hn::IfThenElseZero(live, scaled);
-}
-
-// ExponentialFromBits of draw.h, operation for operation.
-HWY_INLINE VF Exponential(VU bits) {
-  const VF scale = Const(4.656612873e-10f);
-  const VF half = Const(0.5f);
-  const VI b = hn::BitCast(DI(), hn::ShiftRight<1>(bits));
-  const VI flipped = hn::Sub(hn::Set(DI(), 0x7fffffff), b);
-  const VF v = hn::Mul(hn::Add(hn::ConvertTo(DF(), b), half), scale);
-  const VF u = hn::Mul(hn::Add(hn::ConvertTo(DF(), flipped), half), scale);
-  const VI u_bits = hn::BitCast(DI(), u);
-  const VI exponent = hn::ShiftRight<23>(hn::Sub(u_bits, hn::Set(DI(), draw::kSqrtHalfBits)));
-  const VF m = hn::BitCast(DF(), hn::Sub(u_bits, hn::ShiftLeft<23>(exponent)));
-  const auto near_one = hn::RebindMask(DF(), hn::Eq(exponent, hn::Zero(DI())));
-  const VF f = hn::IfThenElse(near_one, hn::Neg(v), hn::Sub(m, Const(1.0f)));
-  VF p = Step(Const(draw::kLog8), f, draw::kLog7);
-  p = Step(Step(Step(p, f, draw::kLog6), f, draw::kLog5), f, draw::kLog4);
-  p = Step(Step(Step(p, f, draw::kLog3), f, draw::kLog2), f, draw::kLog1);
-  p = Step(p, f, draw::kLog0);
-  const VF log1p = hn::Add(hn::Mul(hn::Mul(f, f), p), f);
-  return hn::Neg(hn::Add(log1p, hn::Mul(hn::ConvertTo(DF(), exponent), Const(draw::kLn2))));
 }
 
 // High and low halves of the 64-bit products of every lane.
@@ -132,7 +111,7 @@ RowScan ScanRowImpl(std::span<const float> row, std::span<float> block_max) {
   return portable::ScanRow(row, block_max, num_whole, hn::GetLane(hn::MaxOfLanes(d, top)), has_nan);
 }
 
-uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperature) {
+uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperature, float* weights) {
   // Doubles hold the integer sums exactly: 2^16 tokens of at most 2^36 each, per chunk.
   constexpr size_t kChunk = size_t{1} << 16;
   const DF d;
@@ -150,16 +129,26 @@ uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperatur
     auto sum1 = hn::Zero(d64);
     for (; id + lanes <= end; id += lanes) {
       const VF w = Weight(hn::LoadU(d, row.data() + id), minus_max, inv_t);
+      if (weights != nullptr) hn::StoreU(w, d, weights + id);
       const VF fixed = hn::Trunc(hn::Mul(w, scale));
       sum0 = hn::Add(sum0, hn::PromoteTo(d64, hn::LowerHalf(dh, fixed)));
       sum1 = hn::Add(sum1, hn::PromoteTo(d64, hn::UpperHalf(dh, fixed)));
     }
     mass += static_cast<uint64_t>(hn::GetLane(hn::SumOfLanes(d64, hn::Add(sum0, sum1))));
   }
-  return mass + portable::RowMass(row, max, inv_temperature, id);
+  return mass + portable::RowMass(row, max, inv_temperature, weights, id);
 }
 
+// Most tokens lose by far, so the vector code only proves that a group of 4 * lanes tokens cannot
+// hold the winner; the few groups that might (a new leader comes about ln(vocabulary) times) go
+// through the scalar code. Three proofs, each cheaper than the work it saves, all from what E is:
+// the leader scores at least 1 / kMostExponential, as the likeliest token always runs; E >= 2^-32;
+// and E = -log(1 - v) >= v, where v is the uniform number behind it.
 int32_t RaceRowImpl(std::span<const float> row, const RaceSettings& settings) {
+  constexpr float kMostExponential = 23.0f;
+  constexpr float kLeastExponential = 2.328306437e-10f;  // 2^-32
+  constexpr float kHopelessExponent = -25.4f;            // exp of it is below the two's quotient.
+  constexpr float kMargin = 0.999999f;                   // For the rounding of v * leader.
   const DF d;
   const DI di;
   const DU du;
@@ -169,62 +158,54 @@ int32_t RaceRowImpl(std::span<const float> row, const RaceSettings& settings) {
   const VF min_weight = Const(settings.min_weight);
   const VF cut_logit = Const(settings.cutoff.logit);
   const VI cut_id = hn::Set(di, settings.cutoff.id);
+  const VF hopeless = Const(kHopelessExponent);
   const PhiloxKey key = DrawKey(settings.seed);
   const PhiloxCounter counter = DrawCounter(0, settings.position);
-  // E >= 2^-32, so a weight below best * 2^-32 cannot win and its group needs no random numbers.
-  constexpr float kLeastExponential = 2.328306437e-10f;
 
-  VF best = hn::Zero(d);
-  VI best_id = hn::Set(di, -1);
   const auto weigh = [&](VF x, VI ids) HWY_ATTR {
     const VF w = Weight(x, minus_max, inv_t);
-    const auto kept =
-        hn::Or(hn::Gt(x, cut_logit),
-               hn::And(hn::Eq(x, cut_logit), hn::Not(hn::RebindMask(d, hn::Gt(ids, cut_id)))));
+    const auto beyond = hn::RebindMask(d, hn::Gt(ids, cut_id));
+    const auto kept = hn::Or(hn::Gt(x, cut_logit), hn::AndNot(beyond, hn::Eq(x, cut_logit)));
     return hn::IfThenElseZero(hn::And(kept, hn::Ge(w, min_weight)), w);
   };
-  const auto race = [&](VF w, VU bits, VI ids) HWY_ATTR {
-    const VF score = hn::Div(w, Exponential(bits));
-    const auto better = hn::Gt(score, best);
-    best = hn::IfThenElse(better, score, best);
-    best_id = hn::IfThenElse(hn::RebindMask(di, better), ids, best_id);
+  const auto might_lead = [&](VF w, VU bits, VF bar) HWY_ATTR {
+    const VF v = hn::Add(hn::ConvertTo(d, hn::BitCast(di, hn::ShiftRight<1>(bits))), Const(0.5f));
+    return hn::Gt(w, hn::Mul(hn::Mul(v, Const(draw::kUniformScale)), bar));
   };
 
-  size_t id = 0;
+  portable::Runner leader;
+  VF bar = Const(kMargin / kMostExponential);  // What a score has to exceed to matter.
+  HWY_ALIGN float weights[4 * hn::MaxLanes(d)];
+  HWY_ALIGN uint32_t bits[4 * hn::MaxLanes(d)];
   const VI lane_ids = hn::ShiftLeft<2>(hn::Iota(di, 0));  // Lane l holds ids 4l .. 4l+3.
+  size_t id = 0;
   for (; id + 4 * lanes <= row.size(); id += 4 * lanes) {
     VF x0, x1, x2, x3;
     hn::LoadInterleaved4(d, row.data() + id, x0, x1, x2, x3);
+    const VF largest = hn::Max(hn::Max(x0, x1), hn::Max(x2, x3));
+    if (hn::AllTrue(d, hn::Lt(hn::Mul(hn::Add(largest, minus_max), inv_t), hopeless))) continue;
     const VI id0 = hn::Add(lane_ids, hn::Set(di, static_cast<int32_t>(id)));
-    const VI id1 = hn::Add(id0, hn::Set(di, 1));
-    const VI id2 = hn::Add(id0, hn::Set(di, 2));
-    const VI id3 = hn::Add(id0, hn::Set(di, 3));
     const VF w0 = weigh(x0, id0);
-    const VF w1 = weigh(x1, id1);
-    const VF w2 = weigh(x2, id2);
-    const VF w3 = weigh(x3, id3);
+    const VF w1 = weigh(x1, hn::Add(id0, hn::Set(di, 1)));
+    const VF w2 = weigh(x2, hn::Add(id0, hn::Set(di, 2)));
+    const VF w3 = weigh(x3, hn::Add(id0, hn::Set(di, 3)));
     const VF heaviest = hn::Max(hn::Max(w0, w1), hn::Max(w2, w3));
-    if (hn::AllTrue(d, hn::Le(heaviest, hn::Mul(best, Const(kLeastExponential))))) continue;
+    if (hn::AllTrue(d, hn::Le(heaviest, hn::Mul(bar, Const(kLeastExponential))))) continue;
     VU v0 = hn::BitCast(du, hn::ShiftRight<2>(id0));
     VU v1 = hn::Set(du, counter.v1);
     VU v2 = hn::Set(du, counter.v2);
     VU v3 = hn::Set(du, counter.v3);
     PhiloxLanes(v0, v1, v2, v3, key);
-    race(w0, v0, id0);
-    race(w1, v1, id1);
-    race(w2, v2, id2);
-    race(w3, v3, id3);
-  }
-
-  HWY_ALIGN float scores[hn::MaxLanes(d)];
-  HWY_ALIGN int32_t ids[hn::MaxLanes(d)];
-  hn::Store(best, d, scores);
-  hn::Store(best_id, di, ids);
-  portable::Runner leader;
-  for (size_t lane = 0; lane < lanes; ++lane) {
-    if (scores[lane] > leader.score || (scores[lane] == leader.score && ids[lane] < leader.id)) {
-      leader = {scores[lane], ids[lane]};
+    const auto hopeful = hn::Or(hn::Or(might_lead(w0, v0, bar), might_lead(w1, v1, bar)),
+                                hn::Or(might_lead(w2, v2, bar), might_lead(w3, v3, bar)));
+    if (hn::AllFalse(d, hopeful)) continue;
+    hn::StoreInterleaved4(w0, w1, w2, w3, d, weights);  // Back in the order of ids.
+    hn::StoreInterleaved4(v0, v1, v2, v3, du, bits);
+    for (size_t offset = 0; offset < 4 * lanes; ++offset) {
+      const float score = draw::Div(weights[offset], ExponentialFromBits(bits[offset]));
+      if (score > leader.score) leader = {score, static_cast<int32_t>(id + offset)};
     }
+    bar = hn::Max(bar, Const(kMargin * leader.score));
   }
   return portable::RaceRow(row, settings, id, leader);
 }
@@ -246,8 +227,8 @@ RowScan ScanRow(std::span<const float> row, std::span<float> block_max) {
   return HWY_DYNAMIC_DISPATCH(ScanRowImpl)(row, block_max);
 }
 
-uint64_t RowMass(std::span<const float> row, float max, float inv_temperature) {
-  return HWY_DYNAMIC_DISPATCH(RowMassImpl)(row, max, inv_temperature);
+uint64_t RowMass(std::span<const float> row, float max, float inv_temperature, float* weights) {
+  return HWY_DYNAMIC_DISPATCH(RowMassImpl)(row, max, inv_temperature, weights);
 }
 
 int32_t RaceRow(std::span<const float> row, const RaceSettings& settings) {

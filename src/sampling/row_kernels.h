@@ -28,11 +28,13 @@ struct RowScan {
 // Fills block_max [NumRowBlocks(row.size())].
 RowScan ScanRow(std::span<const float> row, std::span<float> block_max);
 
-// Sum of TokenMass(TokenWeight(x, max, inv_temperature)) over the row.
-uint64_t RowMass(std::span<const float> row, float max, float inv_temperature);
+// Sum of TokenMass over the row; writes each TokenWeight to weights [row.size()] if given.
+uint64_t RowMass(std::span<const float> row, float max, float inv_temperature,
+                 float* weights = nullptr);
 
+// Every filter keeps the likeliest token; the race relies on it.
 struct RaceSettings {
-  float max = 0;
+  float max = 0;  // Of the row.
   float inv_temperature = 1;
   float min_weight = 0;  // Tokens below it do not run.
   Cutoff cutoff = {};    // Nor do those beyond it.

@@ -33,10 +33,12 @@ inline RowScan ScanRow(std::span<const float> row, std::span<float> block_max,
 }
 
 inline uint64_t RowMass(std::span<const float> row, float max, float inv_temperature,
-                        size_t first_id = 0) {
+                        float* weights = nullptr, size_t first_id = 0) {
   uint64_t mass = 0;
   for (size_t id = first_id; id < row.size(); ++id) {
-    mass += TokenMass(TokenWeight(row[id], max, inv_temperature));
+    const float weight = TokenWeight(row[id], max, inv_temperature);
+    if (weights != nullptr) weights[id] = weight;
+    mass += TokenMass(weight);
   }
   return mass;
 }

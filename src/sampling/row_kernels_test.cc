@@ -97,7 +97,7 @@ TEST(SelectCutoff, FindsTheNthBestInTheTotalOrder) {
                      [&](int32_t a, int32_t b) { return values[a] > values[b]; });
     const uint64_t target = 1 + random() % size;
     const Cutoff cutoff =
-        SelectCutoff(values.data(), ids, target, [](float) { return uint64_t{1}; });
+        SelectCutoff(values.data(), ids, target, [](int32_t) { return uint64_t{1}; });
     ASSERT_EQ(cutoff.id, order[target - 1]);
   }
 }

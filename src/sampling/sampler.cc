@@ -17,7 +17,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // in vector code: about as fast at this many candidates of 262,144.
 constexpr size_t kMaxListedRace = 4096;
 
-constexpr auto kCountOne = [](float) { return uint64_t{1}; };
+constexpr auto kCountOne = [](int32_t) { return uint64_t{1}; };
 
 }  // namespace
 
@@ -117,14 +117,16 @@ Cutoff Sampler::Cut(std::span<const float> row, uint64_t target, const Measure& 
 // The nucleus: a token is kept when the mass of the tokens before it is below top_p of the whole.
 Cutoff Sampler::SelectTopP(std::span<const float> row, const RaceSettings& race, float top_p,
                            bool has_candidates) {
-  const auto mass_of = [&](float x) {
-    return TokenMass(TokenWeight(x, race.max, race.inv_temperature));
-  };
+  weights_.resize(row.size());
+  const auto mass_of = [&](int32_t id) { return TokenMass(weights_[id]); };
   uint64_t total = 0;
   if (has_candidates) {
-    for (const int32_t id : candidates_) total += mass_of(row[id]);
+    for (const int32_t id : candidates_) {
+      weights_[id] = TokenWeight(row[id], race.max, race.inv_temperature);
+      total += mass_of(id);
+    }
   } else {
-    total = RowMass(row, race.max, race.inv_temperature);
+    total = RowMass(row, race.max, race.inv_temperature, weights_.data());
     // Tokens lighter than (1 - top_p) * total / vocabulary hold less than 1 - top_p between them,
     // so the nucleus ends before them. Half of that absorbs the rounding of log and the weights.
     const double total_weight = static_cast<double>(total) / draw::kMassScale;

@@ -43,7 +43,7 @@ struct SampledToken {
   }
 };
 
-// Owns scratch only (about 3 MiB at 262,144 once used), so a call allocates nothing in the long
+// Owns scratch only (up to 4 MiB at 262,144 once used), so a call allocates nothing in the long
 // run. Not thread-safe: one per thread.
 class Sampler {
  public:
@@ -78,6 +78,7 @@ class Sampler {
 
   int32_t vocab_size_;
   std::vector<float> adjusted_;     // [vocab_size], once an adjustment was asked for.
+  std::vector<float> weights_;      // [vocab_size], of the candidates at least.
   std::vector<float> block_max_;    // [NumRowBlocks(vocab_size)]
   std::vector<int32_t> id_buffer_;  // [vocab_size]; sized once, as growing would clear it.
   std::vector<int32_t> scratch_ids_;

@@ -30,9 +30,9 @@ std::span<int32_t> KeepIds(std::span<int32_t> ids, const Keep& keep) {
 }
 
 // The first candidate, in the order (value descending, id ascending), at which the running sum of
-// `measure(value)` reaches `target`: with measure 1, the target-th best; with probability mass, the
-// end of the nucleus. `ids` are candidates in ascending order and are used up. The whole sum must
-// reach the target, and the target be at least 1.
+// `measure(id)` reaches `target`: with measure 1, the target-th best; with probability mass, the
+// end of the nucleus. Equal values have equal measures. `ids` are candidates in ascending order and
+// are used up. The whole sum must reach the target, and the target be at least 1.
 template <typename Measure>
 Cutoff SelectCutoff(const float* values, std::span<int32_t> ids, uint64_t target,
                     const Measure& measure) {
@@ -44,7 +44,7 @@ Cutoff SelectCutoff(const float* values, std::span<int32_t> ids, uint64_t target
     const uint32_t digit_mask = shift == 0 ? 1023 : kDigits - 1;
     sums.fill(0);
     for (const int32_t id : ids) {
-      sums[(OrderedBits(values[id]) >> shift) & digit_mask] += measure(values[id]);
+      sums[(OrderedBits(values[id]) >> shift) & digit_mask] += measure(id);
     }
     uint32_t digit = digit_mask;
     while (sums[digit] < target) {
@@ -57,7 +57,7 @@ Cutoff SelectCutoff(const float* values, std::span<int32_t> ids, uint64_t target
     });
   }
   // What is left are equal values in ascending order of id.
-  const uint64_t each = measure(values[ids.front()]);
+  const uint64_t each = measure(ids.front());
   const int32_t last = ids[(target - 1) / each];
   return {values[last], last};
 }
