@@ -55,6 +55,8 @@ inline constexpr int32_t kSqrtHalfBits = 0x3f3504f3;
 // Fixed-point probability mass: weights as integers sum to the same value in any order.
 // 2^36 per unit of weight; a vocabulary of 2^18 sums to at most 2^54.
 inline constexpr float kMassScale = 68719476736.0f;
+// exp of this is below one unit of mass.
+inline constexpr float kMasslessExponent = -25.0f;
 
 LAPIDARY_HOST_DEVICE inline float Mul(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -80,6 +82,22 @@ LAPIDARY_HOST_DEVICE inline float Div(float a, float b) {
 #endif
 }
 
+LAPIDARY_HOST_DEVICE inline int32_t BitsOf(float value) {
+#ifdef __CUDA_ARCH__
+  return __float_as_int(value);
+#else
+  return std::bit_cast<int32_t>(value);
+#endif
+}
+
+LAPIDARY_HOST_DEVICE inline float FloatOf(int32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __int_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
 // acc * x + c, rounded twice.
 LAPIDARY_HOST_DEVICE inline float Step(float acc, float x, float c) { return Add(Mul(acc, x), c); }
 
@@ -94,7 +112,7 @@ LAPIDARY_HOST_DEVICE inline float TokenWeight(float x, float max, float inv_temp
   const float r = Add(Add(d, -Mul(n, kLn2High)), -Mul(n, kLn2Low));
   const float p = Step(Step(Step(Step(kExp4, r, kExp3), r, kExp2), r, kExp1), r, kExp0);
   const float e = Add(Add(Mul(Mul(r, r), p), r), 1.0f);
-  return std::bit_cast<float>(std::bit_cast<int32_t>(e) + (static_cast<int32_t>(n) << 23));
+  return FloatOf(BitsOf(e) + (static_cast<int32_t>(n) << 23));
 }
 
 LAPIDARY_HOST_DEVICE inline uint64_t TokenMass(float weight) {
@@ -108,9 +126,9 @@ LAPIDARY_HOST_DEVICE inline float ExponentialFromBits(uint32_t bits) {
   const int32_t b = static_cast<int32_t>(bits >> 1);
   const float v = Mul(Add(static_cast<float>(b), 0.5f), kUniformScale);
   const float u = Mul(Add(static_cast<float>(0x7fffffff - b), 0.5f), kUniformScale);  // 1 - v
-  const int32_t u_bits = std::bit_cast<int32_t>(u);
+  const int32_t u_bits = BitsOf(u);
   const int32_t exponent = (u_bits - kSqrtHalfBits) >> 23;
-  const float m = std::bit_cast<float>(u_bits - (exponent << 23));  // In [sqrt(1/2), sqrt(2)).
+  const float m = FloatOf(u_bits - (exponent << 23));  // In [sqrt(1/2), sqrt(2)).
   const float f = exponent == 0 ? -v : Add(m, -1.0f);
   float p = Step(kLog8, f, kLog7);
   p = Step(Step(Step(p, f, kLog6), f, kLog5), f, kLog4);
@@ -146,7 +164,7 @@ struct Cutoff {
   int32_t id = 0x7fffffff;
 
   LAPIDARY_HOST_DEVICE bool Keeps(float x, int32_t token) const {
-    return x > logit || (x == logit && token <= id);
+    return (x > logit) | ((x == logit) & (token <= id));  // No branch: x has no pattern.
   }
 };
 

@@ -1,6 +1,7 @@
 #include "sampling/row_kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "sampling/row_kernels_portable.h"
@@ -121,6 +122,7 @@ uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperatur
   const VF minus_max = Const(-max);
   const VF inv_t = Const(inv_temperature);
   const VF scale = Const(draw::kMassScale);
+  const VF massless = Const(draw::kMasslessExponent);
   uint64_t mass = 0;
   size_t id = 0;
   while (id + lanes <= row.size()) {
@@ -128,7 +130,13 @@ uint64_t RowMassImpl(std::span<const float> row, float max, float inv_temperatur
     auto sum0 = hn::Zero(d64);
     auto sum1 = hn::Zero(d64);
     for (; id + lanes <= end; id += lanes) {
-      const VF w = Weight(hn::LoadU(d, row.data() + id), minus_max, inv_t);
+      const VF x = hn::LoadU(d, row.data() + id);
+      const VF exponent = hn::Mul(hn::Add(x, minus_max), inv_t);
+      if (hn::AllTrue(d, hn::Lt(exponent, massless))) {
+        if (weights != nullptr) hn::StoreU(hn::Zero(d), d, weights + id);
+        continue;
+      }
+      const VF w = Weight(x, minus_max, inv_t);
       if (weights != nullptr) hn::StoreU(w, d, weights + id);
       const VF fixed = hn::Trunc(hn::Mul(w, scale));
       sum0 = hn::Add(sum0, hn::PromoteTo(d64, hn::LowerHalf(dh, fixed)));
@@ -158,7 +166,9 @@ int32_t RaceRowImpl(std::span<const float> row, const RaceSettings& settings) {
   const VF min_weight = Const(settings.min_weight);
   const VF cut_logit = Const(settings.cutoff.logit);
   const VI cut_id = hn::Set(di, settings.cutoff.id);
-  const VF hopeless = Const(kHopelessExponent);
+  // Nor can a token win that min_weight keeps out; the margin is far above the rounding of weights.
+  const float min_exponent = std::log(settings.min_weight) - 0.001f;
+  const VF hopeless = Const(std::max(kHopelessExponent, min_exponent));
   const PhiloxKey key = DrawKey(settings.seed);
   const PhiloxCounter counter = DrawCounter(0, settings.position);
 

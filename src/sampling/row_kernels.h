@@ -28,7 +28,8 @@ struct RowScan {
 // Fills block_max [NumRowBlocks(row.size())].
 RowScan ScanRow(std::span<const float> row, std::span<float> block_max);
 
-// Sum of TokenMass over the row; writes each TokenWeight to weights [row.size()] if given.
+// Sum of TokenMass over the row. Writes the weights to `weights` [row.size()] if given, those too
+// light to have mass possibly as zero.
 uint64_t RowMass(std::span<const float> row, float max, float inv_temperature,
                  float* weights = nullptr);
 

@@ -2,6 +2,7 @@
 #include "sampling/row_kernels.h"
 
 #include <gtest/gtest.h>
+#include <hwy/highway.h>
 
 #include <limits>
 #include <random>
@@ -24,7 +25,26 @@ std::vector<float> RandomRow(size_t size, uint32_t seed, float deviation = 4.0f)
   return row;
 }
 
-TEST(RowKernels, EqualTheScalarCodeForEverySizeAndMisalignment) {
+// Each test runs once per instruction set that this machine has.
+class RowKernels : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override { Choose(GetParam()); }
+  void TearDown() override { Choose(0); }
+
+ private:
+  static void Choose(int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, RowKernels,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const testing::TestParamInfo<int64_t>& target) {
+                           return hwy::TargetName(target.param);
+                         });
+
+TEST_P(RowKernels, EqualTheScalarCodeForEverySizeAndMisalignment) {
   for (size_t size = 1; size <= 300; ++size) {
     for (const size_t misalign : {0, 1, 3}) {
       const std::vector<float> storage = RandomRow(size + misalign, static_cast<uint32_t>(size));
@@ -39,21 +59,27 @@ TEST(RowKernels, EqualTheScalarCodeForEverySizeAndMisalignment) {
       ASSERT_TRUE(scan.valid && expected.valid);
       ASSERT_EQ(block_max, expected_max);
       for (const float inv_temperature : {0.1f, 1.0f, 7.0f}) {
-        ASSERT_EQ(RowMass(row, scan.max, inv_temperature),
+        std::vector<float> weights(size);
+        ASSERT_EQ(RowMass(row, scan.max, inv_temperature, weights.data()),
                   portable::RowMass(row, scan.max, inv_temperature));
-        const RaceSettings race{.max = scan.max,
-                                .inv_temperature = inv_temperature,
-                                .min_weight = size % 2 == 0 ? 0.0f : 0.01f,
-                                .cutoff = size % 3 == 0 ? Cutoff{row[size / 2], 40} : Cutoff(),
-                                .seed = 99,
-                                .position = size};
+        for (size_t id = 0; id < size; ++id) {
+          const float weight = TokenWeight(row[id], scan.max, inv_temperature);
+          ASSERT_TRUE(weights[id] == weight || (weights[id] == 0 && TokenMass(weight) == 0));
+        }
+        const RaceSettings race{
+            .max = scan.max,
+            .inv_temperature = inv_temperature,
+            .min_weight = size % 2 == 0 ? 0.0f : 0.01f,
+            .cutoff = size % 3 == 0 ? Cutoff{row[size / 2], int(size / 2)} : Cutoff(),
+            .seed = 99,
+            .position = size};
         ASSERT_EQ(RaceRow(row, race), portable::RaceRow(row, race)) << size;
       }
     }
   }
 }
 
-TEST(RowKernels, EqualTheScalarCodeOnAWholeVocabulary) {
+TEST_P(RowKernels, EqualTheScalarCodeOnAWholeVocabulary) {
   const std::vector<float> row = RandomRow(262144, 1);
   std::vector<float> block_max(NumRowBlocks(262144));
   const float max = ScanRow(row, block_max).max;
@@ -66,7 +92,7 @@ TEST(RowKernels, EqualTheScalarCodeOnAWholeVocabulary) {
   }
 }
 
-TEST(RowKernels, ScanRefusesNanAnywhere) {
+TEST_P(RowKernels, ScanRefusesNanAnywhere) {
   for (size_t size : {1, 63, 64, 65, 130}) {
     std::vector<float> block_max(NumRowBlocks(size));
     for (size_t id = 0; id < size; ++id) {

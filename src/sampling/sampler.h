@@ -6,6 +6,8 @@
 //   -> repetition penalty (prompt and output), frequency and presence penalties (output)
 //   -> temperature -> top-k -> top-p (of what top-k left) -> min-p -> draw (draw.h)
 //
+// (vLLM runs min-p before top-k; the two differ only in the total that top-p takes its share of.)
+//
 // Ties: the lower id wins an argmax, and top-k and top-p keep the lower ids among equal logits, so
 // the kept sets are exact. A draw depends on the row, the seed and the position alone: not on the
 // batch, the calls before it or the instruction set. Speculation rests on this: the token of

@@ -70,6 +70,44 @@ TEST(Sampler, TokenDependsOnRowSeedAndPositionAlone) {
   }
 }
 
+// A toy model: the row after a history. Drafts are guesses that are right now and then.
+TEST(Sampler, DraftsDoNotChangeTheOutput) {
+  constexpr int32_t kVocab = 12;
+  constexpr size_t kTokens = 400;
+  const auto row_after = [](const std::vector<int32_t>& history) {
+    return RandomRow(kVocab, static_cast<uint32_t>(history.size() * 31 + history.back()));
+  };
+  const SamplingParams params{
+      .top_k = 8, .top_p = 0.9f, .repetition_penalty = 1.1f, .frequency_penalty = 0.2f, .seed = 3};
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const auto generate = [&](size_t num_drafts) {
+    Sampler sampler(kVocab);
+    std::mt19937 guesses(static_cast<uint32_t>(num_drafts));
+    std::vector<int32_t> tokens = prompt;
+    PenaltyState history;
+    history.AddPrompt(prompt);
+    while (tokens.size() < kTokens) {
+      // Rows of one verification: after the tokens, and after each draft on top of them.
+      std::vector<int32_t> drafted = tokens;
+      std::vector<std::vector<float>> rows = {row_after(drafted)};
+      for (size_t draft = 0; draft < num_drafts; ++draft) {
+        drafted.push_back(static_cast<int32_t>(guesses() % kVocab));
+        rows.push_back(row_after(drafted));
+      }
+      for (const std::vector<float>& row : rows) {
+        const int32_t id = sampler.Sample(row, params, history, tokens.size()).value().id;
+        tokens.push_back(id);
+        history.AddOutput(id);
+        if (tokens.size() > drafted.size() || drafted[tokens.size() - 1] != id) break;
+      }
+    }
+    tokens.resize(kTokens);
+    return tokens;
+  };
+  const std::vector<int32_t> plain = generate(0);
+  for (const size_t num_drafts : {1, 2, 5}) EXPECT_EQ(generate(num_drafts), plain);
+}
+
 TEST(Sampler, AFilterThatKeepsTheWinnerDoesNotChangeIt) {
   const std::vector<float> row = RandomRow(3000, 8);
   Sampler sampler(3000);

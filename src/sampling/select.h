@@ -15,7 +15,8 @@ namespace lapidary {
 // Order-preserving bits of a float that is not NaN; both zeros are one value.
 inline uint32_t OrderedBits(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+  const uint32_t sign = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);  // All ones, or 0.
+  return bits ^ (sign | 0x80000000u);
 }
 
 // Moves the ids that `keep` accepts to the front, in order; branchless, for lists of no pattern.
@@ -24,7 +25,7 @@ std::span<int32_t> KeepIds(std::span<int32_t> ids, const Keep& keep) {
   size_t num_kept = 0;
   for (const int32_t id : ids) {
     ids[num_kept] = id;
-    num_kept += keep(id) ? 1 : 0;
+    num_kept += static_cast<size_t>(keep(id));
   }
   return ids.first(num_kept);
 }
