@@ -1,4 +1,5 @@
-// Counts what the sampler asks of the heap: this file replaces the test program's operator new.
+// Counts what the sampler asks of the heap. A program of its own, as it replaces operator new;
+// noinline keeps the compiler from pairing the malloc and free within with new and delete outside.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,13 +13,13 @@ namespace {
 std::atomic<int64_t> num_allocations{0};
 }  // namespace
 
-void* operator new(size_t num_bytes) {
+[[gnu::noinline]] void* operator new(size_t num_bytes) {
   ++num_allocations;
   if (void* block = std::malloc(num_bytes)) return block;
   throw std::bad_alloc();
 }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
 
 namespace lapidary {
 namespace {
