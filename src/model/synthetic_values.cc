@@ -36,11 +36,13 @@ Law LawFor(const TensorSpec& spec) {
     case TensorRole::kMatrix:
       return {true, 0.0f, 1.0f / std::sqrt(fan_in)};
     case TensorRole::kTable:
-      return {true, 0.0f, 5.0f / std::sqrt(fan_in)};
+      return {true, 0.0f, 1.0f / std::sqrt(fan_in)};
     case TensorRole::kRouter:
       return {true, 0.0f, 2.0f};
     case TensorRole::kNorm:
       return {false, 1.2f, 0.8f};
+    case TensorRole::kFinalNorm:
+      return {false, 10.0f, 6.0f};
     case TensorRole::kQkNorm:
       return {false, 1.4f / std::sqrt(std::sqrt(fan_in)), 0.6f / std::sqrt(std::sqrt(fan_in))};
     case TensorRole::kScale:

@@ -25,7 +25,12 @@ class SpecList {
 };
 
 using enum TensorComponent;
-using enum TensorRole;
+using TensorRole::kMatrix;
+using TensorRole::kNorm;
+using TensorRole::kQkNorm;
+using TensorRole::kRouter;
+using TensorRole::kScale;
+using TensorRole::kTable;
 
 void AddKv(const LayerPlan& layer, int64_t hidden, SpecList& list) {
   const int64_t kv_rows = int64_t{layer.num_kv_heads} * layer.head_dim;
@@ -96,7 +101,7 @@ std::vector<TensorSpec> RequiredTensors(const ModelPlan& plan) {
     list.AddLayer("layer_scalar", {1}, kLayerOther, kScale);
   }
   list.EndLayers();
-  list.Add("norm.weight", {hidden}, kFinalNorm, kNorm);
+  list.Add("norm.weight", {hidden}, TensorComponent::kFinalNorm, TensorRole::kFinalNorm);
   return list.Take();
 }
 

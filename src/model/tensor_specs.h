@@ -25,7 +25,7 @@ enum class TensorComponent {
 };
 
 // How synthetic checkpoints draw a tensor; real ones do not care.
-enum class TensorRole { kMatrix, kTable, kRouter, kNorm, kQkNorm, kScale };
+enum class TensorRole { kMatrix, kTable, kRouter, kNorm, kQkNorm, kFinalNorm, kScale };
 
 struct TensorSpec {
   std::string name;

@@ -1,6 +1,7 @@
 #include "synth/synth.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -141,8 +142,12 @@ Json GenerationConfig(bool unified) {
 }
 
 Status WriteTokenizer(const ModelPlan& plan, const std::filesystem::path& directory) {
-  ASSIGN_OR_RETURN(const auto tokenizer, ByteTokenizer(plan.vocab_size));
-  RETURN_IF_ERROR(WriteText(directory / "tokenizer.json", tokenizer.dump() + "\n"));
+  const auto tokenizer = ByteTokenizer(plan.vocab_size);
+  if (!tokenizer) {
+    std::fprintf(stderr, "no tokenizer written: %s\n", tokenizer.error().message.c_str());
+    return {};
+  }
+  RETURN_IF_ERROR(WriteText(directory / "tokenizer.json", tokenizer->dump() + "\n"));
   const Json tokenizer_config = {{"add_bos_token", false}, {"bos_token", "<bos>"},
                                  {"eos_token", "<eos>"},   {"pad_token", "<pad>"},
                                  {"unk_token", "<unk>"},   {"tokenizer_class", "GemmaTokenizer"}};
