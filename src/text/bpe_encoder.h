@@ -1,0 +1,51 @@
+// One run of Bpe::Encode: cuts a text into words, encodes each, remembers recent ones.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "text/bpe.h"
+
+namespace lapidary {
+
+class BpeEncoder {
+ public:
+  // Keeps references to all three for its short life.
+  BpeEncoder(const Bpe& bpe, std::string_view text, std::vector<int32_t>* ids);
+
+  void Run();
+
+ private:
+  // A linked list in text order; merged-away symbols stay in place, unlinked.
+  struct Symbol {
+    int32_t id;
+    uint32_t prev;
+    uint32_t next;
+    uint32_t rank;  // of the pair (this, next); kNoRank if it has none or this was merged away
+  };
+
+  // A word seen before in this text, and where its ids lie in *ids_. The memory is the text and the
+  // output themselves, so the cache needs no lock, no copies and no bound beyond its table.
+  struct CachedWord {
+    size_t text_begin = 0;
+    size_t ids_begin = 0;
+    uint32_t num_bytes = 0;  // 0: free
+    uint32_t num_ids = 0;
+  };
+
+  void EncodeCached(size_t begin, size_t end, uint64_t hash);
+  void EncodeWord(std::string_view word);
+  void SplitIntoSymbols(std::string_view word);
+  void MergeShort();
+  template <typename Queue>
+  void MergeLong();
+
+  const Bpe& bpe_;
+  std::string_view text_;
+  std::vector<int32_t>& ids_;
+  std::vector<CachedWord> cache_;  // direct-mapped, a power of two, or empty for a short text
+  std::vector<Symbol> symbols_;
+};
+
+}  // namespace lapidary

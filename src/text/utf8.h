@@ -1,0 +1,46 @@
+// Reading UTF-8 one code point at a time, strictly (Unicode 15, table 3-7: no overlong forms, no
+// surrogates, nothing above U+10FFFF).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace lapidary {
+
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+
+enum class Utf8Status {
+  kComplete,   // code_point and num_bytes describe a well-formed character
+  kTruncated,  // every byte present is fine, more are needed
+  kMalformed,  // no continuation can make the first byte part of a character
+};
+
+struct Utf8Char {
+  Utf8Status status;
+  uint32_t code_point;  // 0 unless complete
+  uint32_t num_bytes;   // 1 unless complete: callers step over a bad byte alone
+};
+
+// Reads the character at the front of `text`, which must not be empty.
+inline Utf8Char ReadUtf8(std::string_view text) {
+  const auto byte = [&](size_t idx) { return static_cast<uint8_t>(text[idx]); };
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) return {Utf8Status::kComplete, lead, 1};
+  if (lead < 0xC2 || lead > 0xF4) return {Utf8Status::kMalformed, 0, 1};
+  const uint32_t num_bytes = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  uint32_t code_point = lead & (0x7Fu >> num_bytes);
+  // The second byte alone decides about overlong forms, surrogates and the upper end.
+  uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (uint32_t idx = 1; idx < num_bytes; ++idx) {
+    if (idx >= text.size()) return {Utf8Status::kTruncated, 0, 1};
+    if (byte(idx) < low || byte(idx) > high) return {Utf8Status::kMalformed, 0, 1};
+    code_point = code_point << 6 | (byte(idx) & 0x3F);
+    low = 0x80;
+    high = 0xBF;
+  }
+  return {Utf8Status::kComplete, code_point, num_bytes};
+}
+
+}  // namespace lapidary
