@@ -6,8 +6,10 @@
 namespace lapidary {
 
 void AddGenerateCommand(CommandLine& command_line);
-void AddLogitsCommand(CommandLine& command_line);
+void AddTokenizeCommand(CommandLine& command_line);
+void AddDetokenizeCommand(CommandLine& command_line);
 void AddInspectCommand(CommandLine& command_line);
+void AddLogitsCommand(CommandLine& command_line);
 void AddSynthCommand(CommandLine& command_line);
 
 }  // namespace lapidary

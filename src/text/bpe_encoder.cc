@@ -9,16 +9,16 @@
 namespace lapidary {
 namespace {
 
-constexpr uint32_t kNoSymbol = ~uint32_t{0};
+constexpr uint32_t kDead = 0xFFFFFFFE;  // no rank: files have fewer merges
 constexpr uint32_t kSpaceMark = 0x2581;
 constexpr uint32_t kMalformed = 0x110000;  // above every code point: joins nothing
 
 // Positions are 32 bits wide; a single word of a gigabyte is cut there.
 constexpr size_t kMaxWordBytes = size_t{1} << 30;
-// Scanning beats a queue up to about this many symbols, a heap beats buckets while it fits the
-// second-level cache.
+// Scanning beats a queue up to about this many symbols, a heap beats buckets up to a few
+// thousand.
 constexpr size_t kMaxScannedSymbols = 24;
-constexpr size_t kMaxHeapSymbols = 16384;
+constexpr size_t kMaxHeapSymbols = 4096;
 
 constexpr size_t kMinCachedTextBytes = 512;
 constexpr size_t kMaxCachedWordBytes = 64;
@@ -102,19 +102,20 @@ void BpeEncoder::EncodeWord(std::string_view word) {
 
 void BpeEncoder::SplitIntoSymbols(std::string_view word) {
   symbols_.clear();
+  symbols_.reserve(word.size());
   for (size_t pos = 0; pos < word.size();) {
     const NormalChar c = ReadNormal(word, pos);
     const int32_t id = c.code_point == kMalformed ? Bpe::kNoId : bpe_.CodePointId(c.code_point);
     if (id != Bpe::kNoId) {
-      symbols_.push_back({id, 0, 0, 0});
+      symbols_.push_back({id, Bpe::kNoRank});
     } else if (c.code_point == ' ') {
       // Normalized first, so the bytes are those of U+2581 even where the text has a space.
       for (const uint8_t byte : {0xE2, 0x96, 0x81}) {
-        symbols_.push_back({bpe_.byte_ids_[byte], 0, 0, 0});
+        symbols_.push_back({bpe_.byte_ids_[byte], Bpe::kNoRank});
       }
     } else {
       for (const char byte : word.substr(pos, c.num_bytes)) {
-        symbols_.push_back({bpe_.byte_ids_[static_cast<uint8_t>(byte)], 0, 0, 0});
+        symbols_.push_back({bpe_.byte_ids_[static_cast<uint8_t>(byte)], Bpe::kNoRank});
       }
     }
     pos += c.num_bytes;
@@ -122,7 +123,7 @@ void BpeEncoder::SplitIntoSymbols(std::string_view word) {
 }
 
 // Rescans for the best pair after each merge and closes the gap it leaves: quadratic, and fastest
-// for the few symbols of an ordinary word. Links are not used.
+// for the few symbols of an ordinary word.
 void BpeEncoder::MergeShort() {
   size_t count = symbols_.size();
   for (size_t idx = 0; idx + 1 < count; ++idx) {
@@ -146,38 +147,43 @@ void BpeEncoder::MergeShort() {
   for (size_t idx = 0; idx < count; ++idx) ids_.push_back(symbols_[idx].id);
 }
 
+uint32_t BpeEncoder::Next(uint32_t pos) const {
+  if (pos + 1 >= symbols_.size() || symbols_[pos + 1].rank != kDead) return pos + 1;
+  return pos + symbols_[pos + 1].id;
+}
+
+uint32_t BpeEncoder::Prev(uint32_t pos) const {
+  return symbols_[pos - 1].rank != kDead ? pos - 1 : pos - symbols_[pos - 1].id;
+}
+
 template <typename Queue>
 void BpeEncoder::MergeLong() {
   Queue queue;
   const auto count = static_cast<uint32_t>(symbols_.size());
-  const auto rank_pair = [&](uint32_t pos) {
+  // Ranks the pair of `pos` and its neighbour `next`.
+  const auto rank_pair = [&](uint32_t pos, uint32_t next) {
     Symbol& left = symbols_[pos];
-    left.rank = left.next == kNoSymbol ? Bpe::kNoRank : bpe_.Rank(left.id, symbols_[left.next].id);
+    left.rank = next == count ? Bpe::kNoRank : bpe_.Rank(left.id, symbols_[next].id);
     if (left.rank != Bpe::kNoRank) queue.Push({left.rank, pos});
   };
-  for (uint32_t pos = 0; pos < count; ++pos) {
-    symbols_[pos].prev = pos == 0 ? kNoSymbol : pos - 1;
-    symbols_[pos].next = pos + 1 == count ? kNoSymbol : pos + 1;
-  }
-  for (uint32_t pos = 0; pos < count; ++pos) rank_pair(pos);
+  for (uint32_t pos = 0; pos < count; ++pos) rank_pair(pos, pos + 1);
 
+  const auto prefetch = [&](uint32_t pos) { __builtin_prefetch(&symbols_[pos]); };
   MergeCandidate candidate;
-  while (queue.Pop(&candidate)) {
-    Symbol& left = symbols_[candidate.pos];
+  while (queue.Pop(&candidate, prefetch)) {
+    const uint32_t pos = candidate.pos;
     // Stale when either side has changed since. A rank cannot come back at the same position: a
     // pair there only ever gets longer, and a rank stands for one text.
-    if (left.rank != candidate.rank) continue;
-    Symbol& right = symbols_[left.next];
-    left.id = bpe_.merged_ids_[candidate.rank];
-    left.next = right.next;
-    right.rank = Bpe::kNoRank;
-    if (left.next != kNoSymbol) symbols_[left.next].prev = candidate.pos;
-    rank_pair(candidate.pos);
-    if (left.prev != kNoSymbol) rank_pair(left.prev);
+    if (symbols_[pos].rank != candidate.rank) continue;
+    const uint32_t right = Next(pos);
+    const uint32_t end = Next(right);
+    symbols_[pos].id = bpe_.merged_ids_[candidate.rank];
+    symbols_[right].rank = kDead;
+    symbols_[pos + 1] = symbols_[end - 1] = {static_cast<int32_t>(end - pos), kDead};
+    rank_pair(pos, end);
+    if (pos > 0) rank_pair(Prev(pos), pos);
   }
-  for (uint32_t pos = 0; pos != kNoSymbol; pos = symbols_[pos].next) {
-    ids_.push_back(symbols_[pos].id);
-  }
+  for (uint32_t pos = 0; pos < count; pos = Next(pos)) ids_.push_back(symbols_[pos].id);
 }
 
 }  // namespace lapidary

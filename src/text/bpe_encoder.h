@@ -17,12 +17,17 @@ class BpeEncoder {
   void Run();
 
  private:
-  // A linked list in text order; merged-away symbols stay in place, unlinked.
+  // A merged symbol lives in the first of its slots. The others are dead, and the second and the
+  // last of them hold the number of slots, so that neighbours are found from either side:
+  //
+  //   slot    0       1       2       3        4
+  //   id      abcd    4       -       4        e        "abcd" has slots 0 to 3
+  //   rank    ...     kDead   kDead   kDead    ...
+  //
+  // Eight bytes per code point: in long words memory traffic is what costs.
   struct Symbol {
-    int32_t id;
-    uint32_t prev;
-    uint32_t next;
-    uint32_t rank;  // of the pair (this, next); kNoRank if it has none or this was merged away
+    int32_t id;     // or, in a dead slot, the number of slots
+    uint32_t rank;  // of the pair (this, next); kNoRank if it cannot merge
   };
 
   // A word seen before in this text, and where its ids lie in *ids_. The memory is the text and the
@@ -38,6 +43,8 @@ class BpeEncoder {
   void EncodeWord(std::string_view word);
   void SplitIntoSymbols(std::string_view word);
   void MergeShort();
+  uint32_t Next(uint32_t pos) const;  // symbols_.size() after the last symbol
+  uint32_t Prev(uint32_t pos) const;  // `pos` must not be 0
   template <typename Queue>
   void MergeLong();
 

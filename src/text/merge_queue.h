@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <queue>
 #include <vector>
+
+#include "text/flat_map.h"
 
 namespace lapidary {
 
@@ -24,7 +25,9 @@ class HeapMergeQueue {
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
-  bool Pop(MergeCandidate* candidate) {
+  // False when empty. `upcoming(pos)` is told of a position that is likely to come soon.
+  template <typename Upcoming>
+  bool Pop(MergeCandidate* candidate, const Upcoming&) {
     if (heap_.empty()) return false;
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     *candidate = {static_cast<uint32_t>(heap_.back() >> 32), static_cast<uint32_t>(heap_.back())};
@@ -36,14 +39,22 @@ class HeapMergeQueue {
   std::vector<uint64_t> heap_;  // rank above position
 };
 
-// One bucket per rank. Within a rank, positions mostly arrive in order, since the text is walked
-// left to right for each rank; those go to the end of a plain array, the others to a small heap.
-// Long texts are then read nearly in sequence, where a heap of millions of entries misses the cache
-// at every level. The worst case stays O(log n) per entry.
+// One bucket per rank, and a heap of the ranks that have entries. Within a rank, positions mostly
+// arrive in order, since the text is walked left to right for each rank; those go to the end of a
+// plain array, the others to a small heap. Long texts are then read nearly in sequence, where a
+// heap of millions of entries misses the cache at every level. The worst case stays O(log n) per
+// entry.
 class BucketMergeQueue {
  public:
   void Push(MergeCandidate candidate) {
-    Bucket& bucket = buckets_[candidate.rank];
+    uint32_t idx = bucket_of_rank_.Find(candidate.rank);
+    if (idx == FlatMap::kNotFound) {
+      idx = static_cast<uint32_t>(buckets_.size());
+      bucket_of_rank_.Set(candidate.rank, idx);
+      buckets_.emplace_back();
+    }
+    Bucket& bucket = buckets_[idx];
+    if (bucket.empty()) active_.push(uint64_t{candidate.rank} << 32 | idx);
     if (bucket.ordered.empty() || candidate.pos > bucket.ordered.back()) {
       bucket.ordered.push_back(candidate.pos);
     } else {
@@ -51,32 +62,48 @@ class BucketMergeQueue {
     }
   }
 
-  bool Pop(MergeCandidate* candidate) {
-    if (buckets_.empty()) return false;
-    auto& [rank, bucket] = *buckets_.begin();
+  // As above; here the hint is right unless a lower rank turns up first.
+  template <typename Upcoming>
+  bool Pop(MergeCandidate* candidate, const Upcoming& upcoming) {
+    if (active_.empty()) return false;
+    Bucket& bucket = buckets_[static_cast<uint32_t>(active_.top())];
+    candidate->rank = static_cast<uint32_t>(active_.top() >> 32);
     const bool has_ordered = bucket.next < bucket.ordered.size();
-    candidate->rank = rank;
     if (has_ordered && (bucket.late.empty() || bucket.ordered[bucket.next] < bucket.late.top())) {
       candidate->pos = bucket.ordered[bucket.next++];
+      if (bucket.next + kLookAhead < bucket.ordered.size()) {
+        upcoming(bucket.ordered[bucket.next + kLookAhead]);
+      }
     } else {
       candidate->pos = bucket.late.top();
       bucket.late.pop();
     }
-    if (bucket.next == bucket.ordered.size() && bucket.late.empty()) {
-      buckets_.erase(buckets_.begin());
+    if (bucket.empty()) {
+      bucket.ordered.clear();
+      bucket.next = 0;
+      active_.pop();
     }
     return true;
   }
 
  private:
-  // Never left empty: Pop() removes a bucket with its last position.
+  // Far enough to hide a trip to memory behind this many merges.
+  static constexpr size_t kLookAhead = 8;
+
+  template <typename T>
+  using MinHeap = std::priority_queue<T, std::vector<T>, std::greater<>>;
+
   struct Bucket {
     std::vector<uint32_t> ordered;  // ascending
     size_t next = 0;                // ordered[0, next) have been handed out
-    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> late;
+    MinHeap<uint32_t> late;
+
+    bool empty() const { return next == ordered.size() && late.empty(); }
   };
 
-  std::map<uint32_t, Bucket> buckets_;
+  FlatMap bucket_of_rank_;
+  std::vector<Bucket> buckets_;
+  MinHeap<uint64_t> active_;  // rank above bucket index, for every bucket that is not empty
 };
 
 }  // namespace lapidary

@@ -300,7 +300,10 @@ double SecondsToEncode(const Tokenizer& tokenizer, const std::string& text) {
   return best;
 }
 
-TEST(TokenizerSpeedTest, EightTimesTheTextTakesAtMostTenTimesAsLong) {
+// n log n alone makes eight times the text 9.2 times the work; the rest of the limit is for data
+// that no longer fits the cache and for a busy machine. A quadratic step would make it 64.
+TEST(TokenizerSpeedTest, EightTimesTheTextTakesAboutEightTimesAsLong) {
+  constexpr double kLimit = 13;
   const Tokenizer tokenizer = FromFile(MakeLetterFile());
   std::mt19937 random(1);
   const auto letter = [&] { return static_cast<char>('a' + random() % 26); };
@@ -313,9 +316,8 @@ TEST(TokenizerSpeedTest, EightTimesTheTextTakesAtMostTenTimesAsLong) {
   for (const std::string* text : {&same, &letters, &words, &almost_special}) {
     const double small = SecondsToEncode(tokenizer, text->substr(0, 1 << 20));
     const double large = SecondsToEncode(tokenizer, *text);
-    // The floor keeps timer noise on a busy machine out of the smallest times.
-    EXPECT_LE(large, 10 * std::max(small, 0.02)) << text->substr(0, 20) << ": 1 MB " << small;
-    std::printf("%s: 1 MB %.3f s, 8 MB %.3f s\n", text->substr(0, 20).c_str(), small, large);
+    std::printf("%s...: 1 MB %.3f s, 8 MB %.3f s\n", text->substr(0, 20).c_str(), small, large);
+    EXPECT_LE(large, kLimit * small);
   }
 }
 
