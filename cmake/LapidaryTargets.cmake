@@ -33,6 +33,11 @@ if(LAPIDARY_SANITIZE)
   target_link_options(lapidary_flags INTERFACE ${sanitize_flags})
 endif()
 
+# Coverage feedback must reach the libraries too: without it a fuzzer only steers by its own file.
+if(LAPIDARY_FUZZERS)
+  target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
 # lapidary_library(NAME SOURCES... DEPS...): a static library lapidary_NAME.
 function(lapidary_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})

@@ -57,6 +57,9 @@ def random_word(rng):
 
 
 def random_text(rng, vocabulary):
+    if rng.random() < 0.01:  # long enough for every way of merging, with few places to cut
+        few = rng.choices(vocabulary, k=rng.choice([2, 5, 50]))
+        return "".join(rng.choices(few, k=rng.choice([500, 5000])))
     parts = []
     for _ in range(rng.choice([0, 1, 2, 4, 8, 16, 40, 160])):
         kind = rng.random()
