@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "text/detokenizer.h"
+#include "text/tokenizer_json.h"
 
 namespace lapidary {
 namespace {

@@ -19,10 +19,11 @@
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/text_segment.h"
-#include "text/tokenizer_json.h"
 #include "text/vocabulary.h"
 
 namespace lapidary {
+
+struct TokenizerFile;  // tokenizer_json.h
 
 // What the string "<|turn>" inside a text means.
 enum class SpecialTokens {

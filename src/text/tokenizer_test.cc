@@ -4,9 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -242,14 +243,12 @@ TEST(TokenizerTest, EveryLengthMatchesNaiveBpeUnderShuffledRanks) {
   }
 }
 
-// The three ways of merging (scan, heap, buckets) are chosen by length. A separator that joins
-// nothing makes short words of the same letters: their ids must not depend on the way.
-TEST(TokenizerTest, LongWordsMatchTheirPartsWherePartsAreIndependent) {
-  // Pairs only: "ab" and "cd" merge, and nothing joins 'd' to 'a', except under ids that a long
-  // word must compute through one queue because the file also joins across with "da".
+// The three ways of merging (scan, heap, buckets) are chosen by length. "da" keeps "abcdabcd..."
+// one word, but every part is merged before that pair could be.
+TEST(TokenizerTest, IdsDoNotDependOnTheLengthOfAWord) {
   const Tokenizer joined = FromFile(
       MakeTokenizerFile({"a", "b", "c", "d"}, {{"a", "b"}, {"c", "d"}, {"ab", "cd"}, {"d", "a"}}));
-  for (const size_t repeats : {1, 5, 6, 7, 100, 4096, 4097, 20000}) {
+  for (const size_t repeats : {1, 5, 6, 7, 100, 1023, 1024, 1025, 20000}) {
     std::string text;
     for (size_t idx = 0; idx < repeats; ++idx) text += "abcd";
     const std::vector<std::string> pieces = Pieces(joined, text);
@@ -289,15 +288,15 @@ TEST(TokenizerTest, ManyThreadsGetTheSameIds) {
   for (const Ids& result : results) EXPECT_EQ(result, expected);
 }
 
+// Processor time, so that other programs on the machine count less; the best of three.
 double SecondsToEncode(const Tokenizer& tokenizer, const std::string& text) {
-  double best = 1e9;
+  std::clock_t best = std::numeric_limits<std::clock_t>::max();
   for (int round = 0; round < 3; ++round) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     EXPECT_FALSE(tokenizer.Encode(text, SpecialTokens::kParse).empty());
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    best = std::min(best, elapsed.count());
+    best = std::min(best, std::clock() - start);
   }
-  return best;
+  return static_cast<double>(best) / CLOCKS_PER_SEC;
 }
 
 // n log n alone makes eight times the text 9.2 times the work; the rest of the limit is for data
