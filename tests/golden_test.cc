@@ -1,0 +1,138 @@
+// The CPU executor against transformers in float32 (tools/make_goldens.py), on the same
+// checkpoints.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/safetensors.h"
+#include "engine/load_model.h"
+#include "engine/single_sequence.h"
+#include "tests/test_models.h"
+
+namespace lapidary {
+namespace {
+
+constexpr double kLogitTolerance = 1e-4;  // of the largest logit
+
+struct Golden {
+  MappedFile file;
+  SafetensorsHeader header;
+
+  TensorView Tensor(const std::string& name) const {
+    for (const SafetensorsEntry& entry : header.entries) {
+      if (entry.name == name) {
+        return {file.bytes().data() + entry.begin, entry.dtype, entry.shape};
+      }
+    }
+    CHECK(false) << "golden has no tensor " << name;
+    return {};
+  }
+  std::vector<int32_t> Ids(const std::string& name) const {
+    const TensorView tensor = Tensor(name);
+    return {tensor.As<int32_t>(), tensor.As<int32_t>() + tensor.num_elements()};
+  }
+};
+
+Golden OpenGolden(const std::string& name) {
+  const auto path =
+      std::filesystem::path(LAPIDARY_SOURCE_DIR) / "tests/goldens" / (name + ".safetensors");
+  Golden golden;
+  golden.file = MappedFile::Open(path).value();
+  golden.header = ParseSafetensors(golden.file.bytes(), path.string()).value();
+  return golden;
+}
+
+// The options `lapidary synth` had when the golden was made.
+SynthOptions OptionsOf(const Golden& golden) {
+  SynthOptions options;
+  options.seed = std::stoull(golden.header.metadata.at("seed"));
+  const std::string& args = golden.header.metadata.at("synth_args");
+  options.poison_unused = args.find("--poison-unused") != std::string::npos;
+  if (args.find("--dtype f32") != std::string::npos) options.dtype = DType::kF32;
+  if (args.find("--dtype f16") != std::string::npos) options.dtype = DType::kF16;
+  return options;
+}
+
+class GoldenTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    golden_ = OpenGolden(GetParam());
+    const auto path = MakeTestModel(GetParam(), OptionsOf(golden_), directory_);
+    LoadOptions options;
+    options.max_tokens = 512;
+    options.num_threads = 2;
+    auto model = LoadModel(path.string(), options);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    model_ = std::move(model).value();
+  }
+
+  TemporaryDirectory directory_;
+  Golden golden_;
+  LoadedModel model_;
+};
+
+TEST_P(GoldenTest, LogitsMatchTheReferenceAtEveryPosition) {
+  const int64_t vocab = model_.description.plan.vocab_size;
+  for (const std::string prompt : {"short", "long"}) {
+    const std::vector<int32_t> ids = golden_.Ids(prompt + ".ids");
+    const TensorView expected = golden_.Tensor(prompt + ".logits");
+    ASSERT_EQ(expected.shape, (std::vector<int64_t>{static_cast<int64_t>(ids.size()), vocab}));
+    std::vector<float> logits;
+    SingleSequence sequence(*model_.executor, /*max_chunk=*/64);
+    const Status status = sequence.Append(ids, [&](std::span<const float> rows) -> Status {
+      logits.insert(logits.end(), rows.begin(), rows.end());
+      return {};
+    });
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    ASSERT_EQ(static_cast<int64_t>(logits.size()), expected.num_elements());
+
+    double largest = 0.0;
+    double worst = 0.0;
+    size_t worst_at = 0;
+    for (size_t idx = 0; idx < logits.size(); ++idx) {
+      const double reference = expected.As<float>()[idx];
+      const double error = std::abs(logits[idx] - reference);
+      ASSERT_TRUE(std::isfinite(logits[idx])) << "position " << idx / vocab;
+      largest = std::max(largest, std::abs(reference));
+      if (error > worst) {
+        worst = error;
+        worst_at = idx;
+      }
+    }
+    EXPECT_LE(worst / largest, kLogitTolerance)
+        << prompt << ": position " << worst_at / vocab << " token " << worst_at % vocab << ": "
+        << logits[worst_at] << " vs " << expected.As<float>()[worst_at];
+    RecordProperty(prompt + "_relative_error", std::to_string(worst / largest));
+  }
+}
+
+TEST_P(GoldenTest, GreedyContinuationIsTheReferences) {
+  const auto params = std::make_shared<SamplingParams>(SamplingParams{.temperature = 0.0f});
+  for (const std::string prompt : {"short", "long"}) {
+    const std::vector<int32_t> expected = golden_.Ids(prompt + ".greedy");
+    std::vector<int32_t> next = golden_.Ids(prompt + ".ids");
+    std::vector<int32_t> output;
+    SingleSequence sequence(*model_.executor, /*max_chunk=*/512);
+    while (output.size() < expected.size()) {
+      SampleRequest request;
+      request.params = params;
+      request.first_position = output.size();
+      const auto token = sequence.AppendAndSample(next, request);
+      ASSERT_TRUE(token.ok()) << token.error().message;
+      output.push_back(token->id);
+      next = {token->id};
+    }
+    EXPECT_EQ(output, expected) << prompt;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
+                         testing::Values("tiny-e", "tiny-moe", "tiny-dense", "odd-single-kv",
+                                         "odd-window", "odd-wrapper", "odd-shared-kv-is-v",
+                                         "odd-moe", "odd-unified"),
+                         ModelTestName);
+
+}  // namespace
+}  // namespace lapidary

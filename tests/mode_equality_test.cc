@@ -1,0 +1,201 @@
+// The same bits in every mode: one token at a time, in chunks, in a batch with strangers, with the
+// prefill shortcut and without, on any number of threads and with any page size.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "executor/cpu/cpu_executor.h"
+#include "model/tensor_sources.h"
+#include "tests/test_models.h"
+
+namespace lapidary {
+namespace {
+
+using Logits = std::vector<float>;
+
+struct Mode {
+  std::string name;
+  int num_threads = 2;
+  bool skip_unneeded_rows = true;
+  std::array<int, kNumKvGroups> tokens_per_page{16, 64};
+};
+
+class ModeEqualityTest : public testing::TestWithParam<std::string> {
+ protected:
+  static constexpr int kNumTokens = 70;
+
+  ModeEqualityTest() {
+    plan_ = MakeModelPlan(ParseModelConfig(TestConfig(GetParam()), GetParam()).value()).value();
+    ThreadPool threads(2);
+    source_ = DummySource::Make(plan_, /*seed=*/3, threads).value();
+  }
+
+  std::unique_ptr<cpu::CpuExecutor> MakeExecutor(const Mode& mode) const {
+    cpu::CpuExecutorOptions options;
+    options.num_threads = mode.num_threads;
+    options.skip_unneeded_rows = mode.skip_unneeded_rows;
+    options.num_pages = 400;
+    options.kv_layout = MakeKvLayout(plan_, sizeof(float), mode.tokens_per_page);
+    auto executor = cpu::CpuExecutor::Create(plan_, source_, options).value();
+    // Nothing unwritten may ever count.
+    for (PageIndex page = 0; page < options.num_pages; ++page) {
+      executor->kv_memory_for_test().Poison(executor->kv_layout(), page);
+    }
+    return executor;
+  }
+
+  std::vector<int32_t> Tokens(int seed, int count) const {
+    std::mt19937 random(seed);
+    std::vector<int32_t> ids(count);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % plan_.vocab_size);
+    return ids;
+  }
+
+  SequenceStep Step(SequencePages& pages, std::span<const int32_t> ids, bool all_rows) const {
+    CHECK(pages.Reserve(static_cast<int32_t>(ids.size())));
+    SequenceStep step;
+    step.num_cached = pages.length();
+    step.token_ids.assign(ids.begin(), ids.end());
+    for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+      step.pages[group_idx] = pages.table(group_idx);
+    }
+    const int32_t num_rows = static_cast<int32_t>(ids.size());
+    for (int32_t row = all_rows ? 0 : num_rows - 1; row < num_rows; ++row) {
+      step.output_rows.push_back(row);
+    }
+    return step;
+  }
+
+  // Logits of every row, the prompt cut into the given chunk sizes (repeated to the end).
+  Logits RunChunks(const Mode& mode, std::span<const int32_t> ids, std::vector<int> chunks) const {
+    auto executor = MakeExecutor(mode);
+    PagePool pool(executor->num_pages());
+    SequencePages pages(plan_, executor->kv_layout(), pool);
+    Logits all;
+    for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
+      const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
+      StepBatch batch;
+      batch.return_logits = true;
+      batch.sequences.push_back(Step(pages, ids.subspan(done, count), /*all_rows=*/true));
+      const StepOutput output = executor->Run(std::move(batch));
+      pages.Commit(static_cast<int32_t>(count));
+      all.insert(all.end(), output.logits.begin(), output.logits.end());
+      done += count;
+    }
+    return all;
+  }
+
+  void ExpectSameBits(const Logits& expected, const Logits& actual, const std::string& mode) const {
+    ASSERT_EQ(expected.size(), actual.size()) << mode;
+    for (size_t idx = 0; idx < expected.size(); ++idx) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(expected[idx]), std::bit_cast<uint32_t>(actual[idx]))
+          << mode << ": row " << idx / plan_.vocab_size << " token " << idx % plan_.vocab_size
+          << ": " << expected[idx] << " vs " << actual[idx];
+    }
+  }
+
+  ModelPlan plan_;
+  std::shared_ptr<const TensorSource> source_;
+};
+
+TEST_P(ModeEqualityTest, ChunkingDoesNotChangeABit) {
+  const std::vector<int32_t> ids = Tokens(1, kNumTokens);
+  const Logits whole = RunChunks({.name = "whole"}, ids, {kNumTokens});
+  for (const float logit : whole) ASSERT_TRUE(std::isfinite(logit));
+  ExpectSameBits(whole, RunChunks({.name = "single"}, ids, {1}), "one token at a time");
+  ExpectSameBits(whole, RunChunks({.name = "odd"}, ids, {7, 1, 13, 2}), "odd chunks");
+  ExpectSameBits(whole, RunChunks({.name = "long"}, ids, {3, 50}), "a chunk beyond the window");
+}
+
+TEST_P(ModeEqualityTest, ThreadsAndPageSizesDoNotChangeABit) {
+  const std::vector<int32_t> ids = Tokens(2, kNumTokens);
+  const Logits base = RunChunks({.name = "base"}, ids, {16});
+  ExpectSameBits(base, RunChunks({.name = "t1", .num_threads = 1}, ids, {16}), "one thread");
+  ExpectSameBits(base, RunChunks({.name = "t5", .num_threads = 5}, ids, {16}), "five threads");
+  ExpectSameBits(base, RunChunks({.name = "p1", .tokens_per_page = {1, 1}}, ids, {16}),
+                 "pages of one token");
+  ExpectSameBits(base, RunChunks({.name = "p7", .tokens_per_page = {7, 5}}, ids, {16}),
+                 "odd pages");
+}
+
+TEST_P(ModeEqualityTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
+  const std::vector<int32_t> ids = Tokens(3, kNumTokens);
+  std::vector<Logits> last_rows;
+  for (const bool skip : {true, false}) {
+    auto executor = MakeExecutor({.name = "", .skip_unneeded_rows = skip});
+    PagePool pool(executor->num_pages());
+    SequencePages pages(plan_, executor->kv_layout(), pool);
+    Logits all;
+    // Chunks of which only the last row is wanted, and one of which none is.
+    for (const auto& [begin, count, wanted] :
+         std::vector<std::tuple<int, int, bool>>{{0, 30, true}, {30, 25, false}, {55, 15, true}}) {
+      StepBatch batch;
+      batch.return_logits = true;
+      batch.sequences.push_back(
+          Step(pages, std::span(ids).subspan(begin, count), /*all_rows=*/false));
+      if (!wanted) batch.sequences[0].output_rows.clear();
+      const StepOutput output = executor->Run(std::move(batch));
+      pages.Commit(count);
+      all.insert(all.end(), output.logits.begin(), output.logits.end());
+    }
+    last_rows.push_back(all);
+  }
+  ExpectSameBits(last_rows[0], last_rows[1], "shortcut on and off");
+}
+
+TEST_P(ModeEqualityTest, ABatchWithStrangersDoesNotChangeABit) {
+  constexpr int kNumSequences = 5;
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<Logits> alone;
+  for (int idx = 0; idx < kNumSequences; ++idx) {
+    ids.push_back(Tokens(10 + idx, 20 + 11 * idx));
+    alone.push_back(RunChunks({.name = "alone"}, ids[idx], {64}));
+  }
+  auto executor = MakeExecutor({.name = "batched"});
+  PagePool pool(executor->num_pages());
+  std::vector<SequencePages> pages;
+  for (int idx = 0; idx < kNumSequences; ++idx) {
+    pages.emplace_back(plan_, executor->kv_layout(), pool);
+  }
+  std::vector<Logits> batched(kNumSequences);
+  std::mt19937 random(99);
+  while (true) {  // Every step takes a random number of rows of some sequences.
+    StepBatch batch;
+    batch.return_logits = true;
+    std::vector<std::pair<int, int>> taken;  // (sequence, rows)
+    for (int idx = 0; idx < kNumSequences; ++idx) {
+      const int left = static_cast<int>(ids[idx].size()) - pages[idx].length();
+      const int count = std::min<int>(left, static_cast<int>(random() % 9));
+      if (count == 0) continue;
+      batch.sequences.push_back(
+          Step(pages[idx], std::span(ids[idx]).subspan(pages[idx].length(), count), true));
+      taken.emplace_back(idx, count);
+    }
+    bool done = true;
+    for (int idx = 0; idx < kNumSequences; ++idx) {
+      done = done && pages[idx].length() == static_cast<int>(ids[idx].size());
+    }
+    if (done) break;
+    const StepOutput output = executor->Run(std::move(batch));
+    const float* next = output.logits.data();
+    for (const auto& [idx, count] : taken) {
+      const int64_t length = int64_t{count} * plan_.vocab_size;
+      batched[idx].insert(batched[idx].end(), next, next + length);
+      next += length;
+      pages[idx].Commit(count);
+    }
+  }
+  for (int idx = 0; idx < kNumSequences; ++idx) {
+    ExpectSameBits(alone[idx], batched[idx], "sequence " + std::to_string(idx));
+    pages[idx].Release();
+  }
+  EXPECT_EQ(pool.num_free(), pool.num_pages() - 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModeEqualityTest,
+                         testing::Values("tiny-e", "tiny-moe", "tiny-dense", "odd-window",
+                                         "odd-shared-kv-is-v", "odd-moe"),
+                         ModelTestName);
+
+}  // namespace
+}  // namespace lapidary
