@@ -54,9 +54,9 @@ Status Detokenize(const DetokenizeOptions& options) {
 
 void AddDetokenizeCommand(CommandLine& command_line) {
   auto options = std::make_shared<DetokenizeOptions>();
-  CLI::App* command = command_line.Add(
-      "detokenize", "Turn token ids into text, printed exactly, without a newline",
-      [options] { return Detokenize(*options); });
+  CLI::App* command =
+      command_line.Add("detokenize", "Turn token ids into text, printed exactly, without a newline",
+                       [options] { return Detokenize(*options); });
   command->add_option("model", options->model, kTokenizerModelHelp)->required();
   command->add_option("--ids", options->ids, "Token ids, separated by commas")->required();
   command->add_flag("--skip-special", options->skip_special,

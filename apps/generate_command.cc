@@ -48,10 +48,8 @@ Status Generate(const GenerateFlags& flags) {
   double prefill_ms = 0.0;
   std::vector<int32_t> next(prompt.begin(), prompt.end());
   while (static_cast<int64_t>(output.size()) < flags.max_tokens) {
-    SampleRequest request;
-    request.params = params;
-    request.first_position = output.size();
-    ASSIGN_OR_RETURN(const SampledToken token, sequence.AppendAndSample(next, request));
+    ASSIGN_OR_RETURN(const SampledToken token,
+                     sequence.AppendAndSample(next, params, /*history=*/nullptr, output.size()));
     if (output.empty()) prefill_ms = MillisecondsSince(start);
     output.push_back(token.id);
     next = {token.id};

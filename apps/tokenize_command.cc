@@ -45,7 +45,7 @@ Status Tokenize(const TokenizeOptions& options) {
 void AddTokenizeCommand(CommandLine& command_line) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = command_line.Add("tokenize", "Turn text into token ids",
-                                        [options] { return Tokenize(*options); });
+                                       [options] { return Tokenize(*options); });
   command->add_option("model", options->model, kTokenizerModelHelp)->required();
   command->add_option_function<std::string>(
       "--text",

@@ -116,10 +116,7 @@ TEST_P(GoldenTest, GreedyContinuationIsTheReferences) {
     std::vector<int32_t> output;
     SingleSequence sequence(*model_.executor, /*max_chunk=*/512);
     while (output.size() < expected.size()) {
-      SampleRequest request;
-      request.params = params;
-      request.first_position = output.size();
-      const auto token = sequence.AppendAndSample(next, request);
+      const auto token = sequence.AppendAndSample(next, params, nullptr, output.size());
       ASSERT_TRUE(token.ok()) << token.error().message;
       output.push_back(token->id);
       next = {token->id};

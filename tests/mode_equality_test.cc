@@ -51,19 +51,18 @@ class ModeEqualityTest : public testing::TestWithParam<std::string> {
     return ids;
   }
 
-  SequenceStep Step(SequencePages& pages, std::span<const int32_t> ids, bool all_rows) const {
-    CHECK(pages.Reserve(static_cast<int32_t>(ids.size())));
+  // Adds a sequence's next rows to a batch, all of them or only the last with logits.
+  static void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs,
+                      StepBatch& batch) {
     SequenceStep step;
+    step.num_rows = static_cast<int32_t>(ids.size());
+    CHECK(pages.Reserve(step.num_rows));
     step.num_cached = pages.length();
-    step.token_ids.assign(ids.begin(), ids.end());
-    for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-      step.pages[group_idx] = pages.table(group_idx);
-    }
-    const int32_t num_rows = static_cast<int32_t>(ids.size());
-    for (int32_t row = all_rows ? 0 : num_rows - 1; row < num_rows; ++row) {
-      step.output_rows.push_back(row);
-    }
-    return step;
+    step.num_outputs = num_outputs;
+    step.pages = std::make_shared<PageTables>(pages.tables());
+    batch.return_logits = true;
+    batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
+    batch.sequences.push_back(std::move(step));
   }
 
   // Logits of every row, the prompt cut into the given chunk sizes (repeated to the end).
@@ -75,8 +74,7 @@ class ModeEqualityTest : public testing::TestWithParam<std::string> {
     for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
       const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
       StepBatch batch;
-      batch.return_logits = true;
-      batch.sequences.push_back(Step(pages, ids.subspan(done, count), /*all_rows=*/true));
+      AddStep(pages, ids.subspan(done, count), static_cast<int>(count), batch);
       const StepOutput output = executor->Run(std::move(batch));
       pages.Commit(static_cast<int32_t>(count));
       all.insert(all.end(), output.logits.begin(), output.logits.end());
@@ -130,10 +128,7 @@ TEST_P(ModeEqualityTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
     for (const auto& [begin, count, wanted] :
          std::vector<std::tuple<int, int, bool>>{{0, 30, true}, {30, 25, false}, {55, 15, true}}) {
       StepBatch batch;
-      batch.return_logits = true;
-      batch.sequences.push_back(
-          Step(pages, std::span(ids).subspan(begin, count), /*all_rows=*/false));
-      if (!wanted) batch.sequences[0].output_rows.clear();
+      AddStep(pages, std::span(ids).subspan(begin, count), wanted ? 1 : 0, batch);
       const StepOutput output = executor->Run(std::move(batch));
       pages.Commit(count);
       all.insert(all.end(), output.logits.begin(), output.logits.end());
@@ -161,14 +156,12 @@ TEST_P(ModeEqualityTest, ABatchWithStrangersDoesNotChangeABit) {
   std::mt19937 random(99);
   while (true) {  // Every step takes a random number of rows of some sequences.
     StepBatch batch;
-    batch.return_logits = true;
     std::vector<std::pair<int, int>> taken;  // (sequence, rows)
     for (int idx = 0; idx < kNumSequences; ++idx) {
       const int left = static_cast<int>(ids[idx].size()) - pages[idx].length();
       const int count = std::min<int>(left, static_cast<int>(random() % 9));
       if (count == 0) continue;
-      batch.sequences.push_back(
-          Step(pages[idx], std::span(ids[idx]).subspan(pages[idx].length(), count), true));
+      AddStep(pages[idx], std::span(ids[idx]).subspan(pages[idx].length(), count), count, batch);
       taken.emplace_back(idx, count);
     }
     bool done = true;

@@ -10,29 +10,20 @@ SingleSequence::SingleSequence(Executor& executor, int32_t max_chunk)
       pool_(executor.num_pages()),
       pages_(executor.plan(), executor.kv_layout(), pool_) {}
 
-Result<StepOutput> SingleSequence::Step(std::span<const int32_t> ids, bool all_logits,
-                                        const SampleRequest* sampling) {
-  const int32_t num_rows = static_cast<int32_t>(ids.size());
-  if (!pages_.Reserve(num_rows)) {
+Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceStep step,
+                                       bool return_logits) {
+  step.num_rows = static_cast<int32_t>(ids.size());
+  step.num_cached = pages_.length();
+  if (!pages_.Reserve(step.num_rows)) {
     return MakeError("the KV cache is full at {} tokens", pages_.length());
   }
+  step.pages = std::make_shared<PageTables>(pages_.tables());
   StepBatch batch;
-  SequenceStep& step = batch.sequences.emplace_back();
-  step.num_cached = pages_.length();
-  step.token_ids.assign(ids.begin(), ids.end());
-  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    step.pages[group_idx] = pages_.table(group_idx);
-  }
-  if (all_logits) {
-    for (int32_t row = 0; row < num_rows; ++row) step.output_rows.push_back(row);
-    batch.return_logits = true;
-  }
-  if (sampling != nullptr) {
-    step.output_rows = {num_rows - 1};
-    step.sampling = *sampling;
-  }
+  batch.token_ids.assign(ids.begin(), ids.end());
+  batch.return_logits = return_logits;
+  batch.sequences.push_back(std::move(step));
   StepOutput output = executor_.Run(std::move(batch));
-  pages_.Commit(num_rows);
+  pages_.Commit(static_cast<int32_t>(ids.size()));
   return output;
 }
 
@@ -40,7 +31,9 @@ Status SingleSequence::Append(std::span<const int32_t> ids,
                               const std::function<Status(std::span<const float>)>& on_logits) {
   while (!ids.empty()) {
     const auto chunk = ids.first(std::min<size_t>(ids.size(), max_chunk_));
-    ASSIGN_OR_RETURN(const StepOutput output, Step(chunk, on_logits != nullptr, nullptr));
+    SequenceStep step;
+    step.num_outputs = on_logits ? static_cast<int32_t>(chunk.size()) : 0;
+    ASSIGN_OR_RETURN(const StepOutput output, Run(chunk, std::move(step), on_logits != nullptr));
     if (on_logits) RETURN_IF_ERROR(on_logits(output.logits));
     ids = ids.subspan(chunk.size());
   }
@@ -48,10 +41,18 @@ Status SingleSequence::Append(std::span<const int32_t> ids,
 }
 
 Result<SampledToken> SingleSequence::AppendAndSample(std::span<const int32_t> ids,
-                                                     const SampleRequest& sampling) {
+                                                     std::shared_ptr<const SamplingParams> sampling,
+                                                     std::shared_ptr<PenaltyState> history,
+                                                     uint64_t sample_position) {
   const size_t last_chunk = (ids.size() - 1) % max_chunk_ + 1;
   RETURN_IF_ERROR(Append(ids.first(ids.size() - last_chunk), nullptr));
-  ASSIGN_OR_RETURN(const StepOutput output, Step(ids.last(last_chunk), false, &sampling));
+  SequenceStep step;
+  step.num_outputs = 1;
+  step.sampling = std::move(sampling);
+  step.history = std::move(history);
+  step.sample_position = sample_position;
+  ASSIGN_OR_RETURN(const StepOutput output,
+                   Run(ids.last(last_chunk), std::move(step), /*return_logits=*/false));
   const SequenceOutput& sequence = output.sequences[0];
   if (sequence.error) return MakeError("{}", *sequence.error);
   return sequence.tokens[0];

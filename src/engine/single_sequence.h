@@ -24,14 +24,17 @@ class SingleSequence {
                 const std::function<Status(std::span<const float>)>& on_logits);
 
   // Appends ids and samples the token that follows.
-  Result<SampledToken> AppendAndSample(std::span<const int32_t> ids, const SampleRequest& sampling);
+  Result<SampledToken> AppendAndSample(std::span<const int32_t> ids,
+                                       std::shared_ptr<const SamplingParams> sampling,
+                                       std::shared_ptr<PenaltyState> history,
+                                       uint64_t sample_position);
 
   // Forgets everything.
   void Reset() { pages_.Release(); }
 
  private:
-  Result<StepOutput> Step(std::span<const int32_t> ids, bool all_logits,
-                          const SampleRequest* sampling);
+  // One step; `step` says what to do with its rows.
+  Result<StepOutput> Run(std::span<const int32_t> ids, SequenceStep step, bool return_logits);
 
   Executor& executor_;
   const int32_t max_chunk_;

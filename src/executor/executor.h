@@ -1,10 +1,12 @@
 // The narrow waist: the only thing a backend implements.
 //
-// An executor is built from a plan, its weights and a KV pool. It takes steps in order; Submit and
-// Collect are separate so that the next step can be planned while one runs.
+// An executor is built from a plan, its weights and a KV pool. Steps run in the order they were
+// submitted; Submit and Collect are separate so that the next step is planned, and may already be
+// queued, while one runs.
 //
-// Within a step, all reads of a layer's cached entries happen before any write to that layer's
-// pages: a page may serve an old block (read) and a new one (written) in the same step.
+// Within a step, page copies come first, and all reads of a layer's cached entries happen before
+// any write to that layer's pages: a page may serve an old block (read) and a new one (written) in
+// one step.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,9 @@ class Executor {
   virtual const KvLayout& kv_layout() const = 0;
   virtual int num_pages() const = 0;
 
-  // Starts a step; the batch is taken over. At most one step may be outstanding.
+  // Queues a step; the batch is taken over. At most two may be uncollected.
   virtual void Submit(StepBatch batch) = 0;
-  // Waits for the outstanding step.
+  // Waits for the oldest uncollected step.
   virtual StepOutput Collect() = 0;
 
   StepOutput Run(StepBatch batch) {

@@ -4,7 +4,7 @@
 
 namespace lapidary {
 
-PagePool::PagePool(int num_pages) : num_pages_(num_pages), is_allocated_(num_pages, false) {
+PagePool::PagePool(int num_pages) : num_pages_(num_pages), holders_(num_pages) {
   CHECK_GT(num_pages, 0);
   // Low pages first: a lightly loaded pool keeps touching the same memory.
   for (PageIndex page = num_pages - 1; page > kScratchPage; --page) free_.push_back(page);
@@ -14,14 +14,23 @@ PageIndex PagePool::Allocate() {
   if (free_.empty()) return kScratchPage;
   const PageIndex page = free_.back();
   free_.pop_back();
-  is_allocated_[page] = true;
+  holders_[page].num_sequences = 1;
   return page;
 }
 
-void PagePool::Free(PageIndex page) {
-  CHECK(page > kScratchPage && page < num_pages_ && is_allocated_[page]) << page;
-  is_allocated_[page] = false;
-  free_.push_back(page);
+void PagePool::Share(PageIndex page, PageHolder holder) {
+  CHECK(page > kScratchPage && page < num_pages_ && num_holders(page) > 0) << page;
+  num_reclaimable_ -= IsReclaimable(page);
+  ++Count(page, holder);
+  num_reclaimable_ += IsReclaimable(page);
+}
+
+void PagePool::Free(PageIndex page, PageHolder holder) {
+  CHECK(page > kScratchPage && page < num_pages_ && Count(page, holder) > 0) << page;
+  num_reclaimable_ -= IsReclaimable(page);
+  --Count(page, holder);
+  num_reclaimable_ += IsReclaimable(page);
+  if (num_holders(page) == 0) free_.push_back(page);
 }
 
 }  // namespace lapidary

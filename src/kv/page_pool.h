@@ -1,4 +1,4 @@
-// The free list of one pool of pages. Integers only: who owns the memory is the executor's
+// One pool of pages with reference counts. Integers only: who owns the memory is the executor's
 // business.
 #pragma once
 
@@ -11,6 +11,9 @@ using PageIndex = int32_t;
 
 inline constexpr PageIndex kScratchPage = 0;
 
+// Who holds a page: a sequence that needs it, or the prefix cache, which can let go of it.
+enum class PageHolder { kSequence, kCache };
+
 class PagePool {
  public:
   // Pages 1 .. num_pages - 1 are handed out; page 0 is scratch.
@@ -18,15 +21,36 @@ class PagePool {
 
   int num_pages() const { return num_pages_; }
   int num_free() const { return static_cast<int>(free_.size()); }
+  // Pages that would be free if the prefix cache let go of everything.
+  int num_reclaimable() const { return num_reclaimable_; }
+  int num_holders(PageIndex page) const {
+    return holders_[page].num_sequences + holders_[page].num_caches;
+  }
 
-  // kScratchPage when none is left.
+  // A page held by one sequence; kScratchPage when none is left.
   PageIndex Allocate();
-  void Free(PageIndex page);
+  // One more holder of an allocated page.
+  void Share(PageIndex page, PageHolder holder = PageHolder::kSequence);
+  // One holder less; the last one gives the page back.
+  void Free(PageIndex page, PageHolder holder = PageHolder::kSequence);
 
  private:
+  struct Holders {
+    int32_t num_sequences = 0;
+    int32_t num_caches = 0;
+  };
+  int32_t& Count(PageIndex page, PageHolder holder) {
+    return holder == PageHolder::kSequence ? holders_[page].num_sequences
+                                           : holders_[page].num_caches;
+  }
+  bool IsReclaimable(PageIndex page) const {
+    return holders_[page].num_sequences == 0 && holders_[page].num_caches > 0;
+  }
+
   int num_pages_;
+  int num_reclaimable_ = 0;
   std::vector<PageIndex> free_;
-  std::vector<bool> is_allocated_;
+  std::vector<Holders> holders_;
 };
 
 }  // namespace lapidary

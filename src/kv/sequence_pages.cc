@@ -7,36 +7,56 @@
 
 namespace lapidary {
 
-SequencePages::SequencePages(const ModelPlan& plan, const KvLayout& layout, PagePool& pool)
-    : plan_(&plan), layout_(&layout), pool_(&pool) {}
+SequencePages::SequencePages(const ModelPlan& plan, const KvLayout& layout, PagePool& pool,
+                             int32_t slack)
+    : plan_(&plan), layout_(&layout), pool_(&pool), slack_(slack) {}
 
 SequencePages::SequencePages(SequencePages&& other) noexcept
     : plan_(other.plan_),
       layout_(other.layout_),
       pool_(other.pool_),
+      slack_(other.slack_),
       length_(std::exchange(other.length_, 0)),
       tables_(std::exchange(other.tables_, {})) {}
 
 SequencePages::~SequencePages() { Release(); }
 
-int32_t SequencePages::FirstBlockNeeded(int group_idx, int32_t length) const {
+int32_t SequencePages::FirstBlockNeeded(int group_idx, int32_t length, int32_t slack) const {
   const int window = plan_->kv_groups[group_idx].window;
   if (window == 0) return 0;
   // The next row, at position `length`, sees keys from length - window + 1 on.
-  const int32_t first_key = std::max(0, length - window + 1);
+  const int32_t first_key = std::max(0, length - window + 1 - slack);
   return first_key / layout_->tokens_per_page[group_idx];
+}
+
+int32_t SequencePages::EndReusable(int group_idx, int32_t num_rows) const {
+  // Not the block that this step still adds rows to.
+  const int32_t end_complete = length_ / layout_->tokens_per_page[group_idx];
+  return std::min({FirstBlockNeeded(group_idx, length_ + num_rows, slack_), end_complete,
+                   tables_[group_idx].end_block()});
+}
+
+int32_t SequencePages::NumReusable(int group_idx, int32_t num_rows) const {
+  const PageTable& table = tables_[group_idx];
+  const int32_t end_reusable = EndReusable(group_idx, num_rows);
+  int32_t reusable = 0;
+  for (int32_t block = table.first_block; block < end_reusable; ++block) {
+    const PageIndex page = table.PageOf(block);
+    if (page != kScratchPage && pool_->num_holders(page) == 1) ++reusable;
+  }
+  return reusable;
 }
 
 int SequencePages::PagesNeeded(int32_t num_rows) const {
   int needed = 0;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    if (plan_->kv_groups[group_idx].layers.empty()) continue;
+    if (!GroupIsUsed(group_idx)) continue;
     const int tokens = layout_->tokens_per_page[group_idx];
     const int32_t end_block = (length_ + num_rows + tokens - 1) / tokens;
-    const PageTable& table = tables_[group_idx];
-    const int32_t begin_block =
-        std::max(table.end_block(), FirstBlockNeeded(group_idx, length_ + num_rows));
-    needed += std::max(0, end_block - begin_block);
+    const int32_t begin_block = std::max(tables_[group_idx].end_block(),
+                                         FirstBlockNeeded(group_idx, length_ + num_rows, slack_));
+    const int32_t new_blocks = std::max(0, end_block - begin_block);
+    needed += std::max(0, new_blocks - NumReusable(group_idx, num_rows));
   }
   return needed;
 }
@@ -44,16 +64,32 @@ int SequencePages::PagesNeeded(int32_t num_rows) const {
 bool SequencePages::Reserve(int32_t num_rows) {
   if (PagesNeeded(num_rows) > pool_->num_free()) return false;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    if (plan_->kv_groups[group_idx].layers.empty()) continue;
+    if (!GroupIsUsed(group_idx)) continue;
     const int tokens = layout_->tokens_per_page[group_idx];
     const int32_t end_block = (length_ + num_rows + tokens - 1) / tokens;
-    const int32_t first_needed = FirstBlockNeeded(group_idx, length_ + num_rows);
+    const int32_t first_needed = FirstBlockNeeded(group_idx, length_ + num_rows, slack_);
     PageTable& table = tables_[group_idx];
-    if (table.pages.empty()) table.first_block = first_needed;
+    if (table.pages.empty()) table.first_block = std::min(first_needed, end_block);
+    int32_t leaving_block = table.first_block;  // next candidate for reuse
+    const int32_t end_leaving = EndReusable(group_idx, num_rows);
     while (table.end_block() < end_block) {
       // Blocks of a long chunk that will have left the window by its end are never written.
-      const bool is_kept = table.end_block() >= first_needed;
-      table.pages.push_back(is_kept ? pool_->Allocate() : kScratchPage);
+      if (table.end_block() < first_needed) {
+        table.pages.push_back(kScratchPage);
+        continue;
+      }
+      while (leaving_block < end_leaving &&
+             (table.PageOf(leaving_block) == kScratchPage ||
+              pool_->num_holders(table.PageOf(leaving_block)) != 1)) {
+        ++leaving_block;
+      }
+      if (leaving_block < end_leaving) {
+        const PageIndex page = table.PageOf(leaving_block++);
+        pool_->Share(page);  // Held by the old block until Commit, by the new one from now on.
+        table.pages.push_back(page);
+      } else {
+        table.pages.push_back(pool_->Allocate());
+      }
     }
   }
   return true;
@@ -63,15 +99,69 @@ void SequencePages::Commit(int32_t num_rows) {
   length_ += num_rows;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
     PageTable& table = tables_[group_idx];
-    const int32_t gone =
-        std::min<int32_t>(std::max(0, FirstBlockNeeded(group_idx, length_) - table.first_block),
-                          static_cast<int32_t>(table.pages.size()));
+    const int32_t gone = std::min<int32_t>(
+        std::max(0, FirstBlockNeeded(group_idx, length_, slack_) - table.first_block),
+        static_cast<int32_t>(table.pages.size()));
     for (int32_t idx = 0; idx < gone; ++idx) {
       if (table.pages[idx] != kScratchPage) pool_->Free(table.pages[idx]);
     }
     table.pages.erase(table.pages.begin(), table.pages.begin() + gone);
     table.first_block += gone;
   }
+}
+
+bool SequencePages::TakeSnapshot(int32_t length, PageTables& snapshot) const {
+  CHECK_LE(length, length_);
+  PageTables taken;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    if (!GroupIsUsed(group_idx)) continue;
+    const int tokens = layout_->tokens_per_page[group_idx];
+    const PageTable& table = tables_[group_idx];
+    const int32_t end_block = (length + tokens - 1) / tokens;
+    taken[group_idx].first_block = FirstBlockNeeded(group_idx, length, /*slack=*/0);
+    for (int32_t block = taken[group_idx].first_block; block < end_block; ++block) {
+      if (!table.Contains(block) || table.PageOf(block) == kScratchPage) return false;
+      taken[group_idx].pages.push_back(table.PageOf(block));
+    }
+  }
+  for (const PageTable& table : taken) {
+    for (const PageIndex page : table.pages) pool_->Share(page, PageHolder::kCache);
+  }
+  snapshot = std::move(taken);
+  return true;
+}
+
+int SequencePages::PagesToResume(int32_t length) const {
+  int copies = 0;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    if (GroupIsUsed(group_idx) && length % layout_->tokens_per_page[group_idx] != 0) ++copies;
+  }
+  return copies;
+}
+
+bool SequencePages::Resume(int32_t length, const PageTables& snapshot,
+                           std::vector<PageCopy>& copies) {
+  CHECK_EQ(length_, 0);
+  if (PagesToResume(length) > pool_->num_free()) return false;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    const int32_t cut_block = length % layout_->tokens_per_page[group_idx] == 0
+                                  ? -1
+                                  : length / layout_->tokens_per_page[group_idx];
+    PageTable& table = tables_[group_idx];
+    table.first_block = snapshot[group_idx].first_block;
+    for (const PageIndex page : snapshot[group_idx].pages) {
+      if (table.end_block() == cut_block) {
+        const PageIndex copy = pool_->Allocate();
+        copies.push_back({page, copy});
+        table.pages.push_back(copy);
+      } else {
+        pool_->Share(page);
+        table.pages.push_back(page);
+      }
+    }
+  }
+  length_ = length;
+  return true;
 }
 
 void SequencePages::Release() {

@@ -43,37 +43,49 @@ CpuExecutor::~CpuExecutor() {
 void CpuExecutor::Submit(StepBatch batch) {
   {
     const std::lock_guard lock(mutex_);
-    CHECK(!submitted_ && !finished_) << "one step at a time";
-    submitted_ = std::move(batch);
+    CHECK_LT(num_uncollected_, 2);
+    ++num_uncollected_;
+    submitted_.push_back(std::move(batch));
   }
   changed_.notify_all();
 }
 
 StepOutput CpuExecutor::Collect() {
   std::unique_lock lock(mutex_);
-  CHECK(submitted_ || finished_) << "nothing was submitted";
-  changed_.wait(lock, [&] { return finished_.has_value(); });
-  StepOutput output = std::move(*finished_);
-  finished_.reset();
+  CHECK_GT(num_uncollected_, 0);
+  changed_.wait(lock, [&] { return !finished_.empty(); });
+  StepOutput output = std::move(finished_.front());
+  finished_.pop_front();
+  --num_uncollected_;
   return output;
 }
 
 void CpuExecutor::WorkerLoop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || (submitted_ && !finished_); });
+    changed_.wait(lock, [&] { return stopping_ || !submitted_.empty(); });
     if (stopping_) return;
-    const StepBatch batch = *std::move(submitted_);
+    StepBatch batch = std::move(submitted_.front());
+    submitted_.pop_front();
     lock.unlock();
     StepOutput output = RunStep(batch);
     lock.lock();
-    submitted_.reset();
-    finished_ = std::move(output);
+    finished_.push_back(std::move(output));
     changed_.notify_all();
   }
 }
 
-StepOutput CpuExecutor::RunStep(const StepBatch& batch) {
+StepOutput CpuExecutor::RunStep(StepBatch& batch) {
+  for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
+  size_t first_row = 0;
+  for (const SequenceStep& sequence : batch.sequences) {
+    if (sequence.slot >= static_cast<int32_t>(last_token_.size())) {
+      last_token_.resize(sequence.slot + 1, 0);
+    }
+    int32_t& first_token = batch.token_ids[first_row];
+    if (first_token == kTokenFromSlot) first_token = last_token_[sequence.slot];
+    first_row += sequence.num_rows;
+  }
   forward_.Begin(batch);
   RunDecoder(plan_, skip_unneeded_rows_, forward_);
   StepOutput output;
@@ -83,38 +95,49 @@ StepOutput CpuExecutor::RunStep(const StepBatch& batch) {
   return output;
 }
 
+void CpuExecutor::SampleSequence(const SequenceStep& sequence, const float* rows,
+                                 const int32_t* drafts, Sampler& sampler, SequenceOutput& output) {
+  static const PenaltyState kNoHistory;
+  const int32_t num_candidates = sequence.num_drafts + 1;
+  CHECK_LE(num_candidates, sequence.num_outputs);
+  rows += int64_t{sequence.num_outputs - num_candidates} * plan_.vocab_size;
+  for (int32_t row = 0; row < num_candidates; ++row) {
+    const auto token = sampler.Sample(
+        {rows + int64_t{row} * plan_.vocab_size, static_cast<size_t>(plan_.vocab_size)},
+        *sequence.sampling, sequence.history ? *sequence.history : kNoHistory,
+        sequence.sample_position + row);
+    if (!token.ok()) {
+      output.error = token.error().message;
+      return;
+    }
+    output.tokens.push_back(*token);
+    last_token_[sequence.slot] = token->id;
+    if (sequence.history) sequence.history->AddOutput(token->id);
+    if (row == sequence.num_drafts || drafts[row] != token->id) return;
+  }
+}
+
 void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> logits,
                                 StepOutput& output) {
-  // First output row of each sequence in `logits`.
-  std::vector<int64_t> first_row(batch.sequences.size());
+  // Where each sequence's outputs and rows begin.
+  std::vector<std::pair<int64_t, int64_t>> begins;
+  int64_t num_outputs = 0;
   int64_t num_rows = 0;
-  for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
-    first_row[idx] = num_rows;
-    num_rows += static_cast<int64_t>(batch.sequences[idx].output_rows.size());
+  for (const SequenceStep& sequence : batch.sequences) {
+    begins.emplace_back(num_outputs, num_rows);
+    num_outputs += sequence.num_outputs;
+    num_rows += sequence.num_rows;
   }
-  const auto sample_sequence = [&](int64_t sequence_idx, Sampler& sampler) {
-    const SequenceStep& sequence = batch.sequences[sequence_idx];
-    if (!sequence.sampling) return;
-    SequenceOutput& result = output.sequences[sequence_idx];
-    static const PenaltyState kNoHistory;
-    const SampleRequest& request = *sequence.sampling;
-    const PenaltyState& history = request.history ? *request.history : kNoHistory;
-    for (size_t row = 0; row < sequence.output_rows.size(); ++row) {
-      const auto row_logits =
-          logits.subspan((first_row[sequence_idx] + row) * plan_.vocab_size, plan_.vocab_size);
-      const auto token =
-          sampler.Sample(row_logits, *request.params, history, request.first_position + row);
-      if (!token.ok()) {
-        result.error = token.error().message;
-        return;
-      }
-      result.tokens.push_back(*token);
-    }
-  };
   threads_.ParallelFor(static_cast<int64_t>(batch.sequences.size()), 1,
                        [&](int64_t begin, int64_t end, int thread_idx) {
                          for (int64_t idx = begin; idx < end; ++idx) {
-                           sample_sequence(idx, *samplers_[thread_idx]);
+                           const SequenceStep& sequence = batch.sequences[idx];
+                           if (!sequence.sampling || sequence.num_outputs == 0) continue;
+                           const int64_t end_row = begins[idx].second + sequence.num_rows;
+                           SampleSequence(sequence,
+                                          logits.data() + begins[idx].first * plan_.vocab_size,
+                                          batch.token_ids.data() + end_row - sequence.num_drafts,
+                                          *samplers_[thread_idx], output.sequences[idx]);
                          }
                        });
 }

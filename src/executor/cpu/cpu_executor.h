@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,8 +44,11 @@ class CpuExecutor : public Executor {
               ModelWeights weights, KvLayout layout, KvMemory kv,
               const CpuExecutorOptions& options);
   void WorkerLoop();
-  StepOutput RunStep(const StepBatch& batch);
+  StepOutput RunStep(StepBatch& batch);
   void SampleOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
+  // Samples the outputs of one sequence: rows [num_outputs, vocab], drafts [num_drafts].
+  void SampleSequence(const SequenceStep& sequence, const float* rows, const int32_t* drafts,
+                      Sampler& sampler, SequenceOutput& output);
 
   const ModelPlan plan_;
   const std::shared_ptr<const TensorSource> source_;
@@ -55,11 +59,13 @@ class CpuExecutor : public Executor {
   ThreadPool threads_;
   CpuForward forward_;
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
+  std::vector<int32_t> last_token_;                 // by slot; grows as slots are used
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<StepBatch> submitted_;  // guarded by mutex_, as are the two below
-  std::optional<StepOutput> finished_;
+  std::deque<StepBatch> submitted_;  // guarded by mutex_, as are the three below
+  std::deque<StepOutput> finished_;
+  int num_uncollected_ = 0;
   bool stopping_ = false;
   std::thread worker_;
 };

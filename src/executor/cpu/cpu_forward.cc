@@ -177,7 +177,7 @@ void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_h
   const LayerPlan& owner = plan_.layers[layer.kv_layer];
   const int group_idx = KvGroupOf(layer.kind);
   const int tokens_per_page = layout_.tokens_per_page[group_idx];
-  const PageTable& table = sequence.pages[group_idx];
+  const PageTable& table = (*sequence.pages)[group_idx];
   const int32_t position = rows_.positions[row];
   const int32_t first_key = layer.window == 0 ? 0 : std::max(0, position - layer.window + 1);
 
@@ -294,7 +294,7 @@ void CpuForward::StoreKv(const LayerPlan& layer) {
   const std::vector<float>& entries = NewEntries(layer.index);
   threads_.ParallelFor(rows_.num_rows(), 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      const PageTable& table = batch_->sequences[rows_.sequence_of[row]].pages[group_idx];
+      const PageTable& table = (*batch_->sequences[rows_.sequence_of[row]].pages)[group_idx];
       const int32_t block = rows_.positions[row] / tokens_per_page;
       if (!table.Contains(block) || table.PageOf(block) == kScratchPage) continue;
       for (int head = 0; head < layer.num_kv_heads; ++head) {

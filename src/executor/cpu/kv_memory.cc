@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -30,6 +31,11 @@ KvMemory::KvMemory(KvMemory&& other) noexcept
 
 KvMemory::~KvMemory() {
   if (memory_ != nullptr) munmap(memory_, std::max<size_t>(bytes_, 1));
+}
+
+void KvMemory::Copy(const KvLayout& layout, const PageCopy& copy) {
+  std::memcpy(memory_ + copy.to * layout.page_bytes, memory_ + copy.from * layout.page_bytes,
+              static_cast<size_t>(layout.page_bytes));
 }
 
 void KvMemory::Poison(const KvLayout& layout, PageIndex page) {

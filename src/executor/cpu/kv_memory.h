@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "kv/kv_layout.h"
 #include "kv/page_pool.h"
+#include "kv/sequence_pages.h"
 
 namespace lapidary::cpu {
 
@@ -26,6 +27,8 @@ class KvMemory {
                                     layout.HeadOffset(owner, kv_head)) +
            int64_t{slot} * owner.kv_entry.entry_len;
   }
+
+  void Copy(const KvLayout& layout, const PageCopy& copy);
 
   // For tests: every float of the page becomes NaN.
   void Poison(const KvLayout& layout, PageIndex page);
