@@ -90,6 +90,16 @@ bool PrefixCache::EvictOne() {
   return true;
 }
 
+void PrefixCache::CountHolders(std::vector<int>& holders) const {
+  for (const SnapshotList* list : {&overtaken_, &current_}) {
+    for (const Snapshot& snapshot : *list) {
+      for (const PageTable& table : snapshot.tables) {
+        for (const PageIndex page : table.pages) ++holders[page];
+      }
+    }
+  }
+}
+
 void PrefixCache::Clear() {
   while (EvictOne()) {
   }

@@ -75,6 +75,9 @@ class PrefixCache {
   bool EvictOne();
   void Clear();
 
+  // Adds one to holders[page] for every page hold, for integrity checks.
+  void CountHolders(std::vector<int>& holders) const;
+
   int num_snapshots() const { return static_cast<int>(snapshots_.size()); }
 
  private:

@@ -1,0 +1,166 @@
+// Decides what runs in the next step. Integers only: no device, no text, no clock, one thread.
+//
+// There is no prefill phase and no decode phase: a sequence has known tokens and planned tokens,
+// and a step closes the gap. A step takes the sequences that need one row first (decoding), then
+// chunks of the others in order of arrival, then admits waiting ones, within a budget of rows. When
+// pages run out the prefix cache gives way first, then the youngest sequence, which is computed
+// again later.
+//
+// Nothing waits for ever: a sequence is only accepted if it fits the pool alone, sequences are
+// served in order of arrival, and a part of the budget is kept from decoding sequences.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "executor/step_batch.h"
+
+namespace lapidary {
+
+struct SchedulerLimits {
+  int max_num_seqs = 256;             // running at once
+  int max_num_batched_tokens = 2048;  // rows of a step
+  int max_queue = 4096;               // waiting at once
+  int max_model_len = 0;              // tokens of a sequence; 0: the model's context
+  int sliding_slack = 32;             // tokens kept behind the window
+  bool prefix_caching = true;
+};
+
+// A planned step: the batch for the executor, and what the scheduler must know to take its output.
+struct StepPlan {
+  struct Entry {
+    SequenceId id = 0;
+    bool samples = false;
+    int32_t num_drafts = 0;
+  };
+  StepBatch batch;
+  std::vector<Entry> entries;         // as batch.sequences
+  std::vector<PageIndex> held_pages;  // sources of copies, held until the step is done
+};
+
+// What a finished step means for one sequence.
+struct SequenceProgress {
+  SequenceId id = 0;
+  std::vector<SampledToken> tokens;  // new ones, the stop token included
+  std::optional<FinishReason> finish;
+  std::string error;  // with kError
+};
+
+struct SchedulerStats {
+  int num_running = 0;
+  int num_waiting = 0;
+  int num_free_pages = 0;
+  int num_reclaimable_pages = 0;
+  int num_pages = 0;  // that can be handed out
+  uint64_t num_preemptions = 0;
+  uint64_t num_prompt_tokens = 0;      // of admitted sequences
+  uint64_t num_prefix_hit_tokens = 0;  // of those, found in the prefix cache
+};
+
+class Scheduler {
+ public:
+  // Returns drafts for a decoding sequence, at most `max_drafts`; may return none.
+  using DraftSource = std::function<std::vector<int32_t>(const Sequence&, int32_t max_drafts)>;
+
+  // `plan` and `layout` must outlive the scheduler.
+  Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_pages,
+            const SchedulerLimits& limits, uint64_t hash_seed);
+  ~Scheduler();
+
+  // An error when the sequence can never run (too long for the context or for the pool) or the
+  // queue is full; nothing is kept then.
+  Result<SequenceId> Add(SequenceSpec spec);
+  bool IsQueueFull() const;
+  // Whether the sequence could run at all; safe from any thread.
+  Status CheckFits(const SequenceSpec& spec) const;
+
+  // Ends a sequence now; false when it is not there any more. Its tokens so far stay in the prefix
+  // cache if its spec says so.
+  bool Cancel(SequenceId id);
+
+  bool has_sequences() const { return !sequences_.empty(); }
+  const Sequence* Find(SequenceId id) const;
+
+  void set_draft_source(DraftSource source) { draft_source_ = std::move(source); }
+
+  // The next step, or nothing when no sequence has a row to compute. With a step still uncollected
+  // the plan counts on its tokens (kTokenFromSlot). Steps must be executed in the order they were
+  // planned.
+  std::optional<StepPlan> Plan();
+
+  // Takes the output of the oldest planned step.
+  std::vector<SequenceProgress> Complete(StepPlan plan, StepOutput output);
+
+  // Gives up the newest planned step, which was not submitted: its sequences end.
+  void Abandon(const StepPlan& plan);
+
+  SchedulerStats stats() const;
+  void ClearPrefixCache() { prefix_cache_.Clear(); }
+
+  // Every page has exactly the holders that say they hold it, lengths agree: for tests and idle
+  // loops.
+  void CheckIntegrity() const;
+
+ private:
+  using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
+
+  int PagesForLength(int32_t length) const;
+
+  // Planning, in the order of a step.
+  void PlanDecodes(StepPlan& plan, int32_t& budget);
+  void PlanChunks(StepPlan& plan, int32_t& budget);
+  void AdmitWaiting(StepPlan& plan, int32_t& budget);
+
+  bool CanTakeRows(const Sequence& sequence) const;
+  // Rows of the next chunk: within the budget and, for snapshots, cut where one must be taken.
+  int32_t ChunkRows(const Sequence& sequence, int32_t budget) const;
+  void AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
+                 StepPlan& plan);
+  // Steps run in order, so once a step is planned the books say what will be true when it has run:
+  // its rows are cached, pages behind the window are free, snapshots can be resumed. Not earlier:
+  // within the step those pages are still read, and what it writes is not there yet.
+  void CommitPlanned(const StepPlan& plan);
+  void TakePromptSnapshots(Sequence& sequence);
+
+  // Pages for num_rows more, at the prefix cache's cost; false when that is not enough.
+  bool Reserve(Sequence& sequence, int32_t num_rows);
+  // The same, preempting sequences younger than this one that are not in the plan yet.
+  bool ReserveByPreempting(Sequence& sequence, int32_t num_rows);
+  void EvictUntilFree(int num_pages);
+  void Preempt(Sequence& sequence);
+  void Finish(SequenceMap::iterator it, bool keep_prefix);
+  // Starts a waiting sequence from the longest snapshot there is; undone if it is not admitted.
+  void Resume(Sequence& sequence, StepPlan& plan);
+  void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
+  bool FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const;
+  void FreeSlot(Sequence& sequence);
+
+  const ModelPlan& plan_;
+  const KvLayout& layout_;
+  const SchedulerLimits limits_;
+  PagePool pool_;
+  PrefixCache prefix_cache_;
+  DraftSource draft_source_;
+
+  SequenceId next_id_ = 1;
+  SequenceMap sequences_;
+  std::vector<Sequence*> running_;  // in order of arrival
+  std::deque<Sequence*> waiting_;   // in order of arrival
+  std::vector<int32_t> free_slots_;
+  std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
+  uint64_t step_ = 0;
+  std::deque<std::vector<PageIndex>> held_pages_;  // of steps planned and not completed
+  uint64_t num_preemptions_ = 0;
+  uint64_t num_prompt_tokens_ = 0;
+  uint64_t num_prefix_hit_tokens_ = 0;
+};
+
+}  // namespace lapidary

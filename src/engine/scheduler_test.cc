@@ -1,0 +1,300 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <random>
+
+#include "engine/fake_executor.h"
+#include "model/presets.h"
+
+namespace lapidary {
+namespace {
+
+constexpr uint64_t kHashSeed = 42;
+
+ModelPlan TinyPlan() {
+  return MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
+}
+
+// Scheduler and fake executor together, stepping plainly or one step ahead.
+class Harness {
+ public:
+  Harness(int num_pages, const SchedulerLimits& limits, bool overlap,
+          std::array<int, kNumKvGroups> tokens_per_page = {4, 8})
+      : plan_(TinyPlan()),
+        layout_(MakeKvLayout(plan_, 4, tokens_per_page)),
+        executor_(plan_, layout_, num_pages),
+        scheduler_(plan_, layout_, num_pages, limits, kHashSeed),
+        overlap_(overlap) {}
+
+  Scheduler& scheduler() { return scheduler_; }
+  int vocab_size() const { return plan_.vocab_size; }
+  int window() const { return plan_.kv_groups[kSlidingGroup].window; }
+
+  static SequenceSpec Spec(std::vector<int32_t> prompt, int max_new_tokens) {
+    SequenceSpec spec;
+    spec.cache_points = {static_cast<int32_t>(prompt.size()) - 1};
+    spec.prompt = std::move(prompt);
+    spec.max_new_tokens = max_new_tokens;
+    spec.sampling = std::make_shared<SamplingParams>();
+    return spec;
+  }
+
+  // One turn of the engine loop; false when there was nothing to do.
+  bool Turn() {
+    while (in_flight_.size() < (overlap_ ? 2u : 1u)) {
+      std::optional<StepPlan> plan = scheduler_.Plan();
+      if (!plan) break;
+      largest_step_ = std::max(largest_step_, plan->batch.token_ids.size());
+      executor_.Submit(plan->batch);
+      in_flight_.push_back(std::move(*plan));
+    }
+    if (in_flight_.empty()) return false;
+    StepOutput output = executor_.Collect();
+    StepPlan plan = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
+      for (const SampledToken& token : progress.tokens) {
+        outputs_[progress.id].push_back(token.id);
+      }
+      if (progress.finish) {
+        EXPECT_TRUE(finished_.emplace(progress.id, *progress.finish).second)
+            << progress.id << " ended twice";
+      }
+    }
+    return true;
+  }
+
+  void RunToEnd() {
+    while (Turn()) {
+    }
+    EXPECT_FALSE(scheduler_.has_sequences());
+  }
+
+  std::map<SequenceId, std::vector<int32_t>> outputs_;
+  std::map<SequenceId, FinishReason> finished_;
+  size_t largest_step_ = 0;
+
+ private:
+  const ModelPlan plan_;
+  const KvLayout layout_;
+  FakeExecutor executor_;
+  Scheduler scheduler_;
+  const bool overlap_;
+  std::deque<StepPlan> in_flight_;
+};
+
+std::vector<int32_t> RandomIds(std::mt19937& random, int count, int vocab_size) {
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % vocab_size);
+  return ids;
+}
+
+class SchedulerModes : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Loop, SchedulerModes, testing::Bool(),
+                         [](const auto& mode) { return mode.param ? "Overlapped" : "Plain"; });
+
+TEST_P(SchedulerModes, ARequestGetsItsContinuationAndEndsByLength) {
+  Harness harness(64, {}, GetParam());
+  const std::vector<int32_t> prompt = {2, 7, 11, 5};
+  const SequenceId id = harness.scheduler().Add(Harness::Spec(prompt, 50)).value();
+  harness.RunToEnd();
+  EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 50, harness.vocab_size()));
+  EXPECT_EQ(harness.finished_.at(id), FinishReason::kLength);
+}
+
+TEST_P(SchedulerModes, AStopTokenEndsARequestAndIsTheLastToken) {
+  Harness harness(64, {}, GetParam());
+  const std::vector<int32_t> prompt = {2, 7, 11, 5};
+  const auto expected = FakeExecutor::Continuation(prompt, 20, harness.vocab_size());
+  SequenceSpec spec = Harness::Spec(prompt, 50);
+  spec.stop_ids = {expected[19]};
+  const SequenceId id = harness.scheduler().Add(spec).value();
+  harness.RunToEnd();
+  EXPECT_EQ(harness.finished_.at(id), FinishReason::kStop);
+  const auto first_stop = std::find(expected.begin(), expected.end(), expected[19]);
+  EXPECT_EQ(harness.outputs_[id], std::vector<int32_t>(expected.begin(), first_stop + 1));
+}
+
+TEST_P(SchedulerModes, ALongPromptDoesNotHoldUpOthers) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 32;
+  Harness harness(512, limits, GetParam());
+  std::mt19937 random(1);
+  const SequenceId decoding =
+      harness.scheduler().Add(Harness::Spec(RandomIds(random, 4, 500), 200)).value();
+  for (int turn = 0; turn < 3; ++turn) harness.Turn();
+  harness.scheduler().Add(Harness::Spec(RandomIds(random, 1000, 500), 4)).value();
+  const size_t before = harness.outputs_[decoding].size();
+  for (int turn = 0; turn < 20; ++turn) harness.Turn();
+  EXPECT_GE(harness.outputs_[decoding].size(), before + 19);
+  EXPECT_LE(harness.largest_step_, 32u);
+  harness.RunToEnd();
+}
+
+TEST_P(SchedulerModes, WhatCanNeverRunIsRefusedAtOnce) {
+  SchedulerLimits limits;
+  limits.max_queue = 2;
+  Harness harness(16, limits, GetParam());
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({}, 5)).ok());
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 0)).ok());
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 99999999}, 5)).ok());
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 1000)).ok());    // pages
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 100000)).ok());  // context
+  EXPECT_TRUE(harness.scheduler().Add(Harness::Spec({1, 2}, 5)).ok());
+  EXPECT_TRUE(harness.scheduler().Add(Harness::Spec({1, 2}, 5)).ok());
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 5)).ok());  // queue
+}
+
+TEST_P(SchedulerModes, AnIdenticalPromptIsComputedOnce) {
+  Harness harness(256, {}, GetParam());
+  std::mt19937 random(2);
+  const std::vector<int32_t> prompt = RandomIds(random, 300, 500);
+  harness.scheduler().Add(Harness::Spec(prompt, 5)).value();
+  harness.RunToEnd();
+  const SequenceId again = harness.scheduler().Add(Harness::Spec(prompt, 9)).value();
+  harness.RunToEnd();
+  EXPECT_EQ(harness.outputs_[again], FakeExecutor::Continuation(prompt, 9, harness.vocab_size()));
+  EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 299u);
+}
+
+TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
+  SchedulerLimits limits;
+  limits.max_num_seqs = 8;
+  Harness harness(60, limits, GetParam());
+  std::mt19937 random(3);
+  std::map<SequenceId, std::vector<int32_t>> prompts;
+  for (int idx = 0; idx < 8; ++idx) {
+    const auto prompt = RandomIds(random, 20, 500);
+    prompts[harness.scheduler().Add(Harness::Spec(prompt, 120)).value()] = prompt;
+  }
+  harness.RunToEnd();
+  EXPECT_GT(harness.scheduler().stats().num_preemptions, 0u);
+  for (const auto& [id, prompt] : prompts) {
+    EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 120, harness.vocab_size()));
+  }
+}
+
+TEST_P(SchedulerModes, SessionsInTurnKeepTheirReusableTokensWhileTheyFit) {
+  // Each session grows by a question and an answer per turn; the next prompt goes on where the last
+  // answer ended. The pool is sized so that the working set takes the given share of it.
+  for (const double share : {0.25, 0.6, 0.9}) {
+    constexpr int kSessions = 12;
+    constexpr int kTurns = 8;
+    constexpr int kQuestion = 30;
+    constexpr int kAnswer = 20;
+    constexpr int kLongest = kTurns * (kQuestion + kAnswer);
+    // Pages a session's snapshot holds at its longest, and one sequence running beside them.
+    const int per_session = kLongest / 8 + 1 + 24 / 4 + 2;
+    const int num_pages = static_cast<int>((kSessions + 2) * per_session / share);
+    Harness harness(num_pages, {}, GetParam());
+    std::mt19937 random(4);
+    std::vector<std::vector<int32_t>> histories(kSessions);
+    uint64_t reusable = 0;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      for (std::vector<int32_t>& history : histories) {
+        if (!history.empty()) reusable += history.size() - 1;
+        const auto question = RandomIds(random, kQuestion, 500);
+        history.insert(history.end(), question.begin(), question.end());
+        const SequenceId id = harness.scheduler().Add(Harness::Spec(history, kAnswer)).value();
+        harness.RunToEnd();
+        const std::vector<int32_t>& answer = harness.outputs_[id];
+        ASSERT_EQ(answer, FakeExecutor::Continuation(history, kAnswer, harness.vocab_size()));
+        history.insert(history.end(), answer.begin(), answer.end());
+      }
+    }
+    const double kept = static_cast<double>(harness.scheduler().stats().num_prefix_hit_tokens) /
+                        static_cast<double>(reusable);
+    EXPECT_GE(kept, 0.95) << "pool use " << share;
+  }
+}
+
+// The whole machine under random load: arrivals, cancels, drafts, tiny pools, shared prefixes.
+void RandomSteps(int num_turns, int seed, bool overlap) {
+  std::mt19937 random(seed);
+  int turns_left = num_turns;
+  while (turns_left > 0) {
+    SchedulerLimits limits;
+    limits.max_num_seqs = 1 + static_cast<int>(random() % 12);
+    limits.max_num_batched_tokens = 1 + static_cast<int>(random() % 64);
+    limits.max_queue = 16;
+    limits.sliding_slack = 8 + static_cast<int>(random() % 24);
+    limits.prefix_caching = random() % 4 != 0;
+    const int num_pages = 40 + static_cast<int>(random() % 200);
+    Harness harness(num_pages, limits, overlap,
+                    {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
+    const int vocab_size = harness.vocab_size();
+    if (random() % 2 == 0) {
+      harness.scheduler().set_draft_source([&](const Sequence& sequence, int32_t max_drafts) {
+        const int count = std::min<int>(max_drafts, static_cast<int>(random() % 6));
+        auto drafts = FakeExecutor::Continuation(sequence.tokens, count, vocab_size);
+        if (!drafts.empty() && random() % 2 == 0) {
+          drafts[random() % drafts.size()] = static_cast<int32_t>(random() % vocab_size);
+        }
+        return drafts;
+      });
+    }
+    std::map<SequenceId, std::pair<std::vector<int32_t>, int>> open;  // prompt, max_new_tokens
+    std::map<SequenceId, std::pair<std::vector<int32_t>, int>> all;
+    std::vector<std::vector<int32_t>> old_prompts = {{1, 2, 3}};
+    for (int turn = 0; turn < 500 && turns_left > 0; ++turn, --turns_left) {
+      if (random() % 3 == 0) {
+        // A fresh prompt, or one that goes on from an older one.
+        std::vector<int32_t> prompt = old_prompts[random() % old_prompts.size()];
+        prompt.resize(random() % (prompt.size() + 1));
+        const auto tail = RandomIds(random, 1 + static_cast<int>(random() % 60), vocab_size);
+        prompt.insert(prompt.end(), tail.begin(), tail.end());
+        SequenceSpec spec = Harness::Spec(prompt, 1 + static_cast<int>(random() % 60));
+        if (random() % 2 == 0 && prompt.size() > 6) {
+          spec.cache_points.insert(spec.cache_points.begin(),
+                                   static_cast<int32_t>(1 + random() % (prompt.size() - 3)));
+        }
+        spec.cache_at_end = random() % 2 == 0;
+        const auto id = harness.scheduler().Add(spec);
+        if (id.ok()) {
+          open[*id] = {prompt, spec.max_new_tokens};
+          all[*id] = open[*id];
+          old_prompts.push_back(prompt);
+        }
+      }
+      if (random() % 20 == 0 && !open.empty()) {
+        auto it = open.begin();
+        std::advance(it, random() % open.size());
+        if (!harness.finished_.contains(it->first)) {
+          ASSERT_TRUE(harness.scheduler().Cancel(it->first));
+          harness.finished_[it->first] = FinishReason::kCancelled;
+        }
+        open.erase(it);
+      }
+      harness.Turn();
+      harness.scheduler().CheckIntegrity();
+      ASSERT_LE(harness.largest_step_, static_cast<size_t>(limits.max_num_batched_tokens));
+    }
+    harness.RunToEnd();
+    harness.scheduler().CheckIntegrity();
+    for (const auto& [id, request] : all) {
+      ASSERT_TRUE(harness.finished_.contains(id)) << "request " << id << " never ended";
+      const auto& output = harness.outputs_[id];
+      const auto expected =
+          FakeExecutor::Continuation(request.first, static_cast<int>(output.size()), vocab_size);
+      ASSERT_EQ(output, expected) << "request " << id;
+      if (harness.finished_.at(id) == FinishReason::kLength) {
+        ASSERT_EQ(static_cast<int>(output.size()), request.second);
+      }
+    }
+    harness.scheduler().ClearPrefixCache();
+    ASSERT_EQ(harness.scheduler().stats().num_free_pages, num_pages - 1);
+  }
+}
+
+TEST_P(SchedulerModes, HundredThousandRandomStepsKeepEveryPromise) {
+  for (int seed = 0; seed < 4; ++seed) {
+    RandomSteps(/*num_turns=*/25000, seed, GetParam());
+    if (HasFatalFailure()) FAIL() << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace lapidary

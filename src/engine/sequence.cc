@@ -1,0 +1,27 @@
+#include "engine/sequence.h"
+
+namespace lapidary {
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_)
+    : id(id_), spec(std::move(spec_)), tokens(spec.prompt), pages(std::move(pages_)) {
+  if (spec.sampling && spec.sampling->has_penalties()) {
+    history = std::make_shared<PenaltyState>();
+    history->AddPrompt(spec.prompt);
+  }
+}
+
+}  // namespace lapidary

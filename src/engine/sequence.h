@@ -1,0 +1,65 @@
+// One request's token sequence on its way through the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kv/prefix_cache.h"
+#include "kv/sequence_pages.h"
+#include "sampling/penalty_state.h"
+#include "sampling/sampling_params.h"
+
+namespace lapidary {
+
+using SequenceId = uint64_t;
+
+enum class FinishReason { kStop, kLength, kCancelled, kError };
+const char* FinishReasonName(FinishReason reason);
+
+// What the caller wants; never changes.
+struct SequenceSpec {
+  std::vector<int32_t> prompt;
+  int32_t max_new_tokens = 1;
+  std::vector<int32_t> stop_ids;  // empty: only the length ends it
+  std::shared_ptr<const SamplingParams> sampling;
+  // Positions in the prompt at which a later prompt may go on, ascending, each below its size.
+  std::vector<int32_t> cache_points;
+  // A later prompt may go on where this sequence ends.
+  bool cache_at_end = true;
+};
+
+// Lengths of a sequence:
+//
+//   0 ............. num_planned ............. tokens.size() .. + num_pending
+//   in steps planned (run or queued)  | to be computed       | sampled by a step not collected yet
+//
+struct Sequence {
+  Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_);
+
+  int32_t prompt_len() const { return static_cast<int32_t>(spec.prompt.size()); }
+  int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - prompt_len(); }
+  int32_t known_len() const { return static_cast<int32_t>(tokens.size()) + num_pending; }
+  // Rows that could be planned now.
+  int32_t num_open_rows() const { return known_len() - num_planned; }
+  bool is_prefilling() const { return num_open_rows() > 1; }
+
+  const SequenceId id;
+  const SequenceSpec spec;
+  std::shared_ptr<PenaltyState> history;  // set when penalties are asked for
+
+  std::vector<int32_t> tokens;  // prompt, then what was generated
+  int32_t num_planned = 0;
+  int32_t num_pending = 0;
+  bool has_drafts_in_flight = false;  // its next length is unknown until the step is collected
+  int32_t slot = -1;                  // -1: waiting
+  SequencePages pages;
+  std::shared_ptr<const PageTables> tables;  // what the executor sees; made anew when pages change
+  size_t num_cache_points_taken = 0;
+  std::optional<PrefixHash> resumed_from;
+  int32_t num_cached_prompt_tokens = 0;  // found in the prefix cache when first admitted
+  int num_preemptions = 0;
+};
+
+}  // namespace lapidary
