@@ -27,6 +27,8 @@ endif()
 # Bitwise mode equality rests on every row being computed by the same operations: no contraction or
 # reassociation that differs between two call sites. FMA is used explicitly through Highway.
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+# Messages name files from the root of the tree, whatever machine compiled them.
+target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 if(LAPIDARY_SANITIZE)
   set(sanitize_flags -fsanitize=${LAPIDARY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)
@@ -45,8 +47,9 @@ function(lapidary_library name)
   target_link_libraries(lapidary_${name} PUBLIC lapidary_flags ${ARG_DEPS})
 endfunction()
 
-# lapidary_test(NAME SOURCES... DEPS... [LABEL fast|slow|model|server] [TIMEOUT seconds]): one GoogleTest
-# program NAME_test; ctest runs each TEST by itself under the label (default fast).
+# lapidary_test(NAME SOURCES... DEPS... [LABEL fast|slow|gpu|model|server] [TIMEOUT seconds]): one GoogleTest
+# program NAME_test; ctest runs each TEST by itself under the label (default fast). A gpu test skips
+# itself (GTEST_SKIP) where ListGpus() is empty.
 function(lapidary_test name)
   if(NOT LAPIDARY_TESTS)
     return()
@@ -66,6 +69,23 @@ function(lapidary_test name)
     ${name}_test
     DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# lapidary_script_test(NAME COMMAND... [LABEL ...] [TIMEOUT seconds]): any program as the test NAME; it
+# passes when it exits with 0. Python scripts run under ${LAPIDARY_PYTHON}.
+function(lapidary_script_test name)
+  if(NOT LAPIDARY_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "COMMAND" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL fast)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND})
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
 # lapidary_benchmark(NAME SOURCES... DEPS...): a Google Benchmark program NAME_bench.
