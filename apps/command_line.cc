@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/version.h"
+#include "device/device_probe.h"
 
 namespace lapidary {
 
@@ -12,8 +13,12 @@ CommandLine::CommandLine()
     : app_("Lapidary serves Google's Gemma 4 models, and only those, fast.") {
   app_.name("lapidary");
   app_.require_subcommand(1);
-  app_.set_version_flag("--version", std::string("lapidary ") + kVersion);
-  app_.footer("`lapidary COMMAND --help` explains a command.");
+  app_.set_version_flag("--version", fmt::format("lapidary {} ({})", kVersion,
+                                                 BuiltWithCuda() ? "CPU and CUDA" : "CPU only"));
+  app_.footer(
+      "`lapidary COMMAND --help` explains a command; in the source tree, `./lapidary test` runs "
+      "the "
+      "tests.");
 }
 
 CLI::App* CommandLine::Add(const std::string& name, const std::string& description,

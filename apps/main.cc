@@ -1,6 +1,13 @@
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include "apps/commands.h"
 
 int main(int argc, char** argv) {
+  // stdout is for results alone.
+  spdlog::set_default_logger(spdlog::stderr_color_mt("lapidary"));
+  spdlog::set_pattern("%H:%M:%S.%e %^%L%$ %v");
+
   lapidary::CommandLine command_line;
   lapidary::AddGenerateCommand(command_line);
   lapidary::AddTokenizeCommand(command_line);
