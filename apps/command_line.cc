@@ -33,6 +33,11 @@ int CommandLine::Run(int argc, char** argv) {
     std::fputs(app_.help().c_str(), stdout);
     return 0;
   }
+  const auto is_chosen = [&](const CLI::App* command) { return command->check_name(argv[1]); };
+  if (argv[1][0] != '-' && app_.get_subcommands(is_chosen).empty()) {
+    std::fprintf(stderr, "lapidary: unknown command '%s'; `lapidary --help` lists them\n", argv[1]);
+    return 2;
+  }
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

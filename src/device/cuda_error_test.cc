@@ -35,8 +35,9 @@ TEST(CudaErrorTest, OutOfMemoryIsItsOwnType) {
 }
 
 TEST(CudaErrorTest, PendingErrorIsCleared) {
-  // Fails with and without a GPU, and leaves the error pending.
-  EXPECT_THROW(LAPIDARY_CUDA_CHECK(cudaSetDevice(1 << 20)), CudaError);
+  int num_gpus = 0;
+  if (cudaGetDeviceCount(&num_gpus) != cudaSuccess) GTEST_SKIP() << "every call fails: no driver";
+  EXPECT_THROW(LAPIDARY_CUDA_CHECK(cudaSetDevice(num_gpus)), CudaError);
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
