@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# ./lapidary as its users call it. Usage: wrapper_test.sh WRAPPER BUILD_DIR CUDA(1|0)
+# Runs against a finished build, so that nothing is installed, configured or compiled here.
+set -euo pipefail
+wrapper=$1
+export LAPIDARY_BUILD_DIR=$2 LAPIDARY_CUDA=$3 LAPIDARY_INSTALL=0
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+
+# run COMMAND...: leaves its exit code in code, its output in the files out and err.
+run() {
+  code=0
+  "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || code=$?
+}
+
+# expect WHAT CONDITION...: CONDITION is a command that must succeed.
+expect() {
+  local what=$1
+  shift
+  if "$@"; then
+    echo "ok: $what"
+  else
+    failures=$((failures + 1))
+    echo "FAILED: $what (exit code $code)"
+    sed 's/^/  stdout: /' "$scratch/out"
+    sed 's/^/  stderr: /' "$scratch/err"
+  fi
+}
+exits_with() { ((code == $1)); }
+out_has() { grep -qF -- "$1" "$scratch/out"; }
+err_has() { grep -qF -- "$1" "$scratch/err"; }
+is_empty() { [[ ! -s $scratch/$1 ]]; }
+
+run "$wrapper" --version
+expect "the first run succeeds" exits_with 0
+expected=$(<"$scratch/out")
+
+cd /
+run "$wrapper" --version
+expect "it works from another directory" exits_with 0
+expect "stdout is the program's alone" test "$(<"$scratch/out")" = "$expected"
+expect "an up-to-date build is silent" is_empty err
+
+mkdir "$scratch/with spaces"
+ln -s "$wrapper" "$scratch/with spaces/a link"
+run "$scratch/with spaces/a link" --version
+expect "it works through a symlink in a path with spaces" test "$(<"$scratch/out")" = "$expected"
+
+cd "$scratch/with spaces"
+ln -s "$LAPIDARY_BUILD_DIR" "build link"
+LAPIDARY_BUILD_DIR="build link" run "$wrapper" --version
+expect "the build directory may be relative" test "$(<"$scratch/out")" = "$expected"
+
+run "$wrapper" --help
+expect "--help succeeds" exits_with 0
+expect "--help mentions the tests" out_has "./lapidary test"
+run "$wrapper" test --help
+expect "test --help succeeds" exits_with 0
+expect "test --help explains the labels" out_has "-L LABEL"
+run "$wrapper" no-such-command
+expect "an unknown command exits with 2" exits_with 2
+expect "an unknown command is named" err_has "no-such-command"
+expect "an error leaves stdout empty" is_empty out
+
+LAPIDARY_CUDA=maybe run "$wrapper" --version
+expect "a bad LAPIDARY_CUDA is refused" exits_with 1
+expect "and explained" err_has "must be 1 or 0"
+
+# Two at once: both must get through, whoever takes the lock first.
+"$wrapper" --version >"$scratch/other" 2>/dev/null &
+run "$wrapper" --version
+wait $!
+expect "concurrent runs both succeed" test "$(cat "$scratch/out" "$scratch/other")" = \
+  "$expected"$'\n'"$expected"
+
+# A long-running program must not keep others from building.
+exec {build_lock}<"$LAPIDARY_BUILD_DIR/.lock"
+expect "the lock is free afterwards" flock --nonblock "$build_lock"
+
+exit $((failures > 0))
