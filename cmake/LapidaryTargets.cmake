@@ -47,28 +47,38 @@ function(lapidary_library name)
   target_link_libraries(lapidary_${name} PUBLIC lapidary_flags ${ARG_DEPS})
 endfunction()
 
-# lapidary_test(NAME SOURCES... DEPS... [LABEL fast|slow|gpu|model|server] [TIMEOUT seconds]): one GoogleTest
-# program NAME_test; ctest runs each TEST by itself under the label (default fast). A gpu test skips
-# itself (GTEST_SKIP) where ListGpus() is empty.
-function(lapidary_test name)
-  if(NOT LAPIDARY_TESTS)
-    return()
-  endif()
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+# What the two kinds of test share: LABEL (default fast) and TIMEOUT in seconds (default 120) become
+# test_properties. Tests that use the GPU run one at a time, for each sizes its memory as if alone.
+macro(lapidary_parse_test)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS;COMMAND" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL fast)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  set(test_properties LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABEL STREQUAL gpu)
+    list(APPEND test_properties RESOURCE_LOCK gpu)
+  endif()
+endmacro()
+
+# lapidary_test(NAME SOURCES... DEPS... [LABEL fast|slow|gpu|model|server] [TIMEOUT seconds]): one
+# GoogleTest program NAME_test; ctest runs each TEST by itself. A gpu test skips itself (GTEST_SKIP) where
+# ListGpus() is empty.
+function(lapidary_test name)
+  if(NOT LAPIDARY_TESTS)
+    return()
+  endif()
+  lapidary_parse_test(${ARGN})
   add_executable(${name}_test ${ARG_SOURCES})
   target_link_libraries(${name}_test PRIVATE lapidary_flags ${ARG_DEPS} GTest::gtest GTest::gmock
                                              GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE LAPIDARY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(
     ${name}_test
-    DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+    NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
+    PROPERTIES ${test_properties})
 endfunction()
 
 # lapidary_script_test(NAME COMMAND... [LABEL ...] [TIMEOUT seconds]): any program as the test NAME; it
@@ -77,15 +87,9 @@ function(lapidary_script_test name)
   if(NOT LAPIDARY_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "COMMAND" ${ARGN})
-  if(NOT ARG_LABEL)
-    set(ARG_LABEL fast)
-  endif()
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
-  endif()
+  lapidary_parse_test(${ARGN})
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES ${test_properties})
 endfunction()
 
 # lapidary_benchmark(NAME SOURCES... DEPS...): a Google Benchmark program NAME_bench.
