@@ -34,9 +34,16 @@ HWY_INLINE FloatVec LoadWeights(Floats d, const hwy::float16_t* w) {
   return hn::PromoteTo(d, hn::LoadU(half, w));
 }
 
+// Highway 1.0.7 hides the bits of its 16-bit floats, so they are copied out.
+template <typename Half>
+HWY_INLINE uint16_t HalfBits(const Half* w) {
+  uint16_t bits;
+  hwy::CopySameSize(w, &bits);
+  return bits;
+}
 HWY_INLINE float WidenOne(const float* w) { return *w; }
-HWY_INLINE float WidenOne(const hwy::bfloat16_t* w) { return Bf16ToFloat(w->bits); }
-HWY_INLINE float WidenOne(const hwy::float16_t* w) { return F16ToFloat(w->bits); }
+HWY_INLINE float WidenOne(const hwy::bfloat16_t* w) { return Bf16ToFloat(HalfBits(w)); }
+HWY_INLINE float WidenOne(const hwy::float16_t* w) { return F16ToFloat(HalfBits(w)); }
 
 // One tile of outputs. Each element has one accumulator vector that walks `in` from 0 upwards, is
 // summed across lanes, then takes the remainder one by one: the same chain for every tile shape.
