@@ -335,6 +335,8 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget) {
   while (!waiting_.empty() && budget > 0 && !free_slots_.empty()) {
     Sequence& sequence = *waiting_.front();
     if (sequence.num_pending > 0) return;  // Preempted with a token on the way: it comes first.
+    const Sequence* leader = Find(sequence.spec.leader);
+    if (leader != nullptr && leader->num_planned + 1 < leader->prompt_len()) return;
     const size_t num_copies = plan.batch.page_copies.size();
     if (limits_.prefix_caching) Resume(sequence, plan);
     if (!FitsBesideOthers(sequence, ChunkRows(sequence, budget))) {

@@ -160,6 +160,25 @@ TEST_P(SchedulerModes, AnIdenticalPromptIsComputedOnce) {
   EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 299u);
 }
 
+TEST_P(SchedulerModes, SequencesOfOneLeaderShareItsPrompt) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 64;
+  Harness harness(400, limits, GetParam());
+  std::mt19937 random(7);
+  const std::vector<int32_t> prompt = RandomIds(random, 200, 500);
+  const SequenceId leader = harness.scheduler().Add(Harness::Spec(prompt, 10)).value();
+  for (int idx = 0; idx < 3; ++idx) {
+    SequenceSpec spec = Harness::Spec(prompt, 10);
+    spec.leader = leader;
+    harness.scheduler().Add(spec).value();
+  }
+  harness.RunToEnd();
+  EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 3u * 199u);
+  for (const auto& [id, output] : harness.outputs_) {
+    EXPECT_EQ(output, FakeExecutor::Continuation(prompt, 10, harness.vocab_size())) << id;
+  }
+}
+
 TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
   SchedulerLimits limits;
   limits.max_num_seqs = 8;

@@ -28,6 +28,9 @@ struct SequenceSpec {
   std::vector<int32_t> cache_points;
   // A later prompt may go on where this sequence ends.
   bool cache_at_end = true;
+  // Another sequence with the same prompt: this one waits until that prompt is in the cache. 0:
+  // none.
+  SequenceId leader = 0;
 };
 
 // Lengths of a sequence:

@@ -1,0 +1,267 @@
+#include "engine/engine.h"
+
+#include <spdlog/spdlog.h>
+
+#include <fstream>
+#include <random>
+
+#include "engine/check_kv.h"
+
+namespace lapidary {
+namespace {
+
+double Milliseconds(std::chrono::steady_clock::time_point from,
+                    std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
+    : executor_(std::move(executor)),
+      options_(options),
+      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(), options.limits,
+                 RandomSeed()) {
+  PublishStats();
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  inbox_changed_.notify_all();
+  thread_.join();
+}
+
+Result<RequestId> Engine::Submit(SequenceSpec spec, EventSink sink) {
+  ASSIGN_OR_RETURN(const std::vector<RequestId> ids, Submit(std::move(spec), 1, std::move(sink)));
+  return ids[0];
+}
+
+Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies, EventSink sink) {
+  CHECK_GT(num_copies, 0);
+  CHECK(spec.sampling != nullptr);
+  RETURN_IF_ERROR(scheduler_.CheckFits(spec));
+  RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
+  if (num_queued_.fetch_add(num_copies) + num_copies > options_.limits.max_queue) {
+    num_queued_.fetch_sub(num_copies);
+    return MakeError("the queue is full: {} requests are waiting", options_.limits.max_queue);
+  }
+  const int32_t last_point = static_cast<int32_t>(spec.prompt.size()) - 1;
+  if (num_copies > 1 && (spec.cache_points.empty() || spec.cache_points.back() < last_point)) {
+    spec.cache_points.push_back(last_point);  // where the copies go on
+  }
+  std::vector<RequestId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    for (int copy_idx = 0; copy_idx < num_copies; ++copy_idx) {
+      const RequestId id = next_id_.fetch_add(1);
+      SequenceSpec copy = spec;
+      if (copy_idx > 0) {
+        auto sampling = std::make_shared<SamplingParams>(*spec.sampling);
+        sampling->seed += static_cast<uint64_t>(copy_idx);
+        copy.sampling = std::move(sampling);
+      }
+      ids.push_back(id);
+      submissions_.push_back({id, copy_idx > 0 ? ids[0] : 0, std::move(copy), sink, Clock::now()});
+    }
+  }
+  inbox_changed_.notify_all();
+  return ids;
+}
+
+void Engine::Cancel(RequestId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancellations_.push_back(id);
+  }
+  inbox_changed_.notify_all();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  return published_;
+}
+
+void Engine::PublishStats() {
+  const SchedulerStats scheduler = scheduler_.stats();
+  const std::lock_guard lock(mutex_);
+  published_ = {scheduler, num_steps_, num_rows_, num_output_tokens_, num_finished_};
+}
+
+bool Engine::TakeInbox(bool may_wait) {
+  std::deque<Submission> submissions;
+  std::deque<RequestId> cancellations;
+  {
+    std::unique_lock lock(mutex_);
+    if (may_wait) {
+      inbox_changed_.wait(
+          lock, [&] { return stopping_ || !submissions_.empty() || !cancellations_.empty(); });
+    }
+    if (stopping_) return false;
+    submissions.swap(submissions_);
+    cancellations.swap(cancellations_);
+  }
+  for (Submission& submission : submissions) StartRequest(std::move(submission));
+  for (const RequestId id : cancellations) {
+    if (open_.contains(id)) End(id, FinishReason::kCancelled, {}, "");
+  }
+  return true;
+}
+
+void Engine::StartRequest(Submission submission) {
+  if (submission.leader != 0) {
+    const auto leader = open_.find(submission.leader);
+    submission.spec.leader = leader == open_.end() ? 0 : leader->second.sequence;
+  }
+  OpenRequest request;
+  request.sink = std::move(submission.sink);
+  request.submitted = submission.time;
+  request.usage.prompt_tokens = static_cast<int32_t>(submission.spec.prompt.size());
+  const auto sequence = scheduler_.Add(std::move(submission.spec));
+  CHECK(sequence.ok()) << sequence.error().message;  // Submit checked everything Add refuses.
+  request.sequence = *sequence;
+  request_of_[*sequence] = submission.id;
+  open_.emplace(submission.id, std::move(request));
+}
+
+void Engine::End(RequestId id, FinishReason reason, std::vector<SampledToken> tokens,
+                 std::string error) {
+  const auto it = open_.find(id);
+  OpenRequest request = std::move(it->second);
+  open_.erase(it);
+  request_of_.erase(request.sequence);
+  scheduler_.Cancel(request.sequence);
+  if (!request.first_step) num_queued_.fetch_sub(1);
+  ++num_finished_;
+  const Clock::time_point now = Clock::now();
+  RequestEvent event;
+  event.id = id;
+  event.finish = reason;
+  event.error = std::move(error);
+  event.usage = request.usage;
+  event.usage.output_tokens += static_cast<int32_t>(tokens.size());
+  event.tokens = std::move(tokens);
+  const Clock::time_point first_step = request.first_step.value_or(now);
+  const Clock::time_point first_token = request.first_token.value_or(now);
+  event.timings.queue_ms = Milliseconds(request.submitted, first_step);
+  event.timings.prefill_ms = Milliseconds(first_step, first_token);
+  event.timings.decode_ms = Milliseconds(first_token, now);
+  request.sink(std::move(event));
+}
+
+void Engine::MarkStarted(const StepPlan& plan) {
+  const Clock::time_point now = Clock::now();
+  for (const StepPlan::Entry& entry : plan.entries) {
+    OpenRequest& request = open_.at(request_of_.at(entry.id));
+    if (request.first_step) continue;
+    request.first_step = now;
+    request.usage.cached_tokens = scheduler_.Find(entry.id)->num_cached_prompt_tokens;
+    num_queued_.fetch_sub(1);
+  }
+}
+
+bool Engine::SubmitNextStep() {
+  std::optional<StepPlan> plan = scheduler_.Plan();
+  if (!plan) return false;
+  MarkStarted(*plan);
+  if (options_.check_kv) {
+    const auto violation = FindKvViolation(plan->batch, executor_->plan(), executor_->kv_layout(),
+                                           executor_->num_pages());
+    if (violation) {
+      FailStep(*plan, *violation);
+      return true;
+    }
+  }
+  ++num_steps_;
+  num_rows_ += plan->batch.token_ids.size();
+  executor_->Submit(std::move(plan->batch));
+  in_flight_.push_back(std::move(*plan));
+  return true;
+}
+
+void Engine::FailStep(const StepPlan& plan, const Json& violation) {
+  std::ofstream(options_.check_kv_report) << violation.dump(2) << "\n";
+  spdlog::error("KV check failed: {}; report in {}", violation["problem"].get<std::string>(),
+                options_.check_kv_report.string());
+  scheduler_.Abandon(plan);
+  for (const StepPlan::Entry& entry : plan.entries) {
+    const auto it = request_of_.find(entry.id);
+    if (it == request_of_.end()) continue;
+    End(it->second, FinishReason::kError, {}, "internal error: the KV check failed");
+  }
+}
+
+void Engine::CollectStep() {
+  StepOutput output = executor_->Collect();
+  StepPlan plan = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const Clock::time_point now = Clock::now();
+  for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
+    const auto id = request_of_.find(progress.id);
+    if (id == request_of_.end()) continue;
+    OpenRequest& request = open_.at(id->second);
+    if (!request.first_token) request.first_token = now;
+    num_output_tokens_ += progress.tokens.size();
+    if (progress.finish) {
+      End(id->second, *progress.finish, std::move(progress.tokens), std::move(progress.error));
+      continue;
+    }
+    request.usage.output_tokens += static_cast<int32_t>(progress.tokens.size());
+    RequestEvent event;
+    event.id = id->second;
+    event.tokens = std::move(progress.tokens);
+    request.sink(std::move(event));
+  }
+}
+
+void Engine::FailAll(const std::string& error) {
+  while (!open_.empty()) End(open_.begin()->first, FinishReason::kError, {}, error);
+}
+
+void Engine::Loop() {
+  const size_t max_in_flight = options_.overlap ? 2 : 1;
+  try {
+    while (TakeInbox(/*may_wait=*/in_flight_.empty() && !scheduler_.has_sequences())) {
+      while (in_flight_.size() < max_in_flight && SubmitNextStep()) {
+      }
+      if (!in_flight_.empty()) CollectStep();
+      PublishStats();
+    }
+    while (!in_flight_.empty()) CollectStep();
+  } catch (const std::exception& error) {
+    // A failed device: nothing it holds can be trusted any more.
+    spdlog::error("the executor failed: {}", error.what());
+    FailAll(error.what());
+    while (true) {  // Answer whatever still arrives.
+      std::unique_lock lock(mutex_);
+      inbox_changed_.wait(lock, [&] { return stopping_ || !submissions_.empty(); });
+      if (stopping_) break;
+      std::deque<Submission> submissions;
+      submissions.swap(submissions_);
+      lock.unlock();
+      for (Submission& submission : submissions) {
+        const RequestId id = submission.id;
+        StartRequest(std::move(submission));
+        End(id, FinishReason::kError, {}, error.what());
+      }
+    }
+  }
+  std::deque<Submission> late;
+  {
+    const std::lock_guard lock(mutex_);
+    late.swap(submissions_);
+  }
+  for (Submission& submission : late) StartRequest(std::move(submission));
+  while (!open_.empty()) End(open_.begin()->first, FinishReason::kCancelled, {}, "");
+  PublishStats();
+}
+
+}  // namespace lapidary

@@ -1,0 +1,148 @@
+// The engine: many requests over one executor. What the server, the CLI and the bench talk to;
+// nothing else talks to executors.
+//
+// One thread owns the scheduler; Submit and Cancel post to it from any thread. Every accepted
+// request ends with exactly one event that carries a finish reason, whatever happens.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/scheduler.h"
+#include "executor/executor.h"
+
+namespace lapidary {
+
+using RequestId = uint64_t;
+
+struct RequestUsage {
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
+  int32_t output_tokens = 0;
+};
+
+struct RequestTimings {
+  double queue_ms = 0.0;    // until the first step that holds it
+  double prefill_ms = 0.0;  // from there to the first token
+  double decode_ms = 0.0;   // from the first token to the last
+};
+
+struct RequestEvent {
+  RequestId id = 0;
+  std::vector<SampledToken> tokens;    // new ones; the stop token is the last
+  std::optional<FinishReason> finish;  // set in the last event and nowhere else
+  std::string error;                   // with FinishReason::kError
+  RequestUsage usage;                  // with finish
+  RequestTimings timings;              // with finish
+};
+
+// Called on the engine's thread: must be quick and must not call back into the engine but Cancel.
+using EventSink = std::function<void(RequestEvent)>;
+
+struct EngineOptions {
+  SchedulerLimits limits;
+  bool overlap = true;    // plan the next step while one runs
+  bool check_kv = false;  // verify every step's pages and lengths before it runs
+  std::filesystem::path check_kv_report = "lapidary-kv-violation.json";
+};
+
+struct EngineStats {
+  SchedulerStats scheduler;
+  uint64_t num_steps = 0;
+  uint64_t num_rows = 0;
+  uint64_t num_output_tokens = 0;
+  uint64_t num_finished = 0;
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<Executor> executor, const EngineOptions& options);
+  // Ends what is still open with kCancelled.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const ModelPlan& plan() const { return executor_->plan(); }
+  const EngineOptions& options() const { return options_; }
+
+  // An error when the request can never run or the queue is full; then no event follows.
+  // `num_copies` requests share the prompt, each with its own seed (the given one plus its index);
+  // ids are returned in order.
+  Result<std::vector<RequestId>> Submit(SequenceSpec spec, int num_copies, EventSink sink);
+  Result<RequestId> Submit(SequenceSpec spec, EventSink sink);
+
+  // Ends the request soon, with kCancelled; nothing happens if it has ended.
+  void Cancel(RequestId id);
+
+  EngineStats stats() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct OpenRequest {
+    EventSink sink;
+    SequenceId sequence = 0;
+    Clock::time_point submitted;
+    std::optional<Clock::time_point> first_step;
+    std::optional<Clock::time_point> first_token;
+    RequestUsage usage;
+  };
+  struct Submission {
+    RequestId id;
+    RequestId leader;
+    SequenceSpec spec;
+    EventSink sink;
+    Clock::time_point time;
+  };
+
+  void Loop();
+  // False when the engine shall stop.
+  bool TakeInbox(bool may_wait);
+  void StartRequest(Submission submission);
+  bool SubmitNextStep();
+  void CollectStep();
+  void MarkStarted(const StepPlan& plan);
+  void End(RequestId id, FinishReason reason, std::vector<SampledToken> tokens, std::string error);
+  void FailStep(const StepPlan& plan, const Json& violation);
+  void FailAll(const std::string& error);
+  void PublishStats();
+
+  const std::unique_ptr<Executor> executor_;
+  const EngineOptions options_;
+  Scheduler scheduler_;
+
+  // Owned by the engine's thread.
+  std::unordered_map<RequestId, OpenRequest> open_;
+  std::unordered_map<SequenceId, RequestId> request_of_;
+  std::deque<StepPlan> in_flight_;
+  uint64_t num_steps_ = 0;
+  uint64_t num_rows_ = 0;
+  uint64_t num_output_tokens_ = 0;
+  uint64_t num_finished_ = 0;
+
+  std::atomic<RequestId> next_id_{1};
+  std::atomic<int> num_queued_{0};  // submitted and not yet running
+
+  mutable std::mutex mutex_;  // guards the inbox and the published statistics
+  std::condition_variable inbox_changed_;
+  std::deque<Submission> submissions_;
+  std::deque<RequestId> cancellations_;
+  bool stopping_ = false;
+  EngineStats published_;
+
+  std::thread thread_;
+};
+
+}  // namespace lapidary
