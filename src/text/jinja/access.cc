@@ -163,7 +163,11 @@ bool HasMethod(const Value& receiver, std::string_view name) {
 
 Result<Value> GetAttr(const Value& object, std::string_view name, const Expr* origin,
                       Budget& budget) {
-  if (const Undefined* undefined = object.As<Undefined>()) return UndefinedError(*undefined);
+  // The sandbox answers for names such as __class__ before the undefined value can object.
+  const bool is_internal = name.starts_with("__") && name.ends_with("__");
+  if (const Undefined* undefined = object.As<Undefined>(); undefined != nullptr && !is_internal) {
+    return UndefinedError(*undefined);
+  }
   if (!name.starts_with('_')) {
     if (auto attribute = PlainAttribute(object, name, origin)) return std::move(*attribute);
   }
@@ -190,7 +194,9 @@ Result<Value> Slice(const Value& object, const Value& start, const Value& stop, 
   if (const Undefined* undefined = object.As<Undefined>()) return UndefinedError(*undefined);
   if (const Text* text = object.AsText()) return SliceText(*text, start, stop, step, budget);
   const List* list = object.AsList();
-  if (list == nullptr || !list->HasIndex()) return Value(Undefined{});
+  if (list == nullptr || !list->HasIndex()) {
+    return MakeError("a {} cannot be sliced", object.TypeName());
+  }
   ASSIGN_OR_RETURN(const SliceRange range, ResolveSlice(start, stop, step, list->items.size()));
   RETURN_IF_ERROR(budget.Make(range.count * sizeof(Value)));
   std::vector<Value> items;

@@ -183,6 +183,7 @@ Result<Evaluator::Flow> Evaluator::ExecuteFor(const Stmt& stmt) {
   Scope scope{outer, {}};
   scope_ = &scope;
   Result<Flow> flow = Flow::kNormal;
+  bool completed = false;  // jinja2 runs the else unless one turn reached the end of the body.
   for (size_t item_idx = 0; item_idx < items->items.size(); ++item_idx) {
     scope.variables.clear();
     loop->index = item_idx;
@@ -195,13 +196,11 @@ Result<Evaluator::Flow> Evaluator::ExecuteFor(const Stmt& stmt) {
     }
     flow = Execute(stmt.body);
     if (!flow.ok() || *flow == Flow::kBreak) break;
+    completed |= *flow == Flow::kNormal;
   }
   scope.variables.clear();
   --loop_depths_.back();
-  if (flow.ok() && items->items.empty())
-    flow = Execute(stmt.otherwise);
-  else if (flow.ok())
-    flow = Flow::kNormal;
+  if (flow.ok()) flow = completed ? Flow::kNormal : Execute(stmt.otherwise);
   scope_ = outer;
   return flow;
 }

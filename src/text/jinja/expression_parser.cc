@@ -413,7 +413,7 @@ Result<ExprPtr> ExpressionParser::ParseSubscript(ExprPtr object, int line) {
   }
   stream_.Next();
   const bool is_slice = num_colons > 0;
-  if (!is_slice && parts[0] == nullptr) return MakeError("line {}: empty brackets", line);
+  if (!is_slice && parts[0] == nullptr) parts[0] = Make(Expr::Kind::kTuple, line);
   ExprPtr expr = Make(is_slice ? Expr::Kind::kSlice : Expr::Kind::kGetItem, line);
   expr->children.push_back(std::move(object));
   expr->children.push_back(std::move(parts[0]));

@@ -171,6 +171,7 @@ Result<Value> CallTextMethod(const Text& text, std::string_view name, const Argu
   if (name == "isascii") {
     return Value(text.empty() || AllOf(text.view(), [](uint32_t cp) { return cp < 0x80; }));
   }
+  if (name.starts_with("is") && text.empty()) return Value(false);
   if ((name == "isdigit" || name == "isdecimal" || name == "isnumeric") &&
       AllOf(text.view(), [](uint32_t cp) { return cp < 0x80; })) {
     return Value(AllOf(text.view(), [](uint32_t cp) { return cp >= '0' && cp <= '9'; }));

@@ -108,7 +108,8 @@ Result<Value> Multiply(const Value& left, const Value& right, Budget& budget) {
   const Value& sequence = left.AsInt() ? right : left;
   const auto count = left.AsInt() ? left.AsInt() : right.AsInt();
   if (!count) return NotSupported(Op::kMul, left, right);
-  const Int bounded = *count < 0 ? 0 : std::min(*count, Int{INT64_MAX});
+  if (*count > INT64_MAX || *count < INT64_MIN) return MakeError("an integer is too large");
+  const Int bounded = std::max(*count, Int{0});
   if (const Text* text = sequence.AsText()) {
     ASSIGN_OR_RETURN(Text repeated, Repeat(*text, static_cast<int64_t>(bounded), budget));
     return Value(std::move(repeated));
@@ -156,6 +157,9 @@ Result<Text> Concat(const Text& left, const Text& right, Budget& budget) {
 }
 
 Result<Value> ApplyOperator(Op op, const Value& left, const Value& right, Budget& budget) {
+  if (op == Op::kMod && left.AsText() != nullptr) {
+    return MakeError("formatting text with '%' is not supported");
+  }
   for (const Value* side : {&left, &right}) {
     if (const Undefined* undefined = side->As<Undefined>()) return UndefinedError(*undefined);
   }
@@ -183,9 +187,6 @@ Result<Value> ApplyOperator(Op op, const Value& left, const Value& right, Budget
     return FloatArithmetic(op, *left_number, *right_number);
   }
   if (op == Op::kMul) return Multiply(left, right, budget);
-  if (op == Op::kMod && left.AsText() != nullptr) {
-    return MakeError("formatting text with '%' is not supported");
-  }
   return NotSupported(op, left, right);
 }
 

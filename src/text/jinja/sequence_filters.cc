@@ -79,9 +79,33 @@ Result<std::vector<Keyed>> WithKeys(const Value& operand, const Value* path, boo
   return items;
 }
 
+// Keys are lists, one item per comma-separated attribute, as in jinja2: equal ones need no order.
+Result<std::vector<Keyed>> WithSortKeys(const Value& operand, const Value* path,
+                                        bool case_sensitive, Budget& budget) {
+  std::vector<Value> paths = {path != nullptr ? *path : Value(None{})};
+  if (const Text* text = paths[0].AsText()) {
+    const Text comma(",", /*trusted=*/true);
+    ASSIGN_OR_RETURN(const auto parts, Split(*text, &comma, -1, budget));
+    paths.assign(parts.begin(), parts.end());
+  }
+  ASSIGN_OR_RETURN(const auto list, Iterate(operand, budget));
+  std::vector<Keyed> items;
+  for (const Value& item : list->items) {
+    std::vector<Value> keys;
+    for (const Value& part : paths) {
+      ASSIGN_OR_RETURN(const Value attribute, Attribute(item, &part, budget));
+      ASSIGN_OR_RETURN(Value key, SortKey(attribute, case_sensitive, budget));
+      keys.push_back(std::move(key));
+    }
+    ASSIGN_OR_RETURN(Value key, MakeList(std::move(keys), budget));
+    items.push_back({std::move(key), item});
+  }
+  return items;
+}
+
 Result<Value> SortFilter(const Value& operand, const Arguments& arguments, Budget& budget) {
   ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"reverse", "case_sensitive", "attribute"}));
-  ASSIGN_OR_RETURN(auto items, WithKeys(operand, bound[2], IsSet(bound[1]), budget));
+  ASSIGN_OR_RETURN(auto items, WithSortKeys(operand, bound[2], IsSet(bound[1]), budget));
   RETURN_IF_ERROR(SortByKey(&items, IsSet(bound[0]), budget));
   return TakeValues(std::move(items), budget);
 }
@@ -91,7 +115,8 @@ Result<Value> UniqueFilter(const Value& operand, const Arguments& arguments, Bud
   ASSIGN_OR_RETURN(const auto items, WithKeys(operand, bound[1], IsSet(bound[0]), budget));
   std::vector<Value> keys, values;
   for (const Keyed& item : items) {
-    if (item.key.AsList() != nullptr || item.key.AsDict() != nullptr) {
+    const List* list = item.key.AsList();
+    if ((list != nullptr && list->kind == List::Kind::kList) || item.key.AsDict() != nullptr) {
       return MakeError("unique does not apply to items that are {}", item.key.TypeName());
     }
     bool seen = false;
@@ -186,6 +211,7 @@ Result<Value> ReverseFilter(const Value& operand, const Arguments& arguments, Bu
 
 Result<Value> MapFilter(const Value& operand, const Arguments& arguments, Budget& budget) {
   std::vector<Value> results;
+  if (!operand.Truthy()) return MakeList({}, budget, List::Kind::kGenerator);
   if (arguments.positional.empty()) {
     ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"attribute", "default"}));
     if (bound[0] == nullptr) return MakeError("map needs a filter or an attribute");
@@ -215,6 +241,7 @@ Result<Value> MapFilter(const Value& operand, const Arguments& arguments, Budget
 template <bool kKeep, bool kByAttribute>
 Result<Value> SelectFilter(const Value& operand, const Arguments& arguments, Budget& budget) {
   const auto& given = arguments.positional;
+  if (!operand.Truthy()) return MakeList({}, budget, List::Kind::kGenerator);
   constexpr size_t kTestAt = kByAttribute ? 1 : 0;
   if (kByAttribute && given.empty())
     return MakeError("selectattr and rejectattr need an attribute");

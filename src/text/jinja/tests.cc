@@ -42,7 +42,9 @@ bool IsIterable(const Value& value) {
   return IsSequence(value) || value.AsList() || value.Is<std::shared_ptr<const Loop>>();
 }
 bool IsCallable(const Value& value) {
-  return value.Is<const Stmt*>() || value.Is<Builtin>() ||
+  // Undefined and `loop` have a __call__ in jinja2.
+  return value.IsUndefined() || value.Is<std::shared_ptr<const Loop>>() ||
+         value.Is<const Stmt*>() || value.Is<Builtin>() ||
          value.Is<std::shared_ptr<const Method>>();
 }
 
