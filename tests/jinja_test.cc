@@ -126,7 +126,7 @@ std::string Repeat(std::string_view text, size_t count) {
 
 TEST(JinjaLimits, HostileTemplatesEndWithAnErrorSoon) {
   const std::pair<std::string, std::string> cases[] = {
-      {Repeat("{% for a in range(100000) %}", 5) + Repeat("{% endfor %}", 5), "steps"},
+      {Repeat("{% for a in range(1000) %}", 5) + Repeat("{% endfor %}", 5), "steps"},
       {"{% for a in range(100000) %}{% for b in range(100000) %}{{ b }}{% endfor %}{% endfor %}",
        "output is longer"},
       {"{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor "
@@ -140,15 +140,15 @@ TEST(JinjaLimits, HostileTemplatesEndWithAnErrorSoon) {
        "bytes"},
       {"{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor "
        "%}{{ n.s }}",
-       "bytes"},
+       "steps"},
       {"{% set n = namespace(s=[]) %}{% for i in range(9999) %}{% set n.s = [n.s] %}{% endfor %}",
        "nested"},
       {"{% set n = namespace(s={}) %}{% for i in range(9999) %}{% set n.s = {'a': n.s} %}{% endfor "
        "%}",
        "nested"},
-      {"{% set n = namespace(s=[1]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor "
-       "%}{{ n.s == [n.s] }}",
-       ""},
+      {"{% set n = namespace(s=[1], t=[1]) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}"
+       "{% set n.t = [n.t, n.t] %}{% endfor %}{{ n.s == n.t }}",
+       "steps"},
       {"{{ 'x' * 10 ** 15 }}", "bytes"},
       {"{{ [0] * 10 ** 15 }}", "bytes"},
       {"{{ 'abc' | indent(10 ** 12, true) }}", "bytes"},
@@ -173,7 +173,7 @@ TEST(JinjaLimits, HostileTemplatesEndWithAnErrorSoon) {
        "steps"},
       {"{% set s = 'x' * 1000000 %}{% for i in range(100000) %}{% set t = s.replace('', 'ab') %}{% "
        "endfor %}",
-       "bytes"},
+       "steps"},
   };
   for (const auto& [source, expected] : cases) {
     SCOPED_TRACE(source.substr(0, 100));

@@ -201,11 +201,12 @@ Result<std::vector<Text>> SplitLines(const Text& text, bool keep_ends, Budget& b
 
 Result<Text> Repeat(const Text& text, int64_t count, Budget& budget) {
   Text result = Text::Builder();
-  if (text.empty()) return result;
-  for (int64_t turn = 0; turn < count; ++turn) {
-    RETURN_IF_ERROR(budget.Make(text.size()));
-    result.Append(text);
-  }
+  if (text.empty() || count <= 0) return result;
+  size_t num_bytes = 0;
+  if (__builtin_mul_overflow(text.size(), static_cast<size_t>(count), &num_bytes))
+    num_bytes = SIZE_MAX;
+  RETURN_IF_ERROR(budget.Make(num_bytes));
+  for (int64_t turn = 0; turn < count; ++turn) result.Append(text);
   return result;
 }
 
