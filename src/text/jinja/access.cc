@@ -32,7 +32,7 @@ bool Includes(const std::string_view (&names)[kCount], std::string_view name) {
 
 Value LoopAttribute(const Loop& loop, std::string_view name, const Expr* origin) {
   const Int index = static_cast<Int>(loop.index);
-  const Int length = static_cast<Int>(loop.items->items.size());
+  const Int length = static_cast<Int>(loop.items->size());
   if (name == "index0") return Value(index);
   if (name == "index") return Value(index + 1);
   if (name == "revindex0") return Value(length - index - 1);
@@ -42,8 +42,8 @@ Value LoopAttribute(const Loop& loop, std::string_view name, const Expr* origin)
   if (name == "length") return Value(length);
   if (name == "depth0") return Value(Int{loop.depth - 1});
   if (name == "depth") return Value(Int{loop.depth});
-  if (name == "previtem" && index > 0) return loop.items->items[loop.index - 1];
-  if (name == "nextitem" && index + 1 < length) return loop.items->items[loop.index + 1];
+  if (name == "previtem" && index > 0) return loop.items->At(loop.index - 1);
+  if (name == "nextitem" && index + 1 < length) return loop.items->At(loop.index + 1);
   return Value(Undefined{origin});
 }
 
@@ -86,8 +86,8 @@ Result<std::optional<Value>> PlainItem(const Value& object, const Value& key, Bu
     return std::optional<Value>(text->Substr(offset, DecodeAt(text->view(), offset).num_bytes));
   }
   if (const List* list = object.AsList(); list != nullptr && list->HasIndex()) {
-    const auto resolved = ResolveIndex(*index, list->items.size());
-    if (resolved) return std::optional<Value>(list->items[*resolved]);
+    const auto resolved = ResolveIndex(*index, list->size());
+    if (resolved) return std::optional<Value>(list->At(*resolved));
   }
   return std::optional<Value>();
 }
@@ -197,13 +197,13 @@ Result<Value> Slice(const Value& object, const Value& start, const Value& stop, 
   if (list == nullptr || !list->HasIndex()) {
     return MakeError("a {} cannot be sliced", object.TypeName());
   }
-  ASSIGN_OR_RETURN(const SliceRange range, ResolveSlice(start, stop, step, list->items.size()));
+  ASSIGN_OR_RETURN(const SliceRange range, ResolveSlice(start, stop, step, list->size()));
   RETURN_IF_ERROR(budget.Make(range.count * sizeof(Value)));
   std::vector<Value> items;
   items.reserve(range.count);
   for (size_t item_idx = 0; item_idx < range.count; ++item_idx) {
     items.push_back(
-        list->items[static_cast<size_t>(range.start + range.step * static_cast<Int>(item_idx))]);
+        list->At(static_cast<size_t>(range.start + range.step * static_cast<Int>(item_idx))));
   }
   const bool is_tuple = list->kind == List::Kind::kTuple;
   return MakeList(std::move(items), budget, is_tuple ? List::Kind::kTuple : List::Kind::kList);

@@ -16,7 +16,7 @@ struct Limits {
   int eval_depth = 1500;
   // Lists inside lists, in template values and in the input.
   int value_depth = 400;
-  // One step per evaluated node or loop turn, and one per 32 bytes of text looked at.
+  // One step per evaluated node or loop turn, and one per 16 bytes of text looked at.
   size_t steps = 50'000'000;
   size_t output_bytes = 16 << 20;
   // Everything ever built during one rendering: text by byte, list elements by size.
@@ -39,7 +39,7 @@ class Budget {
   }
 
   // Reading `count` bytes of text.
-  Status Scan(size_t count) { return Step(count / 32 + 1); }
+  Status Scan(size_t count) { return Step(count / 16 + 1); }
 
   // Building `count` bytes of text or list.
   Status Make(size_t count) {

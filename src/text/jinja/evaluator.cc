@@ -152,13 +152,14 @@ Result<Evaluator::Flow> Evaluator::ExecuteIf(const Stmt& stmt) {
 
 Result<std::shared_ptr<const List>> Evaluator::LoopItems(const Stmt& stmt) {
   ASSIGN_OR_RETURN(const Value sequence, Evaluate(*stmt.expr));
-  ASSIGN_OR_RETURN(auto list, Iterate(sequence, budget_));
+  ASSIGN_OR_RETURN(auto list, IterateLazily(sequence, budget_));
   if (stmt.filter == nullptr) return list;
   auto kept = std::make_shared<List>();
   Scope scope{scope_, {}};
   Scope* const outer = std::exchange(scope_, &scope);
   Status status;
-  for (const Value& item : list->items) {
+  for (size_t item_idx = 0; item_idx < list->size(); ++item_idx) {
+    const Value item = list->At(item_idx);
     status = Assign(*stmt.target, item);
     if (!status.ok()) break;
     auto passes = Evaluate(*stmt.filter);
@@ -184,12 +185,12 @@ Result<Evaluator::Flow> Evaluator::ExecuteFor(const Stmt& stmt) {
   scope_ = &scope;
   Result<Flow> flow = Flow::kNormal;
   bool completed = false;  // jinja2 runs the else unless one turn reached the end of the body.
-  for (size_t item_idx = 0; item_idx < items->items.size(); ++item_idx) {
+  for (size_t item_idx = 0; item_idx < items->size(); ++item_idx) {
     scope.variables.clear();
     loop->index = item_idx;
     if (loop_name_ >= 0) scope.Set(loop_name_, Value(std::shared_ptr<const Loop>(loop)));
     Status ready = budget_.Step();
-    if (ready.ok()) ready = Assign(*stmt.target, items->items[item_idx]);
+    if (ready.ok()) ready = Assign(*stmt.target, items->At(item_idx));
     if (!ready.ok()) {
       flow = ready.error();
       break;

@@ -28,13 +28,10 @@ Result<Value> MakeRange(const Arguments& arguments, Budget& budget) {
   if (count > static_cast<Int>(budget.limits().range_length)) {
     return MakeError("a range has more than {} items", budget.limits().range_length);
   }
-  RETURN_IF_ERROR(budget.Make(static_cast<size_t>(count) * sizeof(Value)));
+  RETURN_IF_ERROR(budget.Make(sizeof(List)));
   auto list = std::make_shared<List>();
   list->kind = List::Kind::kRange;
-  list->text = step == 1 ? fmt::format("range({}, {})", start, stop)
-                         : fmt::format("range({}, {}, {})", start, stop, step);
-  list->items.reserve(static_cast<size_t>(count));
-  for (Int index = 0; index < count; ++index) list->items.emplace_back(start + index * step);
+  list->range = {start, stop, step, static_cast<size_t>(count)};
   return Value(std::shared_ptr<const List>(std::move(list)));
 }
 
@@ -85,7 +82,7 @@ Result<Int> LengthOf(const Value& value, Budget& budget) {
   }
   if (const Dict* dict = value.AsDict()) return static_cast<Int>(dict->entries().size());
   if (const List* list = value.AsList(); list != nullptr && list->HasLength()) {
-    return static_cast<Int>(list->items.size());
+    return static_cast<Int>(list->size());
   }
   return MakeError("a {} has no length", value.TypeName());
 }

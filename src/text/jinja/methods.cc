@@ -220,8 +220,8 @@ Result<Value> CallListMethod(const List& list, std::string_view name, const Argu
   ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"value"}));
   if (bound[0] == nullptr) return MakeError("{} needs an argument", name);
   Int count = 0;
-  for (size_t item_idx = 0; item_idx < list.items.size(); ++item_idx) {
-    ASSIGN_OR_RETURN(const bool equal, Equals(list.items[item_idx], *bound[0], budget));
+  for (size_t item_idx = 0; item_idx < list.size(); ++item_idx) {
+    ASSIGN_OR_RETURN(const bool equal, Equals(list.At(item_idx), *bound[0], budget));
     if (equal && name == "index") return Value(static_cast<Int>(item_idx));
     count += equal;
   }

@@ -138,8 +138,8 @@ Result<bool> Contains(const Value& container, const Value& item, Budget& budget)
   }
   if (container.IsUndefined()) return false;
   if (const List* list = container.AsList()) {
-    for (const Value& candidate : list->items) {
-      ASSIGN_OR_RETURN(const bool equal, Equals(candidate, item, budget));
+    for (size_t item_idx = 0; item_idx < list->size(); ++item_idx) {
+      ASSIGN_OR_RETURN(const bool equal, Equals(list->At(item_idx), item, budget));
       if (equal) return true;
     }
     return false;

@@ -52,9 +52,9 @@ Result<Value> FromJsonAt(const nlohmann::ordered_json& json, int depth, Budget& 
 
 // Looks at element pairs until one differs; the caller compares lengths.
 Result<size_t> FirstDifference(const List& left, const List& right, Budget& budget) {
-  const size_t common = std::min(left.items.size(), right.items.size());
+  const size_t common = std::min(left.size(), right.size());
   for (size_t item_idx = 0; item_idx < common; ++item_idx) {
-    ASSIGN_OR_RETURN(const bool equal, Equals(left.items[item_idx], right.items[item_idx], budget));
+    ASSIGN_OR_RETURN(const bool equal, Equals(left.At(item_idx), right.At(item_idx), budget));
     if (!equal) return item_idx;
   }
   return common;
@@ -101,7 +101,7 @@ bool Value::Truthy() const {
   if (IsUndefined() || IsNone()) return false;
   if (const auto number = AsNumber()) return *number != 0;
   if (const Text* text = AsText()) return !text->empty();
-  if (const List* list = AsList()) return !list->HasLength() || !list->items.empty();
+  if (const List* list = AsList()) return !list->HasLength() || list->size() > 0;
   if (const Dict* dict = AsDict()) return !dict->entries().empty();
   return true;
 }
@@ -220,10 +220,9 @@ Result<bool> Equals(const Value& left, const Value& right, Budget& budget) {
   if (const List* list = left.AsList()) {
     const List* other = right.AsList();
     if (list == other) return true;
-    if (!ComparableSequences(*list, *other) || list->items.size() != other->items.size())
-      return false;
+    if (!ComparableSequences(*list, *other) || list->size() != other->size()) return false;
     ASSIGN_OR_RETURN(const size_t difference, FirstDifference(*list, *other, budget));
-    return difference == list->items.size();
+    return difference == list->size();
   }
   if (const Dict* dict = left.AsDict()) {
     const Dict* other = right.AsDict();
@@ -271,7 +270,23 @@ Result<bool> LessThan(const Value& left, const Value& right, Budget& budget) {
   return MakeError("cannot order {} and {}", left.TypeName(), right.TypeName());
 }
 
+Value List::At(size_t index) const {
+  if (kind == Kind::kRange) return Value(range.start + static_cast<Int>(index) * range.step);
+  return items[index];
+}
+
 Result<std::shared_ptr<const List>> Iterate(const Value& value, Budget& budget) {
+  ASSIGN_OR_RETURN(auto list, IterateLazily(value, budget));
+  if (list->kind != List::Kind::kRange) return list;
+  RETURN_IF_ERROR(budget.Make(list->size() * sizeof(Value)));
+  auto result = std::make_shared<List>();
+  for (size_t item_idx = 0; item_idx < list->size(); ++item_idx) {
+    result->items.push_back(list->At(item_idx));
+  }
+  return std::shared_ptr<const List>(std::move(result));
+}
+
+Result<std::shared_ptr<const List>> IterateLazily(const Value& value, Budget& budget) {
   if (const auto* list = value.As<std::shared_ptr<const List>>()) return *list;
   auto result = std::make_shared<List>();
   if (const Dict* dict = value.AsDict()) {

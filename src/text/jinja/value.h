@@ -101,10 +101,21 @@ class Value {
 struct List {
   enum class Kind { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
 
-  std::vector<Value> items;
+  std::vector<Value>
+      items;  // Empty for a range; read through size() and At() unless it cannot be one.
   Kind kind = Kind::kList;
   int depth = 1;
-  std::string text;  // What a range prints as.
+  // A range stores no items: item i is start + i * step.
+  struct Range {
+    Int start = 0;
+    Int stop = 0;
+    Int step = 1;
+    size_t length = 0;
+  };
+  Range range;
+
+  size_t size() const { return kind == Kind::kRange ? range.length : items.size(); }
+  Value At(size_t index) const;
 
   bool HasLength() const { return kind != Kind::kGenerator; }
   bool HasIndex() const {
@@ -149,8 +160,10 @@ Result<Value> FromJson(const nlohmann::ordered_json& json, Budget& budget);
 Result<bool> Equals(const Value& left, const Value& right, Budget& budget);
 Result<bool> LessThan(const Value& left, const Value& right, Budget& budget);
 
-// The items a `for` would visit; an error when the value is not iterable. Text by character.
+// The items a `for` would visit; an error when the value is not iterable. Text by character. The
+// result is never a range: use IterateLazily, and size() and At(), where a range should stay one.
 Result<std::shared_ptr<const List>> Iterate(const Value& value, Budget& budget);
+Result<std::shared_ptr<const List>> IterateLazily(const Value& value, Budget& budget);
 
 // str(value) and repr(value).
 Result<Text> ToText(const Value& value, Budget& budget);

@@ -163,7 +163,11 @@ class Printer {
         {"dict_keys([", "])"},
         {"dict_values([", "])"},
         {"dict_items([", "])"}};
-    if (list.kind == List::Kind::kRange) return Put(list.text);
+    if (list.kind == List::Kind::kRange) {
+      const auto& [start, stop, step, length] = list.range;
+      return Put(step == 1 ? fmt::format("range({}, {})", start, stop)
+                           : fmt::format("range({}, {}, {})", start, stop, step));
+    }
     if (list.kind == List::Kind::kGenerator) {
       return MakeError("the lazy result of a filter cannot be printed; add `| list` or `| join`");
     }
