@@ -184,7 +184,7 @@ Result<Value> CallDictMethod(const Dict& dict, std::string_view name, const Argu
   if (name == "get") {
     ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"key", "default"}));
     if (bound[0] == nullptr || !arguments.named.empty()) return MakeError("get needs a plain key");
-    if (bound[0]->AsList() != nullptr || bound[0]->AsDict() != nullptr) {
+    if (!bound[0]->Hashable()) {
       return MakeError("a {} cannot be a dict key", bound[0]->TypeName());
     }
     if (const Value* found = dict.Find(*bound[0])) return *found;

@@ -131,7 +131,7 @@ Result<bool> Contains(const Value& container, const Value& item, Budget& budget)
     return text->view().find(item.AsText()->view()) != std::string_view::npos;
   }
   if (const Dict* dict = container.AsDict()) {
-    if (item.AsList() != nullptr || item.AsDict() != nullptr) {
+    if (!item.Hashable()) {
       return MakeError("a {} cannot be a dict key", item.TypeName());
     }
     return dict->Find(item) != nullptr;

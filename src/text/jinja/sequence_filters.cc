@@ -115,8 +115,7 @@ Result<Value> UniqueFilter(const Value& operand, const Arguments& arguments, Bud
   ASSIGN_OR_RETURN(const auto items, WithKeys(operand, bound[1], IsSet(bound[0]), budget));
   std::vector<Value> keys, values;
   for (const Keyed& item : items) {
-    const List* list = item.key.AsList();
-    if ((list != nullptr && list->kind == List::Kind::kList) || item.key.AsDict() != nullptr) {
+    if (!item.key.Hashable()) {
       return MakeError("unique does not apply to items that are {}", item.key.TypeName());
     }
     bool seen = false;

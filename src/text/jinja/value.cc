@@ -106,6 +106,11 @@ bool Value::Truthy() const {
   return true;
 }
 
+bool Value::Hashable() const {
+  const List* list = AsList();
+  return AsDict() == nullptr && (list == nullptr || list->kind != List::Kind::kList);
+}
+
 int Value::depth() const {
   if (const List* list = AsList()) return list->depth;
   if (const Dict* dict = AsDict()) return dict->depth();

@@ -86,6 +86,8 @@ class Value {
   std::optional<double> AsNumber() const;
 
   bool Truthy() const;
+  // Whether Python could look it up in a dict.
+  bool Hashable() const;
   // Containers below this value, itself included; 0 for scalars.
   int depth() const;
   // Python's name of the type, for messages.
