@@ -11,6 +11,6 @@ void AddDetokenizeCommand(CommandLine& command_line);
 void AddInspectCommand(CommandLine& command_line);
 void AddLogitsCommand(CommandLine& command_line);
 void AddSynthCommand(CommandLine& command_line);
-void AddRenderCommand(CommandLine* command_line);
+void AddRenderCommand(CommandLine& command_line);
 
 }  // namespace lapidary

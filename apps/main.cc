@@ -15,6 +15,6 @@ int main(int argc, char** argv) {
   lapidary::AddInspectCommand(command_line);
   lapidary::AddLogitsCommand(command_line);
   lapidary::AddSynthCommand(command_line);
-  lapidary::AddRenderCommand(&command_line);
+  lapidary::AddRenderCommand(command_line);
   return command_line.Run(argc, argv);
 }

@@ -18,17 +18,32 @@ void ModelFlags::AddTo(CLI::App& command) {
   command.add_option("--chunk-rows", chunk_rows, "Most prompt tokens in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+  AddDeviceFlag(&command, &device);
   command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")->capture_default_str();
 }
 
-Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
+Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(device));
+  CHECK(choice.kind == DeviceKind::kCpu);  // The only executor there is.
   LoadOptions options;
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
   options.num_threads = threads;
   options.max_tokens = max_tokens;
   options.max_chunk = chunk_rows;
+  return options;
+}
+
+Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
+  ASSIGN_OR_RETURN(const LoadOptions options, Options(max_tokens));
   return LoadModel(model, options);
+}
+
+Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens) const {
+  ASSIGN_OR_RETURN(const LoadOptions options, Options(max_tokens));
+  EngineOptions engine_options;
+  engine_options.limits.max_num_batched_tokens = chunk_rows;
+  return LoadEngine(model, options, engine_options);
 }
 
 Result<std::vector<int32_t>> ParseIds(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/device_flag.h"
 #include "engine/load_model.h"
 
 namespace lapidary {
@@ -16,10 +17,15 @@ struct ModelFlags {
   int threads = 0;
   int chunk_rows = 512;
   uint64_t dummy_seed = 0;
+  DeviceRequest device = DeviceRequest::kAuto;
 
   void AddTo(CLI::App& command);
-  // Room for one sequence of `max_tokens`.
+  // Room for one sequence of `max_tokens`. The choice of device is logged.
   Result<LoadedModel> Load(int64_t max_tokens) const;
+  Result<LoadedEngine> LoadAsEngine(int64_t max_tokens) const;
+
+ private:
+  Result<LoadOptions> Options(int64_t max_tokens) const;
 };
 
 // "2,5,9" or "2 5 9" -> ids.

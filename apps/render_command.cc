@@ -56,11 +56,11 @@ Status Render(const RenderFlags& flags) {
 
 }  // namespace
 
-void AddRenderCommand(CommandLine* command_line) {
+void AddRenderCommand(CommandLine& command_line) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* command =
-      command_line->Add("render", "Print the prompt a chat template makes of a conversation",
-                        [flags] { return Render(*flags); });
+      command_line.Add("render", "Print the prompt a chat template makes of a conversation",
+                       [flags] { return Render(*flags); });
   command->add_option("model", flags->model_dir, "Model directory whose template to use");
   command->add_option("--template", flags->template_file, "Template file to use instead");
   command

@@ -8,15 +8,25 @@
 namespace lapidary {
 namespace {
 
-// Pages one sequence of `max_tokens` may hold at once: all of it in the full group; in the sliding
-// group its window before and after a chunk.
-int PagesForOneSequence(const ModelPlan& plan, const KvLayout& layout, const LoadOptions& options) {
+// Pages a sequence of `max_tokens` may hold at once: all of it in the full group; in the sliding
+// group its window, the slack behind it and a page at either end.
+int PagesPerSequence(const ModelPlan& plan, const KvLayout& layout, const LoadOptions& options) {
   const int64_t full = options.max_tokens / layout.tokens_per_page[kFullGroup] + 2;
-  const int64_t window = plan.kv_groups[kSlidingGroup].window;
-  const int64_t sliding = (std::min<int64_t>(options.max_tokens, 2 * window + options.max_chunk)) /
-                              layout.tokens_per_page[kSlidingGroup] +
-                          4;
-  return static_cast<int>(1 + full + sliding);
+  const int64_t window = plan.kv_groups[kSlidingGroup].window + SchedulerLimits{}.sliding_slack;
+  const int64_t sliding =
+      std::min<int64_t>(options.max_tokens, window) / layout.tokens_per_page[kSlidingGroup] + 4;
+  return static_cast<int>(full + sliding);
+}
+
+Result<int> NumPages(const ModelPlan& plan, const KvLayout& layout, const LoadOptions& options) {
+  constexpr int64_t kMaxPages = int64_t{1} << 30;
+  int64_t num_pages = 1 + int64_t{options.num_sequences} * PagesPerSequence(plan, layout, options);
+  if (options.kv_cache_memory_bytes) num_pages = *options.kv_cache_memory_bytes / layout.page_bytes;
+  if (num_pages < 2 || num_pages > kMaxPages) {
+    return MakeError("a KV cache of {} pages of {} bytes cannot be used", num_pages,
+                     layout.page_bytes);
+  }
+  return static_cast<int>(num_pages);
 }
 
 Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& model,
@@ -53,12 +63,23 @@ Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOpti
   executor_options.num_threads = options.num_threads;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.kv_layout = MakeKvLayout(plan, sizeof(float));
-  executor_options.num_pages = PagesForOneSequence(plan, *executor_options.kv_layout, options);
+  ASSIGN_OR_RETURN(executor_options.num_pages,
+                   NumPages(plan, *executor_options.kv_layout, options));
   ASSIGN_OR_RETURN(model.executor,
                    cpu::CpuExecutor::Create(plan, std::move(source), executor_options));
   model.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return model;
+}
+
+Result<LoadedEngine> LoadEngine(const std::string& model_or_preset, const LoadOptions& options,
+                                const EngineOptions& engine_options) {
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(model_or_preset, options));
+  LoadedEngine loaded;
+  loaded.description = std::move(model.description);
+  loaded.load_ms = model.load_ms;
+  loaded.engine = std::make_unique<Engine>(std::move(model.executor), engine_options);
+  return loaded;
 }
 
 }  // namespace lapidary

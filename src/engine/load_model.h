@@ -1,9 +1,11 @@
-// Opens a model for running: plan, weights and an executor with room for some tokens.
+// Opens a model for running: plan, weights, an executor and, for requests, an engine over it.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "engine/engine.h"
 #include "engine/model_directory.h"
 #include "executor/executor.h"
 
@@ -17,9 +19,12 @@ enum class LoadFormat {
 struct LoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   uint64_t dummy_seed = 0;
-  int num_threads = 0;      // 0: one per core
-  int64_t max_tokens = 0;   // the KV pool holds one sequence of this length
-  int32_t max_chunk = 512;  // rows of one step
+  int num_threads = 0;  // 0: one per core
+  // The KV pool: bytes, or room for so many sequences of so many tokens.
+  std::optional<int64_t> kv_cache_memory_bytes;
+  int64_t max_tokens = 0;
+  int num_sequences = 1;
+  int32_t max_chunk = 512;  // rows of one sequence in a step
   bool skip_unneeded_rows = true;
 };
 
@@ -30,5 +35,14 @@ struct LoadedModel {
 };
 
 Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOptions& options);
+
+struct LoadedEngine {
+  ModelDescription description;
+  std::unique_ptr<Engine> engine;
+  double load_ms = 0.0;
+};
+
+Result<LoadedEngine> LoadEngine(const std::string& model_or_preset, const LoadOptions& options,
+                                const EngineOptions& engine_options);
 
 }  // namespace lapidary
