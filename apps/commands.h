@@ -9,6 +9,7 @@ void AddGenerateCommand(CommandLine& command_line);
 void AddTokenizeCommand(CommandLine& command_line);
 void AddDetokenizeCommand(CommandLine& command_line);
 void AddInspectCommand(CommandLine& command_line);
+void AddPlanCommand(CommandLine& command_line);
 void AddLogitsCommand(CommandLine& command_line);
 void AddSynthCommand(CommandLine& command_line);
 void AddRenderCommand(CommandLine& command_line);

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   lapidary::AddTokenizeCommand(command_line);
   lapidary::AddDetokenizeCommand(command_line);
   lapidary::AddInspectCommand(command_line);
+  lapidary::AddPlanCommand(command_line);
   lapidary::AddLogitsCommand(command_line);
   lapidary::AddSynthCommand(command_line);
   lapidary::AddRenderCommand(command_line);

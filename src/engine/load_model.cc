@@ -3,24 +3,16 @@
 #include <chrono>
 
 #include "executor/cpu/cpu_executor.h"
+#include "kv/memory_plan.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {
 namespace {
 
-// Pages a sequence of `max_tokens` may hold at once: all of it in the full group; in the sliding
-// group its window, the slack behind it and a page at either end.
-int PagesPerSequence(const ModelPlan& plan, const KvLayout& layout, const LoadOptions& options) {
-  const int64_t full = options.max_tokens / layout.tokens_per_page[kFullGroup] + 2;
-  const int64_t window = plan.kv_groups[kSlidingGroup].window + SchedulerLimits{}.sliding_slack;
-  const int64_t sliding =
-      std::min<int64_t>(options.max_tokens, window) / layout.tokens_per_page[kSlidingGroup] + 4;
-  return static_cast<int>(full + sliding);
-}
-
 Result<int> NumPages(const ModelPlan& plan, const KvLayout& layout, const LoadOptions& options) {
   constexpr int64_t kMaxPages = int64_t{1} << 30;
-  int64_t num_pages = 1 + int64_t{options.num_sequences} * PagesPerSequence(plan, layout, options);
+  int64_t num_pages = 1 + options.num_sequences * PagesForSequence(plan, layout, options.max_tokens,
+                                                                   SchedulerLimits{}.sliding_slack);
   if (options.kv_cache_memory_bytes) num_pages = *options.kv_cache_memory_bytes / layout.page_bytes;
   if (num_pages < 2 || num_pages > kMaxPages) {
     return MakeError("a KV cache of {} pages of {} bytes cannot be used", num_pages,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kv/memory_plan.h"
 
 namespace lapidary {
 namespace {
@@ -31,20 +32,6 @@ Scheduler::~Scheduler() {
   }
 }
 
-int Scheduler::PagesForLength(int32_t length) const {
-  int pages = 0;
-  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    if (plan_.kv_groups[group_idx].layers.empty()) continue;
-    const int tokens = layout_.tokens_per_page[group_idx];
-    const int window = plan_.kv_groups[group_idx].window;
-    // Two partly used pages at the ends of a window, and the page a step adds before it gives one
-    // back.
-    const int32_t kept = window == 0 ? length : std::min(length, window + limits_.sliding_slack);
-    pages += (kept + tokens - 1) / tokens + (window == 0 ? 0 : 2);
-  }
-  return pages;
-}
-
 Status Scheduler::CheckFits(const SequenceSpec& spec) const {
   const int64_t max_len = limits_.max_model_len > 0 ? limits_.max_model_len : plan_.max_context;
   const int64_t total = static_cast<int64_t>(spec.prompt.size()) + spec.max_new_tokens;
@@ -54,7 +41,7 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
     return MakeError("the context holds {} tokens; the prompt has {} and {} more were asked for",
                      max_len, spec.prompt.size(), spec.max_new_tokens);
   }
-  if (PagesForLength(static_cast<int32_t>(total)) > pool_.num_pages() - 1) {
+  if (PagesForSequence(plan_, layout_, total, limits_.sliding_slack) > pool_.num_pages() - 1) {
     return MakeError(
         "{} tokens need more KV pages than the {} there are; raise the memory for KV or "
         "ask for fewer tokens",

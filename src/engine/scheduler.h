@@ -112,8 +112,6 @@ class Scheduler {
  private:
   using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
 
-  int PagesForLength(int32_t length) const;
-
   // Planning, in the order of a step.
   void PlanDecodes(StepPlan& plan, int32_t& budget);
   void PlanChunks(StepPlan& plan, int32_t& budget);

@@ -1,0 +1,113 @@
+// `lapidary plan`: what fits into a memory, before anything is loaded.
+#include <fmt/format.h>
+
+#include "apps/commands.h"
+#include "engine/model_directory.h"
+#include "kv/memory_plan.h"
+
+namespace lapidary {
+namespace {
+
+struct PlanFlags {
+  std::string model;
+  std::string memory;
+  std::string kv_cache_memory;
+  MemoryRequest request;
+  bool json = false;
+};
+
+Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
+  Json json;
+  json["memory_bytes"] = flags.request.memory_bytes;
+  json["utilization"] = flags.request.utilization;
+  json["usable_bytes"] = plan.usable_bytes;
+  json["weight_bytes"] = plan.weight_bytes;
+  json["workspace_bytes"] = plan.workspace_bytes;
+  json["pool_bytes"] = plan.pool_bytes;
+  json["pages"] = plan.num_pages;
+  json["page_bytes"] = plan.layout.page_bytes;
+  json["tokens_per_page"] = {{"sliding", plan.layout.tokens_per_page[kSlidingGroup]},
+                             {"full", plan.layout.tokens_per_page[kFullGroup]}};
+  json["max_model_len"] = plan.max_model_len;
+  json["pages_per_sequence"] = plan.pages_per_sequence;
+  json["max_tokens"] = plan.max_tokens;
+  json["max_sequences"] = plan.max_sequences;
+  json["waste"] = plan.waste;
+  return json;
+}
+
+void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
+  const auto gigabytes = [](const char* name, int64_t bytes) {
+    fmt::print("{:<28}{:>12.3f} GB\n", name, 1e-9 * static_cast<double>(bytes));
+  };
+  if (flags.request.kv_cache_bytes == 0) {
+    gigabytes("memory", flags.request.memory_bytes);
+    gigabytes(fmt::format("usable ({:.0f}%)", 100 * flags.request.utilization).c_str(),
+              plan.usable_bytes);
+    gigabytes("- weights", plan.weight_bytes);
+    gigabytes("- workspace", plan.workspace_bytes);
+  }
+  gigabytes("KV pool", plan.pool_bytes);
+  fmt::print("{:<28}{:>12} of {:.3f} MB (one is scratch)\n", "pages", plan.num_pages,
+             1e-6 * static_cast<double>(plan.layout.page_bytes));
+  fmt::print("{:<28}{:>12} sliding, {} full\n", "tokens per page",
+             plan.layout.tokens_per_page[kSlidingGroup], plan.layout.tokens_per_page[kFullGroup]);
+  fmt::print("{:<28}{:>11.2f}%\n", "waste", 100 * plan.waste);
+  fmt::print("{:<28}{:>12} of {} tokens\n", "sequences", plan.max_sequences, plan.max_model_len);
+  fmt::print("{:<28}{:>12}\n", "tokens", plan.max_tokens);
+}
+
+Status Plan(PlanFlags& flags) {
+  ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
+  if (!flags.kv_cache_memory.empty()) {
+    ASSIGN_OR_RETURN(flags.request.kv_cache_bytes, ParseBytes(flags.kv_cache_memory));
+  } else if (flags.memory.empty()) {
+    return MakeError("say how much memory there is: --memory 80GB or --kv-cache-memory-bytes 40GB");
+  } else {
+    ASSIGN_OR_RETURN(flags.request.memory_bytes, ParseBytes(flags.memory));
+  }
+  ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.plan, flags.request));
+  if (flags.json) {
+    fmt::print("{}\n", PlanJson(plan, flags).dump(2));
+  } else {
+    PrintPlan(plan, flags);
+  }
+  return {};
+}
+
+}  // namespace
+
+void AddPlanCommand(CommandLine& command_line) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command =
+      command_line.Add("plan", "Say how many tokens and sequences fit into a memory",
+                       [flags] { return Plan(*flags); });
+  command
+      ->add_option("model", flags->model,
+                   "Checkpoint directory, or a preset: e2b e4b 12b 26b-a4b 31b")
+      ->required();
+  command->add_option("--memory", flags->memory,
+                      "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30)");
+  command
+      ->add_option("--gpu-memory-utilization", flags->request.utilization,
+                   "Share of it that may be used")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  command->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory,
+                      "Size of the KV pool itself, instead of --memory");
+  command
+      ->add_option("--max-model-len", flags->request.max_model_len,
+                   "Longest sequence in tokens (default: the model's context)")
+      ->check(CLI::Range(1, 1 << 28));
+  command->add_option("--max-num-seqs", flags->request.max_num_seqs, "Sequences in one step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command
+      ->add_option("--max-num-batched-tokens", flags->request.max_num_batched_tokens,
+                   "Rows of one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "Print one JSON object");
+}
+
+}  // namespace lapidary

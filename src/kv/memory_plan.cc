@@ -1,0 +1,125 @@
+#include "kv/memory_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "model/footprint.h"
+
+namespace lapidary {
+
+int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,
+                         int64_t sliding_slack) {
+  int64_t pages = 0;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    const KvGroupPlan& group = plan.kv_groups[group_idx];
+    if (group.layers.empty()) continue;
+    const int64_t tokens = layout.tokens_per_page[group_idx];
+    const int64_t kept =
+        group.window == 0 ? length : std::min<int64_t>(length, group.window + sliding_slack);
+    pages += (kept + tokens - 1) / tokens + (group.window == 0 ? 0 : 2);
+  }
+  return pages;
+}
+
+int64_t WorkspaceBytes(const ModelPlan& plan, int64_t num_rows, int64_t num_outputs) {
+  constexpr int64_t kActivationBytes = 2;
+  constexpr int64_t kLogitBytes = 4;
+  int64_t widest = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    // Queries and their attended values; or gate and up; K and V of the step beside either.
+    const int64_t attention = int64_t{layer.num_heads} * (layer.kv_entry.key_len + layer.head_dim);
+    const int64_t mlp = int64_t{2} * layer.mlp_width;
+    const int64_t kv = int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len;
+    widest = std::max(widest, std::max(attention, mlp) + kv);
+  }
+  int64_t per_row = 4 * int64_t{plan.hidden_size} + widest;
+  if (plan.ple) per_row += int64_t{2} * plan.num_layers * plan.ple->width;
+  if (plan.moe) {
+    per_row += int64_t{plan.moe->top_k} * (2 * plan.moe->expert_width + plan.hidden_size);
+  }
+  return num_rows * per_row * kActivationBytes + num_outputs * plan.vocab_size * kLogitBytes;
+}
+
+Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request) {
+  MemoryPlan memory;
+  memory.layout = MakeKvLayout(plan, request.element_bytes);
+  memory.max_model_len = request.max_model_len > 0 ? request.max_model_len : plan.max_context;
+  if (memory.max_model_len > plan.max_context) {
+    return MakeError("--max-model-len {} is beyond the model's context of {}", memory.max_model_len,
+                     plan.max_context);
+  }
+  memory.weight_bytes = MakeFootprint(plan).total() * request.weight_bytes;
+  memory.workspace_bytes =
+      WorkspaceBytes(plan, request.max_num_batched_tokens, request.max_num_seqs);
+  if (request.kv_cache_bytes > 0) {
+    memory.pool_bytes = request.kv_cache_bytes;
+  } else {
+    memory.usable_bytes = static_cast<int64_t>(
+        std::floor(static_cast<double>(request.memory_bytes) * request.utilization));
+    memory.pool_bytes = memory.usable_bytes - memory.weight_bytes - memory.workspace_bytes;
+  }
+  memory.num_pages = memory.pool_bytes / memory.layout.page_bytes;
+  if (memory.num_pages < 2) {
+    return MakeError(
+        "{:.2f} GB usable leave no room for KV: the weights take {:.2f} GB, the workspace {:.2f} "
+        "GB "
+        "and a page {:.2f} MB",
+        1e-9 * static_cast<double>(memory.usable_bytes),
+        1e-9 * static_cast<double>(memory.weight_bytes),
+        1e-9 * static_cast<double>(memory.workspace_bytes),
+        1e-6 * static_cast<double>(memory.layout.page_bytes));
+  }
+  memory.pages_per_sequence =
+      PagesForSequence(plan, memory.layout, memory.max_model_len, request.sliding_slack);
+  const int64_t pages = memory.num_pages - 1;
+  memory.max_sequences = pages / memory.pages_per_sequence;
+  memory.max_tokens = memory.max_sequences * memory.max_model_len;
+  // The longest sequence that the rest holds.
+  int64_t shortest = 0;
+  int64_t too_long = memory.max_model_len;
+  const int64_t rest = pages % memory.pages_per_sequence;
+  while (too_long - shortest > 1) {
+    const int64_t middle = (shortest + too_long) / 2;
+    const bool fits = PagesForSequence(plan, memory.layout, middle, request.sliding_slack) <= rest;
+    (fits ? shortest : too_long) = middle;
+  }
+  memory.max_tokens += shortest;
+  for (const int64_t wasted : memory.layout.wasted_bytes) {
+    memory.waste = std::max(
+        memory.waste, static_cast<double>(wasted) / static_cast<double>(memory.layout.page_bytes));
+  }
+  return memory;
+}
+
+Result<int64_t> ParseBytes(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  static constexpr Unit kUnits[] = {{"KiB", 1024.0},
+                                    {"MiB", 1048576.0},
+                                    {"GiB", 1073741824.0},
+                                    {"TiB", 1099511627776.0},
+                                    {"kB", 1e3},
+                                    {"KB", 1e3},
+                                    {"MB", 1e6},
+                                    {"GB", 1e9},
+                                    {"TB", 1e12},
+                                    {"B", 1.0},
+                                    {"", 1.0}};
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string_view suffix = text.substr(static_cast<size_t>(end - text.data()));
+  while (suffix.starts_with(' ')) suffix.remove_prefix(1);
+  for (const Unit& unit : kUnits) {
+    const double bytes = number * unit.bytes;
+    if (error == std::errc() && suffix == unit.name && bytes >= 0 && bytes < 9e18) {
+      return static_cast<int64_t>(bytes);
+    }
+  }
+  return MakeError("'{}' is not an amount of memory such as 80GB, 143771MiB or 1.5GiB",
+                   text.substr(0, 40));
+}
+
+}  // namespace lapidary
