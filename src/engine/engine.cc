@@ -154,6 +154,7 @@ void Engine::End(RequestId id, FinishReason reason, std::vector<SampledToken> to
   event.timings.queue_ms = Milliseconds(request.submitted, first_step);
   event.timings.prefill_ms = Milliseconds(first_step, first_token);
   event.timings.decode_ms = Milliseconds(first_token, now);
+  PublishStats();  // Whoever sees the end of a request sees it counted.
   request.sink(std::move(event));
 }
 

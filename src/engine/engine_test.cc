@@ -1,0 +1,288 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <random>
+
+#include "engine/check_kv.h"
+#include "engine/fake_executor.h"
+#include "executor/cpu/cpu_executor.h"
+#include "model/presets.h"
+#include "model/tensor_sources.h"
+
+namespace lapidary {
+namespace {
+
+ModelPlan PresetPlan(const std::string& name) {
+  return MakeModelPlan(ParseModelConfig(*PresetConfig(name), name).value()).value();
+}
+
+// The tokens of one request, complete when its final event came.
+struct Answer {
+  std::vector<int32_t> tokens;
+  RequestEvent final_event;
+};
+
+class Collector {
+ public:
+  EventSink sink() {
+    return [this](RequestEvent event) {
+      EXPECT_FALSE(is_done_.load()) << "an event after the final one";
+      for (const SampledToken& token : event.tokens) answer_.tokens.push_back(token.id);
+      if (!event.finish) return;
+      is_done_ = true;
+      answer_.final_event = std::move(event);
+      promise_.set_value(answer_);
+    };
+  }
+  Answer Wait() { return promise_.get_future().get(); }
+
+ private:
+  std::atomic<bool> is_done_{false};
+  Answer answer_;
+  std::promise<Answer> promise_;
+};
+
+SequenceSpec Spec(std::vector<int32_t> prompt, int max_new_tokens, SamplingParams sampling = {}) {
+  SequenceSpec spec;
+  spec.cache_points = {static_cast<int32_t>(prompt.size()) - 1};
+  spec.prompt = std::move(prompt);
+  spec.max_new_tokens = max_new_tokens;
+  spec.sampling = std::make_shared<SamplingParams>(std::move(sampling));
+  return spec;
+}
+
+std::vector<int32_t> RandomIds(int seed, int count, int vocab_size) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % vocab_size);
+  return ids;
+}
+
+std::unique_ptr<Engine> FakeEngine(int num_pages, const EngineOptions& options) {
+  const ModelPlan plan = PresetPlan("tiny-e");
+  return std::make_unique<Engine>(
+      std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), num_pages), options);
+}
+
+TEST(EngineTest, EveryRequestEndsExactlyOnceWhateverThreadsDo) {
+  auto engine = FakeEngine(200, {});
+  const int vocab_size = engine->plan().vocab_size;
+  constexpr int kThreads = 4;
+  constexpr int kRequests = 60;
+  std::vector<std::thread> threads;
+  for (int thread_idx = 0; thread_idx < kThreads; ++thread_idx) {
+    threads.emplace_back([&, thread_idx] {
+      std::mt19937 random(thread_idx);
+      for (int idx = 0; idx < kRequests; ++idx) {
+        Collector collector;
+        const auto prompt = RandomIds(static_cast<int>(random()), 1 + random() % 80, vocab_size);
+        const int count = 1 + static_cast<int>(random() % 40);
+        const auto id = engine->Submit(Spec(prompt, count), collector.sink());
+        ASSERT_TRUE(id.ok()) << id.error().message;
+        const bool cancels = random() % 3 == 0;
+        if (cancels) engine->Cancel(*id);
+        const Answer answer = collector.Wait();
+        const auto expected = FakeExecutor::Continuation(prompt, count, vocab_size);
+        if (answer.final_event.finish == FinishReason::kLength) {
+          EXPECT_EQ(answer.tokens, expected);
+        } else {
+          EXPECT_TRUE(cancels);
+          EXPECT_EQ(answer.final_event.finish, FinishReason::kCancelled);
+        }
+        EXPECT_EQ(answer.final_event.usage.output_tokens, static_cast<int>(answer.tokens.size()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(engine->stats().num_finished, uint64_t{kThreads * kRequests});
+  EXPECT_EQ(engine->stats().scheduler.num_running, 0);
+}
+
+TEST(EngineTest, StoppingTheEngineEndsWhatIsOpen) {
+  Collector collector;
+  {
+    auto engine = FakeEngine(200, {});
+    ASSERT_TRUE(engine->Submit(Spec({1, 2, 3}, 500), collector.sink()).ok());
+  }
+  EXPECT_TRUE(collector.Wait().final_event.finish.has_value());
+}
+
+TEST(EngineTest, AFullQueueRefusesAndSaysSo) {
+  EngineOptions options;
+  options.limits.max_queue = 3;
+  options.limits.max_num_seqs = 1;
+  std::deque<Collector> collectors(64);
+  auto engine = FakeEngine(200, options);
+  int num_refused = 0;
+  for (Collector& collector : collectors) {
+    const auto id = engine->Submit(Spec({1, 2, 3}, 400), collector.sink());
+    if (!id.ok()) {
+      ++num_refused;
+      EXPECT_NE(id.error().message.find("queue is full"), std::string::npos);
+    }
+  }
+  EXPECT_GT(num_refused, 0);
+}
+
+TEST(EngineTest, CopiesOfAPromptShareItAndDrawTheirOwnTokens) {
+  auto engine = FakeEngine(400, {});
+  std::mutex mutex;
+  std::map<RequestId, std::vector<int32_t>> answers;
+  std::promise<void> all_done;
+  int num_done = 0;
+  const auto prompt = RandomIds(3, 120, engine->plan().vocab_size);
+  const auto ids = engine->Submit(Spec(prompt, 12), 4, [&](RequestEvent event) {
+    const std::lock_guard lock(mutex);
+    for (const SampledToken& token : event.tokens) answers[event.id].push_back(token.id);
+    if (event.finish && ++num_done == 4) all_done.set_value();
+  });
+  ASSERT_TRUE(ids.ok());
+  all_done.get_future().wait();
+  EXPECT_EQ(answers.size(), 4u);
+  EXPECT_EQ(engine->stats().scheduler.num_prefix_hit_tokens, 3u * 119u);
+}
+
+// The real executor: the same tokens, bit for bit, however the engine arranges the work.
+class EngineExactnessTest : public testing::TestWithParam<std::string> {
+ protected:
+  static constexpr int kNumRequests = 6;
+  static constexpr int kNumTokens = 24;
+
+  EngineExactnessTest() : plan_(PresetPlan(GetParam())) {
+    ThreadPool threads(2);
+    source_ = DummySource::Make(plan_, /*seed=*/5, threads).value();
+  }
+
+  std::unique_ptr<Engine> MakeEngine(const EngineOptions& options, int num_pages) const {
+    cpu::CpuExecutorOptions executor_options;
+    executor_options.num_threads = 2;
+    executor_options.num_pages = num_pages;
+    executor_options.kv_layout = MakeKvLayout(plan_, sizeof(float), {4, 8});
+    return std::make_unique<Engine>(
+        cpu::CpuExecutor::Create(plan_, source_, executor_options).value(), options);
+  }
+
+  // Half greedy, half sampled with penalties and a seed of their own.
+  SequenceSpec RequestSpec(int idx) const {
+    SamplingParams sampling;
+    if (idx % 2 == 0) {
+      sampling.temperature = 0.0f;
+    } else {
+      sampling.temperature = 1.3f;
+      sampling.top_k = 40;
+      sampling.top_p = 0.95f;
+      sampling.repetition_penalty = 1.1f;
+      sampling.seed = 1000 + idx;
+    }
+    // Prompts share a beginning, so that some can resume from others.
+    std::vector<int32_t> prompt = RandomIds(1, 40, plan_.vocab_size);
+    const auto tail = RandomIds(100 + idx, 5 + 7 * idx, plan_.vocab_size);
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    SequenceSpec spec = Spec(std::move(prompt), kNumTokens, sampling);
+    spec.cache_points.insert(spec.cache_points.begin(), 40);
+    return spec;
+  }
+
+  std::vector<std::vector<int32_t>> RunTogether(Engine& engine) const {
+    std::deque<Collector> collectors(kNumRequests);
+    for (int idx = 0; idx < kNumRequests; ++idx) {
+      CHECK(engine.Submit(RequestSpec(idx), collectors[idx].sink()).ok());
+    }
+    std::vector<std::vector<int32_t>> answers;
+    for (Collector& collector : collectors) {
+      const Answer answer = collector.Wait();
+      EXPECT_EQ(answer.final_event.finish, FinishReason::kLength) << answer.final_event.error;
+      answers.push_back(answer.tokens);
+    }
+    return answers;
+  }
+
+  const ModelPlan plan_;
+  std::shared_ptr<const TensorSource> source_;
+};
+
+TEST_P(EngineExactnessTest, AloneBatchedChunkedCachedPreemptedAndOverlappedAreTheSame) {
+  // Alone, without any caching, planned plainly.
+  std::vector<std::vector<int32_t>> alone;
+  for (int idx = 0; idx < kNumRequests; ++idx) {
+    EngineOptions options;
+    options.overlap = false;
+    options.limits.prefix_caching = false;
+    auto engine = MakeEngine(options, 300);
+    Collector collector;
+    ASSERT_TRUE(engine->Submit(RequestSpec(idx), collector.sink()).ok());
+    alone.push_back(collector.Wait().tokens);
+  }
+  for (const bool overlap : {false, true}) {
+    EngineOptions options;
+    options.overlap = overlap;
+    options.check_kv = true;
+    auto engine = MakeEngine(options, 600);
+    EXPECT_EQ(RunTogether(*engine), alone) << "batched, overlap " << overlap;
+    EXPECT_EQ(RunTogether(*engine), alone) << "cached, overlap " << overlap;
+    EXPECT_GT(engine->stats().scheduler.num_prefix_hit_tokens, 0u);
+
+    options.limits.max_num_batched_tokens = 9;
+    EXPECT_EQ(RunTogether(*MakeEngine(options, 600)), alone) << "chunked, overlap " << overlap;
+
+    // A pool for little more than the longest sequence.
+    auto tight = MakeEngine(options, 50);
+    EXPECT_EQ(RunTogether(*tight), alone) << "tight pool, overlap " << overlap;
+    EXPECT_GT(tight->stats().scheduler.num_preemptions, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineExactnessTest,
+                         testing::Values("tiny-e", "tiny-moe", "tiny-dense"),
+                         [](const auto& model) {
+                           std::string name = model.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(CheckKvTest, ASoundStepPassesAndEachKindOfDamageIsNamed) {
+  const ModelPlan plan = PresetPlan("tiny-e");
+  const KvLayout layout = MakeKvLayout(plan, 4, {4, 8});
+  const auto make_batch = [&] {
+    StepBatch batch;
+    SequenceStep step;
+    step.num_cached = 16;
+    step.num_rows = 2;
+    step.num_outputs = 1;
+    PageTables tables;
+    tables[kSlidingGroup] = {0, {1, 2, 3, 4, 5}};
+    tables[kFullGroup] = {0, {6, 7, 8}};
+    step.pages = std::make_shared<PageTables>(tables);
+    batch.sequences = {step};
+    batch.token_ids = {1, 2};
+    return batch;
+  };
+  const auto damage = [&](int group_idx, size_t entry, PageIndex page) {
+    StepBatch batch = make_batch();
+    PageTables tables = *batch.sequences[0].pages;
+    tables[group_idx].pages[entry] = page;
+    batch.sequences[0].pages = std::make_shared<PageTables>(tables);
+    return FindKvViolation(batch, plan, layout, 20);
+  };
+  EXPECT_FALSE(FindKvViolation(make_batch(), plan, layout, 20).has_value());
+  EXPECT_EQ((*damage(kFullGroup, 1, 20))["problem"], "page outside the pool");
+  EXPECT_EQ((*damage(kFullGroup, 1, -3))["problem"], "page outside the pool");
+  EXPECT_EQ((*damage(kFullGroup, 0, kScratchPage))["problem"], "a block that is read has no page");
+  EXPECT_EQ((*damage(kFullGroup, 2, kScratchPage))["problem"],
+            "a block that is written has no page");
+  StepBatch twice = make_batch();
+  twice.sequences.push_back(twice.sequences[0]);
+  twice.sequences[1].slot = 1;
+  twice.token_ids = {1, 2, 3, 4};
+  EXPECT_EQ((*FindKvViolation(twice, plan, layout, 20))["problem"],
+            "a page is written by two sequences");
+  const Json report = *damage(kFullGroup, 1, 20);
+  EXPECT_EQ(report["group"], "full");
+  EXPECT_EQ(report["num_cached"], 16);
+}
+
+}  // namespace
+}  // namespace lapidary

@@ -1,0 +1,103 @@
+#include "kv/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "model/presets.h"
+
+namespace lapidary {
+namespace {
+
+ModelPlan PresetPlan(const std::string& name) {
+  return MakeModelPlan(ParseModelConfig(*PresetConfig(name), name).value()).value();
+}
+
+// One H200 (143,771 MiB at 90%), sequences of 16,384 tokens, worked out by hand:
+//   pages_per_sequence = ceil(16384 / full) + ceil((window + 32) / sliding) + 2
+//   pages = (135,679,338,086 - weights - workspace) / page_bytes, one of them scratch
+struct Case {
+  const char* preset;
+  int sliding_tokens;
+  int full_tokens;
+  int64_t page_bytes;  // sliding tokens x bytes per token = full tokens x bytes per token
+  int64_t pages_per_sequence;
+  int64_t max_sequences;
+};
+
+constexpr Case kH200[] = {
+    // 32 x 12,288 = 64 x 6,144; 256 + 17 + 2; (125.34e9 / 393,216 = 318,756) / 275
+    {"e2b", 32, 64, 393216, 275, 1159},
+    // 128 x 40,960 = 320 x 16,384; 52 + 5 + 2; (119.60e9 / 5,242,880 = 22,811) / 59
+    {"e4b", 128, 320, 5242880, 59, 386},
+    // 16 x 327,680 = 512 x 10,240; 32 + 66 + 2; (110.77e9 / 5,242,880 = 21,128) / 100
+    {"12b", 16, 512, 5242880, 100, 211},
+    // 16 x 204,800 = 256 x 12,800; 64 + 66 + 2; (83.88e9 / 3,276,800 = 25,599) / 132
+    {"26b-a4b", 16, 256, 3276800, 132, 193},
+    // 16 x 819,200 = 256 x 51,200; 64 + 66 + 2; (72.83e9 / 13,107,200 = 5,556) / 132
+    {"31b", 16, 256, 13107200, 132, 42},
+};
+
+TEST(MemoryPlanTest, AnH200HoldsWhatTheArithmeticSays) {
+  for (const Case& expected : kH200) {
+    MemoryRequest request;
+    request.memory_bytes = ParseBytes("143771MiB").value();
+    request.max_model_len = 16384;
+    const auto plan = PlanMemory(PresetPlan(expected.preset), request);
+    ASSERT_TRUE(plan.ok()) << expected.preset;
+    EXPECT_EQ(plan->layout.tokens_per_page[kSlidingGroup], expected.sliding_tokens)
+        << expected.preset;
+    EXPECT_EQ(plan->layout.tokens_per_page[kFullGroup], expected.full_tokens) << expected.preset;
+    EXPECT_EQ(plan->layout.page_bytes, expected.page_bytes) << expected.preset;
+    EXPECT_EQ(plan->pages_per_sequence, expected.pages_per_sequence) << expected.preset;
+    EXPECT_EQ(plan->max_sequences, expected.max_sequences) << expected.preset;
+    EXPECT_GE(plan->max_tokens, plan->max_sequences * 16384) << expected.preset;
+    EXPECT_LT(plan->max_tokens, (plan->max_sequences + 1) * 16384) << expected.preset;
+    EXPECT_LE(plan->waste, 0.05) << expected.preset;
+  }
+}
+
+TEST(MemoryPlanTest, WeightsWorkspaceAndPagesAddUpToTheMemory) {
+  MemoryRequest request;
+  request.memory_bytes = ParseBytes("80GB").value();
+  const auto plan = PlanMemory(PresetPlan("e4b"), request).value();
+  EXPECT_EQ(plan.usable_bytes, 72'000'000'000);
+  EXPECT_EQ(plan.pool_bytes, plan.usable_bytes - plan.weight_bytes - plan.workspace_bytes);
+  const int64_t used = plan.num_pages * plan.layout.page_bytes;
+  EXPECT_LE(used, plan.pool_bytes);
+  EXPECT_GT(used + plan.layout.page_bytes, plan.pool_bytes);
+}
+
+TEST(MemoryPlanTest, TooLittleMemoryIsAnErrorThatSaysWhereItWent) {
+  MemoryRequest request;
+  request.memory_bytes = ParseBytes("24GB").value();
+  const auto plan = PlanMemory(PresetPlan("31b"), request);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_NE(plan.error().message.find("61.39 GB"), std::string::npos) << plan.error().message;
+}
+
+TEST(MemoryPlanTest, AContextBeyondTheModelsIsRefused) {
+  MemoryRequest request;
+  request.memory_bytes = ParseBytes("80GB").value();
+  request.max_model_len = 131073;
+  EXPECT_FALSE(PlanMemory(PresetPlan("e2b"), request).ok());
+}
+
+TEST(MemoryPlanTest, AGivenPoolIsTakenAsItIs) {
+  MemoryRequest request;
+  request.kv_cache_bytes = ParseBytes("1GiB").value();
+  const auto plan = PlanMemory(PresetPlan("e2b"), request).value();
+  EXPECT_EQ(plan.num_pages, (int64_t{1} << 30) / 393216);
+}
+
+TEST(ParseBytesTest, UnitsAreDecimalOrBinaryAsSpelled) {
+  EXPECT_EQ(ParseBytes("143771MiB").value(), int64_t{143771} << 20);
+  EXPECT_EQ(ParseBytes("80GB").value(), 80'000'000'000);
+  EXPECT_EQ(ParseBytes("1.5GiB").value(), int64_t{3} << 29);
+  EXPECT_EQ(ParseBytes("12 MB").value(), 12'000'000);
+  EXPECT_EQ(ParseBytes("4096").value(), 4096);
+  for (const char* bad : {"", "GB", "-1GB", "80 gigabytes", "1e30GB", "nan", "80GBx"}) {
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace lapidary
