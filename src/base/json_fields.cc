@@ -5,23 +5,94 @@
 namespace lapidary {
 namespace {
 
-constexpr int kMaxJsonDepth = 200;
+constexpr size_t kMaxMessageBytes = 400;
+
+// Builds the value while the text is read, so that a rule broken anywhere ends the work there.
+class JsonBuilder : public nlohmann::json_sax<Json> {
+ public:
+  explicit JsonBuilder(JsonRules rules) : rules_(rules) {}
+
+  bool null() override { return Put(nullptr) != nullptr; }
+  bool boolean(bool value) override { return Put(value) != nullptr; }
+  bool number_integer(int64_t value) override { return Put(value) != nullptr; }
+  bool number_unsigned(uint64_t value) override { return Put(value) != nullptr; }
+  bool number_float(double value, const std::string&) override { return Put(value) != nullptr; }
+  bool string(std::string& value) override { return Put(std::move(value)) != nullptr; }
+  bool binary(Json::binary_t&) override { return false; }  // Not in text.
+
+  bool start_object(size_t) override { return Open(Json::object()); }
+  bool start_array(size_t) override { return Open(Json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(std::string& name) override {
+    auto [it, is_new] = open_.back()->get_ref<Json::object_t&>().try_emplace(name);
+    if (!is_new && rules_.unique_names) {
+      problem_ = fmt::format("'{}' is there twice", ShortUtf8(name, 120));
+      return false;
+    }
+    member_ = &it->second;
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    problem_ = fmt::format("not valid JSON at byte {} ({})", position,
+                           ShortUtf8(error.what(), kMaxMessageBytes));
+    return false;
+  }
+
+  Json& root() { return root_; }
+  const std::string& problem() const { return problem_; }
+
+ private:
+  // The value's place: the root, the end of the open array, or the member just named.
+  Json* Put(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      return &open_.back()->get_ref<Json::array_t&>().emplace_back(std::move(value));
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool Open(Json value) {
+    if (static_cast<int>(open_.size()) == rules_.max_depth) {
+      problem_ = fmt::format("JSON nested deeper than {} levels", rules_.max_depth);
+      return false;
+    }
+    open_.push_back(Put(std::move(value)));
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const JsonRules rules_;
+  Json root_;
+  std::vector<Json*> open_;  // the arrays and objects being read, outermost first
+  Json* member_ = nullptr;
+  std::string problem_;
+};
 
 }  // namespace
 
-Result<Json> ParseJson(std::string_view text, std::string_view name) {
-  bool too_deep = false;
-  const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kMaxJsonDepth;
-    return !too_deep;
-  };
-  try {
-    Json json = Json::parse(text.begin(), text.end(), limit_depth);
-    if (too_deep) return MakeError("{}: JSON nested deeper than {} levels", name, kMaxJsonDepth);
-    return json;
-  } catch (const Json::exception& error) {
-    return MakeError("{}: not valid JSON ({})", name, error.what());
+std::string ShortUtf8(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t end = max_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
+Result<Json> ParseJson(std::string_view text, std::string_view name, JsonRules rules) {
+  JsonBuilder builder(rules);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
+    return MakeError("{}: {}", name, builder.problem());
   }
+  return std::move(builder.root());
 }
 
 JsonFields::JsonFields(const Json& object, std::string where)
@@ -36,7 +107,9 @@ const Json* JsonFields::Find(const char* key) const {
 }
 
 void JsonFields::Fail(std::string message) {
-  if (status_.ok()) status_ = MakeError("{}: {}", where_, message);
+  if (status_.ok()) {
+    status_ = MakeError("{}: {}", where_, ShortUtf8(message, kMaxMessageBytes));
+  }
 }
 
 int64_t JsonFields::CheckedInt(const char* key, const Json& value, IntRange range) {

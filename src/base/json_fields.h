@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -23,8 +24,16 @@ namespace lapidary {
 // quadratic.
 using Json = nlohmann::json;
 
-// Parses text to JSON; refuses trailing garbage, invalid UTF-8 and nesting deeper than 200 levels.
-Result<Json> ParseJson(std::string_view text, std::string_view name);
+struct JsonRules {
+  int max_depth = 200;        // nested arrays and objects
+  bool unique_names = false;  // refuse an object that names a member twice; else the last one wins
+};
+
+// Parses text to JSON in time linear in its length; refuses trailing garbage and invalid UTF-8.
+Result<Json> ParseJson(std::string_view text, std::string_view name, JsonRules rules = {});
+
+// The first `max_bytes` of a text from outside, cut between characters and marked, for messages.
+std::string ShortUtf8(std::string_view text, size_t max_bytes);
 
 struct IntRange {
   int64_t min = 0;

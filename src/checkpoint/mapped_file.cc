@@ -5,11 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <utility>
 
 namespace lapidary {
@@ -85,11 +85,12 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_b
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) return MakeError("cannot open {}: {}", path.string(), std::strerror(errno));
-  std::string text;
-  text.resize(static_cast<size_t>(std::filesystem::file_size(path, error)));
-  if (error || text.size() > max_bytes) {
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return MakeError("cannot read {}: {}", path.string(), error.message());
+  if (size > max_bytes) {
     return MakeError("cannot read {}: larger than {} bytes", path.string(), max_bytes);
   }
+  std::string text(static_cast<size_t>(size), '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file && !text.empty()) {
     return MakeError("cannot read {}: the file ended early", path.string());

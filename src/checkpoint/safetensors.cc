@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <optional>
 
 #include "base/json_fields.h"
 
@@ -12,10 +12,9 @@ namespace {
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;  // as the reference implementation
 constexpr int kMaxDims = 8;
+constexpr int kMaxDepth = 4;  // header, tensor, shape, and one more that __metadata__ may misuse
 
-std::string Shown(const std::string& name) {
-  return name.size() <= 120 ? name : name.substr(0, 120) + "...";
-}
+std::string Shown(const std::string& name) { return ShortUtf8(name, 120); }
 
 // Product of the dims times the element size, or nothing on overflow.
 std::optional<uint64_t> TensorBytes(const std::vector<int64_t>& shape, DType dtype) {
@@ -63,31 +62,6 @@ Result<SafetensorsEntry> ParseEntry(const std::string& tensor, const Json& json,
   return entry;
 }
 
-// Parses the header, refusing a name that occurs twice (a plain parse would keep one of them).
-Result<Json> ParseHeaderJson(std::string_view text, std::string_view name) {
-  std::set<std::string> seen;
-  std::string duplicate;
-  bool too_deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > 4) too_deep = true;
-    if (depth == 1 && event == Json::parse_event_t::key &&
-        !seen.insert(parsed.get<std::string>()).second) {
-      duplicate = parsed.get<std::string>();
-    }
-    return !too_deep;
-  };
-  try {
-    Json header = Json::parse(text.begin(), text.end(), watch);
-    if (too_deep || !header.is_object()) {
-      return MakeError("{}: the safetensors header is not an object of tensors", name);
-    }
-    if (!duplicate.empty()) return MakeError("{}: tensor '{}' twice", name, Shown(duplicate));
-    return header;
-  } catch (const Json::exception&) {
-    return MakeError("{}: the safetensors header is not valid JSON (damaged file?)", name);
-  }
-}
-
 }  // namespace
 
 Result<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file, std::string_view name) {
@@ -102,7 +76,11 @@ Result<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file, std:
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes,
                               header_bytes);
-  ASSIGN_OR_RETURN(const Json json, ParseHeaderJson(text, name));
+  ASSIGN_OR_RETURN(const Json json, ParseJson(text, fmt::format("{}: safetensors header", name),
+                                              {.max_depth = kMaxDepth, .unique_names = true}));
+  if (!json.is_object()) {
+    return MakeError("{}: the safetensors header is not an object of tensors", name);
+  }
 
   SafetensorsHeader header;
   for (const auto& [key, value] : json.items()) {
