@@ -44,7 +44,9 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   if (workers_.empty() || count <= grain) {
-    body(0, count, 0);
+    for (int64_t begin = 0; begin < count; begin += std::min(grain, count - begin)) {
+      body(begin, begin + std::min(grain, count - begin), 0);
+    }
     return;
   }
   body_ = &body;
