@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 namespace lapidary {
 namespace {
@@ -71,6 +72,7 @@ std::vector<AttentionKind> ParseLayerKinds(int num_layers, JsonFields& fields) {
 
 // per_layer_config: {"04": {"head_dim": 512, "num_key_value_heads": 2}, ...}; keys are zero-padded.
 void ApplyPerLayerConfig(const Json& per_layer, ModelConfig& config, JsonFields& fields) {
+  std::set<int> named;
   for (const auto& [key, overrides] : per_layer.items()) {
     int layer_idx = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer_idx);
@@ -78,6 +80,10 @@ void ApplyPerLayerConfig(const Json& per_layer, ModelConfig& config, JsonFields&
         layer_idx >= config.num_layers) {
       fields.Fail(fmt::format("per_layer_config names layer '{}'; there are {} layers",
                               key.substr(0, 32), config.num_layers));
+      return;
+    }
+    if (!named.insert(layer_idx).second) {
+      fields.Fail(fmt::format("per_layer_config names layer {} twice", layer_idx));
       return;
     }
     JsonFields layer(overrides, fmt::format("per_layer_config.{}", layer_idx));
@@ -139,6 +145,11 @@ void ParseMoe(JsonFields& fields, ModelConfig& config) {
   config.top_k_experts =
       static_cast<int>(fields.Int("top_k_experts", {.min = 1, .max = config.num_experts}));
   config.expert_width = static_cast<int>(fields.Int("moe_intermediate_size", kWidth));
+  // Keeps the parameter count of any accepted config far below 2^63.
+  if (int64_t{config.num_experts} * config.expert_width > kWidth.max) {
+    fields.Fail(fmt::format("num_experts {} times moe_intermediate_size {} is beyond {}",
+                            config.num_experts, config.expert_width, kWidth.max));
+  }
 }
 
 // Refuses what would silently change the result if ignored.
@@ -179,7 +190,9 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
   RETURN_IF_ERROR(top.status());
   const Json* text_config = top.OptionalObject("text_config");
   RETURN_IF_ERROR(top.status());
-  if (json.contains("quantization_config") && !json["quantization_config"].is_null()) {
+  for (const Json* part : {&json, text_config}) {
+    if (part == nullptr || !part->contains("quantization_config")) continue;
+    if ((*part)["quantization_config"].is_null()) continue;
     return MakeError("{}: quantised checkpoints are not supported yet; use the bf16 one", name);
   }
   config.is_multimodal = text_config != nullptr;
