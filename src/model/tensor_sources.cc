@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 
 #include "base/progress.h"
@@ -98,8 +99,20 @@ void CheckpointSource::Prefault(const ModelPlan& plan, ThreadPool& threads) cons
   });
 }
 
+int64_t AvailableMemoryBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name, unit;
+  int64_t kibibytes = 0;
+  while (meminfo >> name >> kibibytes) {
+    if (name == "MemAvailable:") return kibibytes * 1024;
+    std::getline(meminfo, unit);
+  }
+  return INT64_MAX;
+}
+
 Result<std::unique_ptr<DummySource>> DummySource::Make(const ModelPlan& plan, uint64_t seed,
-                                                       ThreadPool& threads) {
+                                                       ThreadPool& threads,
+                                                       int64_t available_bytes) {
   constexpr DType kDType = DType::kBF16;
   constexpr int64_t kAlign = 64;
   struct Piece {
@@ -113,10 +126,16 @@ Result<std::unique_ptr<DummySource>> DummySource::Make(const ModelPlan& plan, ui
   for (const TensorSpec& spec : specs) {
     total_bytes += (spec.num_elements() * DTypeSize(kDType) + kAlign - 1) / kAlign * kAlign;
   }
+  // The mapping below would succeed whatever the machine has, and the process be killed later.
+  if (total_bytes > available_bytes) {
+    return MakeError("dummy weights need {:.1f} GB of memory and {:.1f} GB are available",
+                     1e-9 * static_cast<double>(total_bytes),
+                     1e-9 * static_cast<double>(available_bytes));
+  }
   void* memory = mmap(nullptr, static_cast<size_t>(total_bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    return MakeError("dummy weights need {:.1f} GB of memory, more than there is",
+    return MakeError("cannot reserve {:.1f} GB for dummy weights",
                      1e-9 * static_cast<double>(total_bytes));
   }
   madvise(memory, static_cast<size_t>(total_bytes), MADV_HUGEPAGE);

@@ -1,6 +1,7 @@
 // The two places weights come from: a checkpoint directory, or thin air.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -30,12 +31,18 @@ class CheckpointSource : public TensorSource {
   Checkpoint checkpoint_;
 };
 
+// Memory that can be used without swapping: MemAvailable of /proc/meminfo, or no limit where there
+// is no such file.
+int64_t AvailableMemoryBytes();
+
 // Synthetic bf16 weights made in memory (--load-format dummy): the values `synth` would have
 // written.
 class DummySource : public TensorSource {
  public:
-  static Result<std::unique_ptr<DummySource>> Make(const ModelPlan& plan, uint64_t seed,
-                                                   ThreadPool& threads);
+  // Refused when the weights need more than `available_bytes`.
+  static Result<std::unique_ptr<DummySource>> Make(
+      const ModelPlan& plan, uint64_t seed, ThreadPool& threads,
+      int64_t available_bytes = AvailableMemoryBytes());
   ~DummySource() override;
   Result<TensorView> Get(const TensorSpec& spec) const override;
 
