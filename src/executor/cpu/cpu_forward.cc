@@ -1,12 +1,12 @@
 #include "executor/cpu/cpu_forward.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/linear.h"
+#include "ops/cpu/per_layer_inputs.h"
 
 namespace lapidary::cpu {
 
@@ -78,25 +78,14 @@ void CpuForward::Embed() {
 }
 
 void CpuForward::MakePerLayerInputs() {
-  const int64_t width = plan_.ple->width;
-  const int64_t columns = width * plan_.num_layers;
-  const float token_scale = std::sqrt(static_cast<float>(width));
-  const float projection_scale = 1.0f / std::sqrt(static_cast<float>(plan_.hidden_size));
-  const float sum_scale = 1.0f / std::sqrt(2.0f);
+  const int64_t columns = int64_t{plan_.ple->width} * plan_.num_layers;
   ple_inputs_.resize(num_active() * columns);
   raw_.resize(num_active() * columns);
   Linear(hidden_.data(), num_active(), weights_.ple_projection, raw_.data(), columns, threads_);
   ForEachActive([&](int64_t row) {
-    float* inputs = ple_inputs_.data() + row * columns;
-    float* projected = raw_.data() + row * columns;
-    GatherRow(weights_.ple_table, rows_.token_ids[row], token_scale, inputs);
-    Scale(projected, projection_scale, columns, projected);
-    for (int64_t begin = 0; begin < columns; begin += width) {
-      RmsNorm(projected + begin, weights_.ple_projection_norm.data(), plan_.rms_norm_eps, width,
-              projected + begin);
-    }
-    MulAddTo(projected, 1.0f, columns, inputs);
-    Scale(inputs, sum_scale, columns, inputs);
+    MakePerLayerInputsRow(weights_.ple_table, rows_.token_ids[row], weights_.ple_projection_norm,
+                          plan_.rms_norm_eps, plan_.hidden_size, raw_.data() + row * columns,
+                          ple_inputs_.data() + row * columns);
   });
 }
 
@@ -235,15 +224,12 @@ void CpuForward::Experts(const LayerPlan& layer) {
   const MoeWeights& weights = weights_.layers[layer.index].moe;
   const MoePlan& moe = *plan_.moe;
   const int64_t dim = plan_.hidden_size;
-  const float inverse_sqrt_dim = 1.0f / std::sqrt(static_cast<float>(dim));
 
   // The router reads the raw residual, with a norm of its own.
   normed_.resize(num_active() * dim);
   ForEachActive([&](int64_t row) {
-    float* normed = normed_.data() + row * dim;
-    RmsNorm(hidden_.data() + row * dim, weights.router_scale.data(), plan_.rms_norm_eps, dim,
-            normed);
-    Scale(normed, inverse_sqrt_dim, dim, normed);
+    MakeRouterInput(hidden_.data() + row * dim, weights.router_scale, plan_.rms_norm_eps,
+                    normed_.data() + row * dim);
   });
   raw_.resize(num_active() * moe.num_experts);
   Linear(normed_.data(), num_active(), weights.router_proj, raw_.data(), moe.num_experts, threads_);

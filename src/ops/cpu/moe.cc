@@ -1,6 +1,7 @@
 #include "ops/cpu/moe.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "ops/cpu/elementwise.h"
@@ -53,6 +54,12 @@ void GroupByExpert(const MoePlan& moe, std::span<const ExpertChoice> choices,
 }
 
 }  // namespace
+
+void MakeRouterInput(const float* h, std::span<const float> scale, float eps, float* out) {
+  const int64_t hidden = static_cast<int64_t>(scale.size());
+  RmsNorm(h, scale.data(), eps, hidden, out);
+  Scale(out, 1.0f / std::sqrt(static_cast<float>(hidden)), hidden, out);
+}
 
 void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
               std::span<ExpertChoice> choices) {

@@ -15,6 +15,10 @@ struct ExpertChoice {
   float weight = 0.0f;
 };
 
+// What the router's projection reads: rmsnorm(h) * scale / sqrt(hidden), of the raw residual h.
+//   h, out [hidden];  scale [hidden]
+void MakeRouterInput(const float* h, std::span<const float> scale, float eps, float* out);
+
 // The top_k experts of one row by softmax probability (ties to the lower index), in rank order;
 // weights renormalised over the chosen ones, then multiplied by per_expert_scale. `logits` is
 // overwritten.
