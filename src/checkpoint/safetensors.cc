@@ -16,13 +16,14 @@ constexpr int kMaxDepth = 4;  // header, tensor, shape, and one more that __meta
 
 std::string Shown(const std::string& name) { return ShortUtf8(name, 120); }
 
-// Product of the dims times the element size, or nothing on overflow.
+// Product of the dims times the element size, or nothing where it passes what TensorView counts in
+// (a zero behind huge dims does not save it).
 std::optional<uint64_t> TensorBytes(const std::vector<int64_t>& shape, DType dtype) {
-  uint64_t bytes = static_cast<uint64_t>(DTypeSize(dtype));
+  int64_t bytes = DTypeSize(dtype);
   for (int64_t dim : shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dim), &bytes)) return std::nullopt;
+    if (__builtin_mul_overflow(bytes, dim, &bytes)) return std::nullopt;
   }
-  return bytes;
+  return static_cast<uint64_t>(bytes);
 }
 
 Result<SafetensorsEntry> ParseEntry(const std::string& tensor, const Json& json,

@@ -164,6 +164,7 @@ TEST(Safetensors, RefusesShapesThatDoNotFillTheirBytes) {
            R"({"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]})",
            R"({"dtype":"U8","shape":[4611686018427387907,4],"data_offsets":[0,12]})",
            R"({"dtype":"F32","shape":[4611686018427387907],"data_offsets":[0,12]})",
+           R"({"dtype":"U8","shape":[4611686018427387904,2,0],"data_offsets":[0,0]})",
            R"({"dtype":"U8","shape":[9223372036854775807,9223372036854775807,0],)"
            R"("data_offsets":[0,0]})",
        }) {
