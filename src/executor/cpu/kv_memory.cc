@@ -10,13 +10,16 @@
 namespace lapidary::cpu {
 
 Result<KvMemory> KvMemory::Allocate(const KvLayout& layout, int num_pages) {
+  if (num_pages < 2) {
+    return MakeError("a KV pool of {} pages holds nothing: page 0 is scratch", num_pages);
+  }
   size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<size_t>(layout.page_bytes), static_cast<size_t>(num_pages),
                              &bytes)) {
     return MakeError("a KV pool of {} pages of {} bytes is beyond any memory", num_pages,
                      layout.page_bytes);
   }
-  void* memory = mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return MakeError("cannot reserve {:.2f} GB for the KV pool", 1e-9 * static_cast<double>(bytes));
