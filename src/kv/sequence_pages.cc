@@ -17,7 +17,8 @@ SequencePages::SequencePages(SequencePages&& other) noexcept
       pool_(other.pool_),
       slack_(other.slack_),
       length_(std::exchange(other.length_, 0)),
-      tables_(std::exchange(other.tables_, {})) {}
+      tables_(std::exchange(other.tables_, {})),
+      end_taken_over_(std::exchange(other.end_taken_over_, {})) {}
 
 SequencePages::~SequencePages() { Release(); }
 
@@ -86,6 +87,7 @@ bool SequencePages::Reserve(int32_t num_rows) {
       if (leaving_block < end_leaving) {
         const PageIndex page = table.PageOf(leaving_block++);
         pool_->Share(page);  // Held by the old block until Commit, by the new one from now on.
+        end_taken_over_[group_idx] = leaving_block;
         table.pages.push_back(page);
       } else {
         table.pages.push_back(pool_->Allocate());
@@ -99,9 +101,14 @@ void SequencePages::Commit(int32_t num_rows) {
   length_ += num_rows;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
     PageTable& table = tables_[group_idx];
-    const int32_t gone = std::min<int32_t>(
-        std::max(0, FirstBlockNeeded(group_idx, length_, slack_) - table.first_block),
-        static_cast<int32_t>(table.pages.size()));
+    // Blocks whose pages the new rows took over are overwritten, however few rows are committed.
+    const int32_t end_taken_over = std::exchange(end_taken_over_[group_idx], 0);
+    CHECK_LE(end_taken_over, FirstBlockNeeded(group_idx, length_, /*slack=*/0))
+        << "more rows taken back than the slack of " << slack_;
+    const int32_t first_kept =
+        std::max(FirstBlockNeeded(group_idx, length_, slack_), end_taken_over);
+    const int32_t gone = std::min<int32_t>(std::max(0, first_kept - table.first_block),
+                                           static_cast<int32_t>(table.pages.size()));
     for (int32_t idx = 0; idx < gone; ++idx) {
       if (table.pages[idx] != kScratchPage) pool_->Free(table.pages[idx]);
     }
@@ -171,6 +178,7 @@ void SequencePages::Release() {
     }
     table = {};
   }
+  end_taken_over_ = {};
   length_ = 0;
 }
 

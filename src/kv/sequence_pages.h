@@ -58,7 +58,8 @@ class SequencePages {
 
   // False, with nothing taken, when the pool has too few. May be called again for more rows.
   [[nodiscard]] bool Reserve(int32_t num_rows);
-  // The first `num_rows` reserved rows are in the cache; pages reserved beyond them stay.
+  // The first `num_rows` reserved rows are in the cache, all of them but at most `slack`; pages
+  // reserved beyond them stay.
   void Commit(int32_t num_rows);
 
   // Shares the pages that hold the first `length` tokens as a sequence resumed there would need
@@ -94,6 +95,7 @@ class SequencePages {
   int32_t slack_;
   int32_t length_ = 0;
   PageTables tables_;
+  std::array<int32_t, kNumKvGroups> end_taken_over_{};  // by Reserve, until Commit drops them
 };
 
 }  // namespace lapidary

@@ -257,6 +257,35 @@ TEST(SequencePages, ResumingSharesFullBlocksAndCopiesTheCutOne) {
   }
 }
 
+// Pages that leave the window are taken over by the rows of a step; where some of those rows are
+// taken back, a late snapshot must not get the overwritten pages as the old tokens.
+TEST(SequencePages, ASnapshotNeverHoldsAPageThatLaterRowsTookOver) {
+  const ModelPlan plan = PresetPlan("tiny-e");  // window 24
+  const KvLayout layout = MakeKvLayout(plan, 4, {4, 8});
+  PagePool pool(3000);
+  SequencePages sequence(plan, layout, pool, /*slack=*/8);
+  std::mt19937 random(9);
+  for (int step = 0; step < 2000; ++step) {
+    const int32_t rows = 1 + random() % kMaxDraftRows;
+    ASSERT_TRUE(sequence.Reserve(rows));
+    sequence.Commit(1 + random() % rows);
+    for (int32_t length = std::max(0, sequence.length() - 8); length <= sequence.length();
+         ++length) {
+      PageTables snapshot;
+      if (!sequence.TakeSnapshot(length, snapshot)) continue;
+      const PageTable& taken = snapshot[kSlidingGroup];
+      const PageTable& table = sequence.table(kSlidingGroup);
+      for (const PageIndex page : taken.pages) {
+        ASSERT_EQ(std::count(table.pages.begin(), table.pages.end(), page), 1)
+            << "step " << step << " snapshot at " << length << " of " << sequence.length();
+      }
+      for (const PageTable& each : snapshot) {
+        for (const PageIndex page : each.pages) pool.Free(page, PageHolder::kCache);
+      }
+    }
+  }
+}
+
 TEST(SequencePages, RefusingTakesNothing) {
   const ModelPlan plan = PresetPlan("tiny-e");
   const KvLayout layout = MakeKvLayout(plan, 4, {8, 8});
