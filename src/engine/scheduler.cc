@@ -20,6 +20,7 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
       limits_(limits),
       pool_(num_pages),
       prefix_cache_(pool_, hash_seed),
+      by_slot_(limits.max_num_seqs, nullptr),
       planned_in_(limits.max_num_seqs, 0) {
   CHECK_GT(limits.max_num_seqs, 0);
   CHECK_GT(limits.max_num_batched_tokens, 0);
@@ -115,8 +116,16 @@ bool Scheduler::ReserveByPreempting(Sequence& sequence, int32_t num_rows) {
 }
 
 void Scheduler::FreeSlot(Sequence& sequence) {
+  by_slot_[sequence.slot] = nullptr;
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
+}
+
+Sequence* Scheduler::FindPlanned(const StepPlan::Entry& entry) {
+  Sequence* in_slot = by_slot_[entry.slot];
+  if (in_slot != nullptr && in_slot->id == entry.id) return in_slot;
+  const auto it = sequences_.find(entry.id);
+  return it == sequences_.end() ? nullptr : it->second.get();
 }
 
 void Scheduler::Preempt(Sequence& sequence) {
@@ -219,7 +228,8 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
   }
   plan.batch.token_ids.insert(plan.batch.token_ids.end(), drafts.begin(), drafts.end());
   plan.batch.sequences.push_back(std::move(step));
-  plan.entries.push_back({sequence.id, samples, static_cast<int32_t>(drafts.size())});
+  plan.entries.push_back(
+      {sequence.id, sequence.slot, samples, static_cast<int32_t>(drafts.size())});
   planned_in_[sequence.slot] = step_;
 
   sequence.has_drafts_in_flight = !drafts.empty();
@@ -229,7 +239,7 @@ void Scheduler::CommitPlanned(const StepPlan& plan) {
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
     // With drafts, Complete() knows how many rows count.
     if (plan.entries[idx].num_drafts > 0) continue;
-    Sequence& sequence = *sequences_.at(plan.entries[idx].id);
+    Sequence& sequence = *by_slot_[plan.entries[idx].slot];
     const int32_t first_block = sequence.pages.table(kSlidingGroup).first_block;
     sequence.pages.Commit(plan.batch.sequences[idx].num_rows);
     if (sequence.pages.table(kSlidingGroup).first_block != first_block) sequence.tables.reset();
@@ -249,8 +259,10 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
     const int32_t left =
         sequence->spec.max_new_tokens - sequence->num_outputs() - sequence->num_pending;
     if (draft_source_ && sequence->num_pending == 0 && std::min(budget, left) > 1) {
-      drafts = draft_source_(*sequence, std::min(budget, left) - 1);
-      CHECK_LT(static_cast<int32_t>(drafts.size()), std::min(budget, left));
+      // Rejected drafts are taken back, which the slack behind the window must cover.
+      const int32_t max_drafts = std::min({budget - 1, left - 1, limits_.sliding_slack});
+      drafts = draft_source_(*sequence, max_drafts);
+      CHECK_LE(static_cast<int32_t>(drafts.size()), max_drafts);
     }
     int32_t num_rows = 1 + static_cast<int32_t>(drafts.size());
     if (!drafts.empty() && !Reserve(*sequence, num_rows)) {
@@ -341,6 +353,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget) {
     waiting_.pop_front();
     sequence.slot = free_slots_.back();
     free_slots_.pop_back();
+    by_slot_[sequence.slot] = &sequence;
     const auto by_arrival = [](const Sequence* a, const Sequence* b) { return a->id < b->id; };
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, by_arrival),
                     &sequence);
@@ -352,6 +365,8 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget) {
 std::optional<StepPlan> Scheduler::Plan() {
   ++step_;
   StepPlan plan;
+  plan.entries.reserve(running_.size());
+  plan.batch.sequences.reserve(running_.size());
   const int32_t budget = limits_.max_num_batched_tokens;
   const bool has_prompts =
       !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const Sequence* other) {
@@ -379,11 +394,12 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
   held_pages_.pop_front();
 
   std::vector<SequenceProgress> progress;
+  progress.reserve(plan.entries.size());
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
     const StepPlan::Entry& entry = plan.entries[idx];
-    const auto it = sequences_.find(entry.id);
-    if (!entry.samples || it == sequences_.end()) continue;  // A finished one's late row.
-    Sequence& sequence = *it->second;
+    Sequence* planned = FindPlanned(entry);
+    if (!entry.samples || planned == nullptr) continue;  // A finished one's late row.
+    Sequence& sequence = *planned;
     SequenceOutput& result = output.sequences[idx];
     SequenceProgress update;
     update.id = entry.id;
@@ -411,7 +427,9 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
     } else {
       --sequence.num_pending;
     }
-    if (update.finish) Finish(it, /*keep_prefix=*/update.finish != FinishReason::kError);
+    if (update.finish) {
+      Finish(sequences_.find(entry.id), /*keep_prefix=*/update.finish != FinishReason::kError);
+    }
     progress.push_back(std::move(update));
   }
   return progress;

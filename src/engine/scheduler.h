@@ -38,6 +38,7 @@ struct SchedulerLimits {
 struct StepPlan {
   struct Entry {
     SequenceId id = 0;
+    int32_t slot = 0;
     bool samples = false;
     int32_t num_drafts = 0;
   };
@@ -140,6 +141,8 @@ class Scheduler {
   void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
   bool FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const;
   void FreeSlot(Sequence& sequence);
+  // The sequence of a planned step's entry; null when it has ended. Usually still in its slot.
+  Sequence* FindPlanned(const StepPlan::Entry& entry);
 
   const ModelPlan& plan_;
   const KvLayout& layout_;
@@ -153,6 +156,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order of arrival
   std::deque<Sequence*> waiting_;   // in order of arrival
   std::vector<int32_t> free_slots_;
+  std::vector<Sequence*> by_slot_;    // null: free
   std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
   uint64_t step_ = 0;
   std::deque<std::vector<PageIndex>> held_pages_;  // of steps planned and not completed
