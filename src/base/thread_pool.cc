@@ -9,7 +9,7 @@
 namespace lapidary {
 namespace {
 
-// About 20 us before a worker goes to sleep.
+// About 20 us before a worker goes to sleep, and before a waiting caller lets others run.
 constexpr int kSpins = 2000;
 
 inline void Pause() {
@@ -33,7 +33,7 @@ ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(mutex_);
     stopping_.store(true);
-    generation_.fetch_add(1);
+    state_.fetch_add(kLoopStep);
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -53,15 +53,22 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   count_ = count;
   grain_ = grain;
   next_.store(0, std::memory_order_relaxed);
-  num_running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
+  // The last loop is closed and empty, so the next number with no flag opens this one.
+  const uint64_t loop = (state_.load(std::memory_order_relaxed) / kLoopStep + 1) * kLoopStep;
+  state_.store(loop, std::memory_order_release);
   {
     const std::lock_guard lock(mutex_);
     if (num_sleeping_ > 0) wake_.notify_all();
   }
   RunPieces(/*thread_idx=*/0);
-  // Every worker must have left this loop before the next one rewrites its description.
-  while (num_running_.load(std::memory_order_acquire) > 0) Pause();
+  state_.fetch_or(kClosed, std::memory_order_acq_rel);
+  for (int spin = 0; (state_.load(std::memory_order_acquire) & kInsideMask) != 0; ++spin) {
+    if (spin < kSpins) {
+      Pause();
+    } else {
+      std::this_thread::yield();  // The worker inside may be waiting for this very core.
+    }
+  }
   body_ = nullptr;
 }
 
@@ -74,22 +81,26 @@ void ThreadPool::RunPieces(int thread_idx) {
 }
 
 void ThreadPool::WorkerLoop(int thread_idx) {
-  uint64_t seen = 0;
+  uint64_t seen = 0;  // number of the last loop looked at
+  const auto is_new = [&] { return state_.load(std::memory_order_acquire) / kLoopStep != seen; };
   while (true) {
-    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen;
-         ++spin) {
-      Pause();
-    }
-    if (generation_.load(std::memory_order_acquire) == seen) {
+    for (int spin = 0; spin < kSpins && !is_new(); ++spin) Pause();
+    if (!is_new()) {
       std::unique_lock lock(mutex_);
       ++num_sleeping_;
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+      wake_.wait(lock, is_new);
       --num_sleeping_;
     }
-    seen = generation_.load(std::memory_order_acquire);
     if (stopping_.load()) return;
+    uint64_t state = state_.load(std::memory_order_acquire);
+    seen = state / kLoopStep;
+    bool is_inside = false;
+    while (state / kLoopStep == seen && (state & kClosed) == 0 && !is_inside) {
+      is_inside = state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);
+    }
+    if (!is_inside) continue;
     RunPieces(thread_idx);
-    num_running_.fetch_sub(1, std::memory_order_release);
+    state_.fetch_sub(1, std::memory_order_release);
   }
 }
 

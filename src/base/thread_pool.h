@@ -36,12 +36,20 @@ class ThreadPool {
   void WorkerLoop(int thread_idx);
   void RunPieces(int thread_idx);
 
+  // The open loop: its description, and one word that says who is in it.
+  //   bits 63..32  number of the loop;  bit 31  closed: no worker may enter any more;
+  //   bits 30..0   workers inside
+  // A worker that comes late, or that the system has not scheduled, finds the loop closed and is
+  // never waited for: the caller waits only for pieces in progress.
+  static constexpr uint64_t kLoopStep = uint64_t{1} << 32;
+  static constexpr uint64_t kClosed = uint64_t{1} << 31;
+  static constexpr uint64_t kInsideMask = kClosed - 1;
+  std::atomic<uint64_t> state_{kClosed};
   const std::function<void(int64_t, int64_t, int)>* body_ = nullptr;
   int64_t count_ = 0;
   int64_t grain_ = 1;
   std::atomic<int64_t> next_{0};
-  std::atomic<int> num_running_{0};
-  std::atomic<uint64_t> generation_{0};
+
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
