@@ -35,7 +35,10 @@ Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& 
         model.name);
   }
   ASSIGN_OR_RETURN(auto source, CheckpointSource::Open(*model.directory, model.plan));
-  source->Prefault(model.plan, threads);
+  // Readers wait for the disk, not for a core: more of them keep its queue full.
+  constexpr int kReaders = 8;
+  ThreadPool readers(kReaders);
+  source->Prefault(model.plan, readers);
   return std::shared_ptr<const TensorSource>(std::move(source));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/huge_pages.h"
 #include "text/merge_queue.h"
 #include "text/utf8.h"
 
@@ -103,6 +104,9 @@ void BpeEncoder::EncodeWord(std::string_view word) {
 void BpeEncoder::SplitIntoSymbols(std::string_view word) {
   symbols_.clear();
   symbols_.reserve(word.size());
+  // A huge word is merged in rank order, all over the array: small pages would miss the TLB each
+  // time.
+  AdviseHugePages(symbols_.data(), symbols_.capacity() * sizeof(Symbol));
   for (size_t pos = 0; pos < word.size();) {
     const NormalChar c = ReadNormal(word, pos);
     const int32_t id = c.code_point == kMalformed ? Bpe::kNoId : bpe_.CodePointId(c.code_point);

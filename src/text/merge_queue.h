@@ -88,7 +88,7 @@ class BucketMergeQueue {
 
  private:
   // Far enough to hide a trip to memory behind this many merges.
-  static constexpr size_t kLookAhead = 8;
+  static constexpr size_t kLookAhead = 16;
 
   template <typename T>
   using MinHeap = std::priority_queue<T, std::vector<T>, std::greater<>>;
