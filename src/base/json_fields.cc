@@ -5,6 +5,15 @@
 namespace lapidary {
 namespace {
 
+// "[json.exception.parse_error.101] parse error at line 1, column 33: syntax error ... - invalid
+// literal; last read: '...'": the reason alone, since the rest repeats the position and the file's
+// own bytes.
+std::string Explanation(std::string_view message) {
+  const size_t reason = message.find(": ");
+  if (reason != std::string_view::npos) message.remove_prefix(reason + 2);
+  return std::string(message.substr(0, message.find("; last read")));
+}
+
 constexpr size_t kMaxMessageBytes = 400;
 
 // Builds the value while the text is read, so that a rule broken anywhere ends the work there.
@@ -37,8 +46,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    problem_ = fmt::format("not valid JSON at byte {} ({})", position,
-                           ShortUtf8(error.what(), kMaxMessageBytes));
+    problem_ = fmt::format("not valid JSON at byte {} ({})", position, Explanation(error.what()));
     return false;
   }
 
