@@ -1,8 +1,10 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <future>
 #include <random>
 
@@ -143,6 +145,71 @@ TEST(EngineTest, CopiesOfAPromptShareItAndDrawTheirOwnTokens) {
   all_done.get_future().wait();
   EXPECT_EQ(answers.size(), 4u);
   EXPECT_EQ(engine->stats().scheduler.num_prefix_hit_tokens, 3u * 119u);
+}
+
+// Claims fewer pages, once the engine has sized its pool, than the pool hands out.
+class ShrinkingExecutor : public FakeExecutor {
+ public:
+  using FakeExecutor::FakeExecutor;
+  int num_pages() const override { return is_shrunk ? 8 : FakeExecutor::num_pages(); }
+  std::atomic<bool> is_shrunk{false};
+};
+
+TEST(EngineTest, AKvViolationFailsItsStepWithAReportAndServingGoesOn) {
+  const ModelPlan plan = PresetPlan("tiny-e");
+  const auto report = std::filesystem::temp_directory_path() /
+                      ("lapidary-kv-report-" + std::to_string(getpid()) + ".json");
+  EngineOptions options;
+  options.check_kv = true;
+  options.check_kv_report = report;
+  options.limits.prefix_caching = false;
+  auto executor = std::make_unique<ShrinkingExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200);
+  ShrinkingExecutor* shrinking = executor.get();
+  Engine engine(std::move(executor), options);
+  shrinking->is_shrunk = true;
+
+  Collector broken;
+  ASSERT_TRUE(engine.Submit(Spec(RandomIds(1, 100, 500), 4), broken.sink()).ok());
+  const Answer failed = broken.Wait();
+  EXPECT_EQ(failed.final_event.finish, FinishReason::kError);
+  EXPECT_FALSE(failed.final_event.error.empty());
+  std::ifstream file(report);
+  const Json json = Json::parse(file);
+  EXPECT_EQ(json["problem"], "page outside the pool");
+  for (const char* key : {"sequence", "layer", "group", "pages", "num_cached", "num_rows"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  std::filesystem::remove(report);
+
+  shrinking->is_shrunk = false;
+  Collector sound;
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  ASSERT_TRUE(engine.Submit(Spec(prompt, 5), sound.sink()).ok());
+  EXPECT_EQ(sound.Wait().tokens, FakeExecutor::Continuation(prompt, 5, plan.vocab_size));
+}
+
+// Fails like a lost device on its second step.
+class FailingExecutor : public FakeExecutor {
+ public:
+  using FakeExecutor::FakeExecutor;
+  StepOutput Collect() override {
+    if (++num_steps_ >= 2) throw std::runtime_error("the device is gone");
+    return FakeExecutor::Collect();
+  }
+
+ private:
+  int num_steps_ = 0;
+};
+
+TEST(EngineTest, AFailedDeviceEndsEveryRequestWithItsError) {
+  const ModelPlan plan = PresetPlan("tiny-e");
+  Collector first;
+  Collector late;
+  Engine engine(std::make_unique<FailingExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
+  ASSERT_TRUE(engine.Submit(Spec({1, 2, 3}, 50), first.sink()).ok());
+  EXPECT_EQ(first.Wait().final_event.error, "the device is gone");
+  ASSERT_TRUE(engine.Submit(Spec({1, 2, 3}, 50), late.sink()).ok());
+  EXPECT_EQ(late.Wait().final_event.finish, FinishReason::kError);
 }
 
 // The real executor: the same tokens, bit for bit, however the engine arranges the work.

@@ -174,6 +174,7 @@ void BpeEncoder::MergeLong() {
 
   const auto prefetch = [&](uint32_t pos) { __builtin_prefetch(&symbols_[pos]); };
   MergeCandidate candidate;
+  uint32_t num_left = count;
   while (queue.Pop(&candidate, prefetch)) {
     const uint32_t pos = candidate.pos;
     // Stale when either side has changed since. A rank cannot come back at the same position: a
@@ -181,12 +182,14 @@ void BpeEncoder::MergeLong() {
     if (symbols_[pos].rank != candidate.rank) continue;
     const uint32_t right = Next(pos);
     const uint32_t end = Next(right);
+    --num_left;
     symbols_[pos].id = bpe_.merged_ids_[candidate.rank];
     symbols_[right].rank = kDead;
     symbols_[pos + 1] = symbols_[end - 1] = {static_cast<int32_t>(end - pos), kDead};
     rank_pair(pos, end);
     if (pos > 0) rank_pair(Prev(pos), pos);
   }
+  ids_.reserve(ids_.size() + num_left);
   for (uint32_t pos = 0; pos < count; pos = Next(pos)) ids_.push_back(symbols_[pos].id);
 }
 

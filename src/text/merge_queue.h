@@ -39,11 +39,11 @@ class HeapMergeQueue {
   std::vector<uint64_t> heap_;  // rank above position
 };
 
-// One bucket per rank, and a heap of the ranks that have entries. Within a rank, positions mostly
-// arrive in order, since the text is walked left to right for each rank; those go to the end of a
-// plain array, the others to a small heap. Long texts are then read nearly in sequence, where a
-// heap of millions of entries misses the cache at every level. The worst case stays O(log n) per
-// entry.
+// One bucket per rank, and a heap of the ranks that have entries. A bucket's positions arrive as a
+// few ascending runs, one for every pass over the text that made such pairs: they are appended as
+// they come and merged when the rank's turn comes. Only what arrives below the place already
+// reached goes to a small heap. Long texts are then read nearly in sequence, where a heap of
+// millions of entries misses the cache at every level. The worst case stays O(log n) per entry.
 class BucketMergeQueue {
  public:
   void Push(MergeCandidate candidate) {
@@ -55,11 +55,13 @@ class BucketMergeQueue {
     }
     Bucket& bucket = buckets_[idx];
     if (bucket.empty()) active_.push(uint64_t{candidate.rank} << 32 | idx);
-    if (bucket.ordered.empty() || candidate.pos > bucket.ordered.back()) {
-      bucket.ordered.push_back(candidate.pos);
-    } else {
+    const bool is_in_order = bucket.positions.empty() || candidate.pos > bucket.positions.back();
+    if (!is_in_order && bucket.is_open) {
       bucket.late.push(candidate.pos);
+      return;
     }
+    if (!is_in_order) bucket.run_begins.push_back(bucket.positions.size());
+    bucket.positions.push_back(candidate.pos);
   }
 
   // As above; here the hint is right unless a lower rank turns up first.
@@ -67,20 +69,22 @@ class BucketMergeQueue {
   bool Pop(MergeCandidate* candidate, const Upcoming& upcoming) {
     if (active_.empty()) return false;
     Bucket& bucket = buckets_[static_cast<uint32_t>(active_.top())];
+    if (!bucket.is_open) bucket.Open();
     candidate->rank = static_cast<uint32_t>(active_.top() >> 32);
-    const bool has_ordered = bucket.next < bucket.ordered.size();
-    if (has_ordered && (bucket.late.empty() || bucket.ordered[bucket.next] < bucket.late.top())) {
-      candidate->pos = bucket.ordered[bucket.next++];
-      if (bucket.next + kLookAhead < bucket.ordered.size()) {
-        upcoming(bucket.ordered[bucket.next + kLookAhead]);
+    const bool has_ordered = bucket.next < bucket.positions.size();
+    if (has_ordered && (bucket.late.empty() || bucket.positions[bucket.next] < bucket.late.top())) {
+      candidate->pos = bucket.positions[bucket.next++];
+      if (bucket.next + kLookAhead < bucket.positions.size()) {
+        upcoming(bucket.positions[bucket.next + kLookAhead]);
       }
     } else {
       candidate->pos = bucket.late.top();
       bucket.late.pop();
     }
     if (bucket.empty()) {
-      bucket.ordered.clear();
+      bucket.positions.clear();
       bucket.next = 0;
+      bucket.is_open = false;
       active_.pop();
     }
     return true;
@@ -94,11 +98,31 @@ class BucketMergeQueue {
   using MinHeap = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
   struct Bucket {
-    std::vector<uint32_t> ordered;  // ascending
-    size_t next = 0;                // ordered[0, next) have been handed out
+    std::vector<uint32_t> positions;  // ascending once open; before that in ascending runs
+    std::vector<size_t> run_begins;   // of every run but the first
+    size_t next = 0;                  // positions[0, next) have been handed out
+    bool is_open = false;             // being handed out
     MinHeap<uint32_t> late;
 
-    bool empty() const { return next == ordered.size() && late.empty(); }
+    bool empty() const { return next == positions.size() && late.empty(); }
+
+    // Merges neighbouring runs until one is left.
+    void Open() {
+      is_open = true;
+      while (!run_begins.empty()) {
+        std::vector<size_t> merged;
+        size_t begin = 0;
+        for (size_t run = 0; run < run_begins.size(); run += 2) {
+          const bool has_next = run + 1 < run_begins.size();
+          const size_t end = has_next ? run_begins[run + 1] : positions.size();
+          std::inplace_merge(positions.begin() + begin, positions.begin() + run_begins[run],
+                             positions.begin() + end);
+          if (has_next) merged.push_back(end);
+          begin = end;
+        }
+        run_begins = std::move(merged);
+      }
+    }
   };
 
   FlatMap bucket_of_rank_;

@@ -302,7 +302,7 @@ double SecondsToEncode(const Tokenizer& tokenizer, const std::string& text) {
 // n log n alone makes eight times the text 9.2 times the work; the rest of the limit is for data
 // that no longer fits the cache and for a busy machine. A quadratic step would make it 64.
 TEST(TokenizerSpeedTest, EightTimesTheTextTakesAboutEightTimesAsLong) {
-  constexpr double kLimit = 13;
+  constexpr double kLimit = 12;  // 10 is the aim, met on a quiet machine; the rest is for noise
   const Tokenizer tokenizer = FromFile(MakeLetterFile());
   std::mt19937 random(1);
   const auto letter = [&] { return static_cast<char>('a' + random() % 26); };
