@@ -30,7 +30,6 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.dummy_seed = dummy_seed;
   options.num_threads = threads;
   options.max_tokens = max_tokens;
-  options.max_chunk = chunk_rows;
   return options;
 }
 

@@ -24,7 +24,6 @@ struct LoadOptions {
   std::optional<int64_t> kv_cache_memory_bytes;
   int64_t max_tokens = 0;
   int num_sequences = 1;
-  int32_t max_chunk = 512;  // rows of one sequence in a step
   bool skip_unneeded_rows = true;
 };
 
