@@ -244,6 +244,28 @@ void OutputParser::CloseCall(bool by_own_token) {
   state_ = State::kContent;
 }
 
+void ParsedOutput::Add(const OutputEvent& event) {
+  switch (event.kind) {
+    case Kind::kReasoning:
+      reasoning += event.text;
+      break;
+    case Kind::kContent:
+      content += event.text;
+      break;
+    case Kind::kToolCallBegin:
+      tool_calls.push_back({event.text, {}});
+      break;
+    case Kind::kToolCallArguments:
+      tool_calls.back().arguments = Json::parse(event.text);
+      break;
+    case Kind::kToolCallEnd:
+      break;
+    case Kind::kToolCallCancel:
+      tool_calls.pop_back();
+      break;
+  }
+}
+
 ParsedOutput ParseAll(const std::vector<std::pair<int, std::string>>& tokens,
                       OutputParserOptions options) {
   const OutputTokenIds& ids = options.ids;
@@ -266,16 +288,7 @@ ParsedOutput ParseAll(const std::vector<std::pair<int, std::string>>& tokens,
   parser.Finish(&events);
 
   ParsedOutput output;
-  for (OutputEvent& event : events) {
-    if (event.kind == Kind::kReasoning) output.reasoning += event.text;
-    if (event.kind == Kind::kContent) output.content += event.text;
-    if (event.kind == Kind::kToolCallBegin)
-      output.tool_calls.push_back({std::move(event.text), {}});
-    if (event.kind == Kind::kToolCallCancel) output.tool_calls.pop_back();
-    if (event.kind == Kind::kToolCallArguments) {
-      output.tool_calls.back().arguments = Json::parse(event.text);
-    }
-  }
+  for (const OutputEvent& event : events) output.Add(event);
   return output;
 }
 

@@ -123,6 +123,9 @@ struct ParsedOutput {
   std::string reasoning;
   std::string content;
   std::vector<ParsedToolCall> tool_calls;
+
+  // Takes the parser's events as they come.
+  void Add(const OutputEvent& event);
 };
 
 // The whole output at once. Knowing the end, it also reads text before a <channel|> that was never

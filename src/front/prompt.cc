@@ -1,0 +1,55 @@
+#include "front/prompt.h"
+
+#include <algorithm>
+
+#include "text/utf8.h"
+
+namespace lapidary {
+
+Status CheckUtf8(std::string_view text, std::string_view what) {
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char character = ReadUtf8(text.substr(at));
+    if (character.status != Utf8Status::kComplete) {
+      return MakeError("{} is not valid UTF-8: byte {:#04x} at offset {}", what,
+                       static_cast<uint8_t>(text[at]), at);
+    }
+    at += character.num_bytes;
+  }
+  return {};
+}
+
+std::vector<int32_t> EncodeRawPrompt(const Tokenizer& tokenizer, std::string_view text) {
+  if (text.empty()) return {};
+  std::vector<int32_t> ids = tokenizer.Encode(text, SpecialTokens::kParse);
+  const int32_t bos = tokenizer.bos_id();
+  if (bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  return ids;
+}
+
+Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input) {
+  if (!model.tokenizer.ok()) return model.tokenizer.error();
+  if (!model.chat_template.ok()) return model.chat_template.error();
+  ASSIGN_OR_RETURN(const std::vector<TextSegment> segments,
+                   model.chat_template->RenderPrompt(std::move(input)));
+  ChatPrompt prompt;
+  prompt.ids = model.tokenizer->Encode(segments);
+  if (prompt.ids.empty()) return MakeError("the chat template made an empty prompt");
+  prompt.starts_in_thought = EndsInsideThought(segments);
+  if (const int32_t point = NextTurnPoint(*model.tokenizer, prompt.ids); point > 0) {
+    prompt.cache_points = {point};
+  }
+  return prompt;
+}
+
+int32_t NextTurnPoint(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  const auto turn_id = tokenizer.TokenToId("<|turn>");
+  const auto channel_id = tokenizer.TokenToId("<|channel>");
+  if (!turn_id || ids.empty()) return 0;
+  const auto last_turn = std::find(ids.rbegin(), ids.rend(), *turn_id);
+  if (last_turn == ids.rend()) return 0;
+  const auto thought = channel_id ? std::find(last_turn.base(), ids.end(), *channel_id) : ids.end();
+  const auto point = std::min<int64_t>(thought - ids.begin(), std::ssize(ids) - 1);
+  return static_cast<int32_t>(point);
+}
+
+}  // namespace lapidary

@@ -1,0 +1,38 @@
+// From text to the token ids of a prompt.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "front/text_model.h"
+
+namespace lapidary {
+
+// Fails unless `text` is well-formed UTF-8; `what` names it in the message.
+Status CheckUtf8(std::string_view text, std::string_view what);
+
+// Raw text, in which special tokens may be spelled out; <bos> is put in front unless it is there.
+// An empty text has no ids.
+std::vector<int32_t> EncodeRawPrompt(const Tokenizer& tokenizer, std::string_view text);
+
+struct ChatPrompt {
+  std::vector<int32_t> ids;
+  // For SequenceSpec: where the prompt of the next turn can go on.
+  std::vector<int32_t> cache_points;
+  // What is generated first is reasoning.
+  bool starts_in_thought = false;
+};
+
+// The conversation through the checkpoint's own template. Text from messages is plain text,
+// whatever it spells.
+Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input);
+
+// The last prefix of a chat prompt that the next turn's prompt is sure to begin with: up to the
+// model's turn, and not the thought in it, which templates leave out of the history. At most
+// ids.size() - 1, for the last token is always computed; 0 when there is no turn.
+int32_t NextTurnPoint(const Tokenizer& tokenizer, std::span<const int32_t> ids);
+
+}  // namespace lapidary
