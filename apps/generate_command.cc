@@ -1,102 +1,207 @@
 // `lapidary generate`: one prompt, one answer.
-#include <algorithm>
-#include <chrono>
+#include <fmt/ranges.h>
+
+#include <cstdio>
 
 #include "apps/commands.h"
 #include "apps/model_flags.h"
-#include "engine/single_sequence.h"
-#include "sampling/generation_config.h"
+#include "apps/sampling_flags.h"
+#include "front/conversation.h"
+#include "front/prompt.h"
+#include "front/request_stream.h"
+#include "front/text_stream.h"
 
 namespace lapidary {
 namespace {
 
 struct GenerateFlags {
   ModelFlags model;
-  std::string ids;
-  int64_t max_tokens = 128;
-  double temperature = 0.0;
-  bool ignore_eos = false;
+  // Exactly one of these is the prompt.
+  std::optional<std::string> text;
+  std::optional<std::string> chat;
+  std::optional<std::string> ids;
+  std::string system_prompt;
+  bool think = false;
+  SamplingFlags sampling;
+  StopFlags stop;
+  int32_t max_tokens = 128;
   bool json = false;
 };
 
-double MillisecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
+Result<std::vector<int32_t>> ChatIds(const GenerateFlags& flags, const TextModel& model) {
+  if (flags.chat->empty()) return MakeError("--chat: the message is empty");
+  RETURN_IF_ERROR(CheckUtf8(*flags.chat, "--chat"));
+  RETURN_IF_ERROR(CheckUtf8(flags.system_prompt, "--system-prompt"));
+  Conversation conversation;
+  conversation.set_system_prompt(flags.system_prompt);
+  conversation.set_thinking(flags.think);
+  conversation.AddUser(*flags.chat);
+  ASSIGN_OR_RETURN(ChatPrompt prompt, EncodeChatPrompt(model, conversation.Input()));
+  return std::move(prompt.ids);
+}
+
+Result<std::vector<int32_t>> PromptIds(const GenerateFlags& flags, const TextModel& model) {
+  if (flags.ids) return ParseIds(*flags.ids);
+  if (flags.chat) return ChatIds(flags, model);
+  RETURN_IF_ERROR(CheckUtf8(*flags.text, "--prompt"));
+  if (!model.tokenizer.ok()) return model.tokenizer.error();
+  return EncodeRawPrompt(*model.tokenizer, *flags.text);
+}
+
+// The answer as it grows: kept for --json, printed at once without.
+class Output {
+ public:
+  Output(const TextModel& model, StopStrings stop_strings, bool prints) : prints_(prints) {
+    if (model.tokenizer.ok()) {
+      stream_.emplace(*model.tokenizer, /*skip_special=*/true, std::move(stop_strings));
+    }
+  }
+
+  // False when a stop string is complete, and nothing more may be pushed.
+  bool Push(int32_t id, bool is_stop_token) {
+    ids_.push_back(id);
+    if (!stream_) {
+      Print(fmt::format("{}{}", ids_.size() > 1 ? " " : "", id));
+      return true;
+    }
+    if (!is_stop_token) Take(stream_->Push(id));
+    return !stream_->matched();
+  }
+  void Finish() {
+    if (stream_) Take(stream_->Finish());
+    Print("\n");
+  }
+
+  const std::vector<int32_t>& ids() const { return ids_; }
+  Json Text() const { return stream_ ? Json(text_) : Json(nullptr); }
+
+ private:
+  void Take(const std::string& piece) {
+    text_ += piece;
+    Print(piece);
+  }
+  void Print(std::string_view text) const {
+    if (!prints_ || text.empty()) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  const bool prints_;
+  std::optional<TextStream> stream_;
+  std::vector<int32_t> ids_;
+  std::string text_;
+};
+
+// Runs the request to its end and returns its last event.
+Result<RequestEvent> Run(Engine& engine, SequenceSpec spec, Output& output) {
+  ASSIGN_OR_RETURN(RequestStream stream, RequestStream::Start(engine, std::move(spec)));
+  bool is_open = true;
+  while (true) {
+    RequestEvent event = stream.Next();
+    for (const SampledToken& token : event.tokens) {
+      const bool is_last = event.finish && &token == &event.tokens.back();
+      if (is_open && !output.Push(token.id, is_last && event.finish == FinishReason::kStop)) {
+        is_open = false;
+        stream.Cancel();
+      }
+    }
+    if (!event.finish) continue;
+    if (event.finish == FinishReason::kError) return MakeError("{}", event.error);
+    if (!is_open) event.finish = FinishReason::kStop;
+    output.Finish();
+    return event;
+  }
+}
+
+Json TimingsJson(const RequestTimings& timings, double load_ms, size_t num_outputs) {
+  const double ttft_ms = timings.queue_ms + timings.prefill_ms;
+  // The first token is the prefill's.
+  const bool has_rate = num_outputs > 1 && timings.decode_ms > 0.0;
+  return {{"load_ms", load_ms},
+          {"prefill_ms", timings.prefill_ms},
+          {"decode_ms", timings.decode_ms},
+          {"ttft_ms", ttft_ms},
+          {"tokens_per_s",
+           has_rate ? 1e3 * static_cast<double>(num_outputs - 1) / timings.decode_ms : 0.0}};
 }
 
 Status Generate(const GenerateFlags& flags) {
-  ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, ParseIds(flags.ids));
-  {
-    ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model.model));
-    RETURN_IF_ERROR(CheckPrompt(description.plan, prompt, flags.max_tokens));
+  if (flags.text.has_value() + flags.chat.has_value() + flags.ids.has_value() != 1) {
+    return MakeError("generate needs one prompt: --prompt, --chat or --ids");
   }
-  ASSIGN_OR_RETURN(LoadedModel model,
-                   flags.model.Load(static_cast<int64_t>(prompt.size()) + flags.max_tokens));
-  std::vector<int32_t> stop_ids;
-  if (model.description.directory) {
-    ASSIGN_OR_RETURN(const GenerationDefaults defaults,
-                     GenerationDefaults::Load(*model.description.directory));
-    stop_ids = defaults.stop_ids;
+  // Whatever can be refused is refused before the weights are read.
+  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model.model));
+  ASSIGN_OR_RETURN(const TextModel text_model, description.directory
+                                                   ? TextModel::Load(*description.directory)
+                                                   : TextModel::None(description.name));
+  ASSIGN_OR_RETURN(StopStrings stop_strings, flags.stop.Strings());
+  if (!flags.stop.strings.empty() && !text_model.tokenizer.ok()) {
+    return MakeError("--stop needs text: {}", text_model.tokenizer.error().message);
   }
-  auto params = std::make_shared<SamplingParams>();
-  params->temperature = static_cast<float>(flags.temperature);
+  SequenceSpec spec;
+  ASSIGN_OR_RETURN(spec.prompt, PromptIds(flags, text_model));
+  RETURN_IF_ERROR(CheckPrompt(description.plan, spec.prompt, flags.max_tokens));
+  spec.max_new_tokens = flags.max_tokens;
+  spec.stop_ids = flags.stop.Ids(text_model.defaults);
+  spec.cache_at_end = false;  // No other prompt follows.
+  ASSIGN_OR_RETURN(SamplingParams sampling,
+                   flags.sampling.Over(text_model.defaults.sampling, description.plan.vocab_size));
+  spec.sampling = std::make_shared<SamplingParams>(std::move(sampling));
 
-  SingleSequence sequence(*model.executor, flags.model.chunk_rows);
-  std::vector<int32_t> output;
-  std::string finish_reason = "length";
-  const auto start = std::chrono::steady_clock::now();
-  double prefill_ms = 0.0;
-  std::vector<int32_t> next(prompt.begin(), prompt.end());
-  while (static_cast<int64_t>(output.size()) < flags.max_tokens) {
-    ASSIGN_OR_RETURN(const SampledToken token,
-                     sequence.AppendAndSample(next, params, /*history=*/nullptr, output.size()));
-    if (output.empty()) prefill_ms = MillisecondsSince(start);
-    output.push_back(token.id);
-    next = {token.id};
-    const bool is_stop = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
-    if (is_stop && !flags.ignore_eos) {
-      finish_reason = "stop";
-      break;
-    }
-  }
-  const double total_ms = MillisecondsSince(start);
-  const double decode_ms = total_ms - prefill_ms;
-  Json json;
-  json["prompt_ids"] = prompt;
-  json["output_ids"] = output;
-  json["text"] = nullptr;
-  json["finish_reason"] = finish_reason;
-  json["timings"] = {
-      {"load_ms", model.load_ms},
-      {"prefill_ms", prefill_ms},
-      {"decode_ms", decode_ms},
-      {"ttft_ms", prefill_ms},
-      {"tokens_per_s",
-       output.size() > 1 ? 1e3 * static_cast<double>(output.size() - 1) / decode_ms : 0.0}};
-  if (flags.json) {
-    fmt::print("{}\n", json.dump());
-  } else {
-    fmt::print("{}\n", fmt::join(output, " "));
-  }
+  const std::vector<int32_t> prompt = spec.prompt;
+  ASSIGN_OR_RETURN(const LoadedEngine model,
+                   flags.model.LoadAsEngine(std::ssize(prompt) + flags.max_tokens));
+  Output output(text_model, std::move(stop_strings), /*prints=*/!flags.json);
+  ASSIGN_OR_RETURN(const RequestEvent last, Run(*model.engine, std::move(spec), output));
+  if (!flags.json) return {};
+  const Json json = {{"prompt_ids", prompt},
+                     {"output_ids", output.ids()},
+                     {"text", output.Text()},
+                     {"finish_reason", FinishReasonName(*last.finish)},
+                     {"timings", TimingsJson(last.timings, model.load_ms, output.ids().size())}};
+  fmt::print("{}\n", json.dump());
   return {};
+}
+
+// An optional text; unlike CLI11's own, "" counts as given.
+CLI::Option* AddText(CLI::App* command, const char* name, std::optional<std::string>& field,
+                     const char* help) {
+  return command->add_option_function<std::string>(
+      name, [&field](const std::string& text) { field = text; }, help);
 }
 
 }  // namespace
 
 void AddGenerateCommand(CommandLine& command_line) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command =
-      command_line.Add("generate", "Continue one prompt", [flags] { return Generate(*flags); });
-  flags->model.AddTo(*command);
-  command->add_option("--ids", flags->ids, "Token ids, used as they stand: 2,5,9")->required();
+  CLI::App* command = command_line.Add("generate", "Continue one prompt, or answer one message",
+                                       [flags] { return Generate(*flags); });
+  constexpr const char* kPrompt = "Prompt (one of --prompt, --chat, --ids)";
+  auto* text = AddText(command, "--prompt", flags->text,
+                       "Text to continue; special tokens such as <|turn> may be spelled out")
+                   ->group(kPrompt);
+  auto* chat = AddText(command, "--chat", flags->chat,
+                       "A message to answer, through the model's chat template")
+                   ->group(kPrompt);
+  auto* ids =
+      AddText(command, "--ids", flags->ids, "Token ids, used as they stand: 2,5,9")->group(kPrompt);
+  text->excludes(chat)->excludes(ids);
+  chat->excludes(ids);
+  command->add_option("--system-prompt", flags->system_prompt, "Instructions before the message")
+      ->needs(chat)
+      ->group(kPrompt);
+  command->add_flag("--think", flags->think, "Let the model think before it answers")
+      ->needs(chat)
+      ->group(kPrompt);
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
+      ->group("Stopping")
       ->check(CLI::Range(1, 1 << 28))
       ->capture_default_str();
-  command->add_option("--temperature", flags->temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_flag("--ignore-eos", flags->ignore_eos, "Go on past stop tokens");
-  command->add_flag("--json", flags->json, "Print one JSON object");
+  flags->stop.AddTo(*command);
+  flags->sampling.AddTo(*command);
+  command->add_flag("--json", flags->json,
+                    "Print one JSON object at the end: ids, text, why it stopped, timings");
+  flags->model.AddTo(*command);
 }
 
 }  // namespace lapidary

@@ -5,21 +5,27 @@
 namespace lapidary {
 
 void ModelFlags::AddTo(CLI::App& command) {
+  constexpr const char* kGroup = "Model";
   command
       .add_option("model", model,
                   "Checkpoint directory, or with --load-format dummy a preset (e2b e4b ...)")
       ->required();
   command.add_option("--load-format", load_format, "auto: the checkpoint's weights; dummy: random")
+      ->group(kGroup)
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   command.add_option("--threads", threads, "CPU threads; 0: one per core")
+      ->group(kGroup)
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--chunk-rows", chunk_rows, "Most prompt tokens in one step")
+      ->group(kGroup)
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  AddDeviceFlag(&command, &device);
-  command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")->capture_default_str();
+  AddDeviceFlag(&command, &device)->group(kGroup);
+  command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")
+      ->group(kGroup)
+      ->capture_default_str();
 }
 
 Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
@@ -38,8 +44,9 @@ Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
   return LoadModel(model, options);
 }
 
-Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens) const {
-  ASSIGN_OR_RETURN(const LoadOptions options, Options(max_tokens));
+Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens, int num_sequences) const {
+  ASSIGN_OR_RETURN(LoadOptions options, Options(max_tokens));
+  options.num_sequences = num_sequences;
   EngineOptions engine_options;
   engine_options.limits.max_num_batched_tokens = chunk_rows;
   return LoadEngine(model, options, engine_options);

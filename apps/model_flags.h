@@ -22,7 +22,8 @@ struct ModelFlags {
   void AddTo(CLI::App& command);
   // Room for one sequence of `max_tokens`. The choice of device is logged.
   Result<LoadedModel> Load(int64_t max_tokens) const;
-  Result<LoadedEngine> LoadAsEngine(int64_t max_tokens) const;
+  // Room for `num_sequences` of them; more than run at once leave room for the prefix cache.
+  Result<LoadedEngine> LoadAsEngine(int64_t max_tokens, int num_sequences = 1) const;
 
  private:
   Result<LoadOptions> Options(int64_t max_tokens) const;

@@ -1,0 +1,77 @@
+#include "apps/sampling_flags.h"
+
+#include <spdlog/spdlog.h>
+
+#include <random>
+
+#include "front/prompt.h"
+
+namespace lapidary {
+namespace {
+
+template <typename T>
+void Replace(T& value, const std::optional<T>& flag) {
+  if (flag) value = *flag;
+}
+
+uint64_t RandomSeed() {
+  // 32 bits are enough to tell runs apart, and short enough to type.
+  return std::random_device{}();
+}
+
+}  // namespace
+
+void SamplingFlags::AddTo(CLI::App& command) {
+  const auto add = [&](const char* name, auto& field, const char* help) {
+    command.add_option(name, field, help)->group("Sampling (default: generation_config.json)");
+  };
+  add("--temperature", temperature, "Above 1 bolder, below 1 safer, 0: always the likeliest token");
+  add("--top-k", top_k, "Draw from the K likeliest tokens; 0: all");
+  add("--top-p", top_p, "Draw from the likeliest tokens that make up P of the probability");
+  add("--min-p", min_p, "Leave out tokens below this share of the likeliest one's probability");
+  add("--repetition-penalty", repetition_penalty, "Above 1: avoid tokens seen so far");
+  add("--presence-penalty", presence_penalty, "-2 to 2: against tokens already generated");
+  add("--frequency-penalty", frequency_penalty, "-2 to 2: the same, per occurrence");
+  add("--seed", seed, "Same seed, same tokens (default: random)");
+}
+
+Result<SamplingParams> SamplingFlags::Over(const SamplingParams& defaults,
+                                           int32_t vocab_size) const {
+  SamplingParams params = defaults;
+  Replace(params.temperature, temperature);
+  Replace(params.top_k, top_k);
+  Replace(params.top_p, top_p);
+  Replace(params.min_p, min_p);
+  Replace(params.repetition_penalty, repetition_penalty);
+  Replace(params.presence_penalty, presence_penalty);
+  Replace(params.frequency_penalty, frequency_penalty);
+  RETURN_IF_ERROR(params.Validate(vocab_size));
+  params.seed = seed.value_or(0);
+  if (!params.greedy() && !seed) {
+    params.seed = RandomSeed();
+    spdlog::info("sampling with --seed {}", params.seed);
+  }
+  return params;
+}
+
+void StopFlags::AddTo(CLI::App& command) {
+  constexpr const char* kGroup = "Stopping";
+  command.add_option("--stop", strings, "Stop before this text; may be given several times")
+      ->group(kGroup)
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's stop tokens")->group(kGroup);
+}
+
+std::vector<int32_t> StopFlags::Ids(const GenerationDefaults& defaults) const {
+  return ignore_eos ? std::vector<int32_t>() : defaults.stop_ids;
+}
+
+Result<StopStrings> StopFlags::Strings() const {
+  for (const std::string& text : strings) RETURN_IF_ERROR(CheckUtf8(text, "--stop"));
+  auto created = StopStrings::Create(strings);
+  if (!created.ok()) return MakeError("--stop: {}", created.error().message);
+  return created;
+}
+
+}  // namespace lapidary
