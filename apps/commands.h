@@ -5,6 +5,7 @@
 
 namespace lapidary {
 
+void AddChatCommand(CommandLine& command_line);
 void AddGenerateCommand(CommandLine& command_line);
 void AddTokenizeCommand(CommandLine& command_line);
 void AddDetokenizeCommand(CommandLine& command_line);

@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   spdlog::set_pattern("%H:%M:%S.%e %^%L%$ %v");
 
   lapidary::CommandLine command_line;
+  lapidary::AddChatCommand(command_line);
   lapidary::AddGenerateCommand(command_line);
   lapidary::AddTokenizeCommand(command_line);
   lapidary::AddDetokenizeCommand(command_line);

@@ -1,0 +1,210 @@
+// `lapidary chat`: a conversation on the terminal.
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "apps/answer_printer.h"
+#include "apps/chat_session.h"
+#include "apps/commands.h"
+#include "apps/interrupts.h"
+#include "apps/line_reader.h"
+#include "apps/model_flags.h"
+#include "apps/sampling_flags.h"
+
+namespace lapidary {
+namespace {
+
+constexpr const char* kCommands =
+    "  /system TEXT     instructions for the model; without a text, none\n"
+    "  /think [on|off]  let the model think before it answers\n"
+    "  /reset           begin a new conversation\n"
+    "  /save FILE       write the messages as JSON\n"
+    "  /help            this list\n"
+    "  /exit            leave (also /quit and Ctrl-D)\n"
+    "Ctrl-C stops an answer; twice at an empty prompt, it leaves.";
+constexpr const char* kLeaveHint = "(Ctrl-C again leaves, as do Ctrl-D and /exit)";
+
+struct ChatFlags {
+  ModelFlags model;
+  std::string system_prompt;
+  bool think = false;
+  int32_t context = 8192;
+  int32_t max_tokens = 0;
+  bool stats = false;
+  SamplingFlags sampling;
+};
+
+std::string_view Trim(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
+Status Save(const Conversation& conversation, const std::string& path) {
+  if (path.empty()) return MakeError("/save needs a file name");
+  std::ofstream file(path);
+  file << conversation.Messages().dump(2) << "\n";
+  file.flush();
+  if (!file) return MakeError("{} cannot be written", path);
+  return {};
+}
+
+// `/name rest`. Returns what to tell the user.
+Result<std::string> RunCommand(std::string_view name, std::string_view rest,
+                               Conversation& conversation) {
+  if (name == "/help") return std::string(kCommands);
+  if (name == "/reset") {
+    conversation.Reset();
+    return std::string("a new conversation");
+  }
+  if (name == "/system") {
+    conversation.set_system_prompt(std::string(rest));
+    return std::string(rest.empty() ? "no system prompt" : "the system prompt is set");
+  }
+  if (name == "/think") {
+    if (!rest.empty() && rest != "on" && rest != "off") return MakeError("/think is on or off");
+    conversation.set_thinking(rest.empty() ? !conversation.thinking() : rest == "on");
+    return fmt::format("thinking is {}", conversation.thinking() ? "on" : "off");
+  }
+  if (name == "/save") {
+    RETURN_IF_ERROR(Save(conversation, std::string(rest)));
+    return fmt::format("saved to {}", rest);
+  }
+  return MakeError("there is no {}; /help lists the commands", name);
+}
+
+// One line: a command or a message. False when the user wants to leave.
+bool HandleLine(std::string_view line, ChatSession& session) {
+  line = Trim(line);
+  if (line.empty()) return true;
+  if (const Status status = CheckUtf8(line, "the line"); !status.ok()) {
+    PrintNotice(status.error().message);
+    return true;
+  }
+  if (line.front() != '/') {
+    session.Answer(std::string(line));
+    return true;
+  }
+  const size_t blank = std::min(line.find_first_of(" \t"), line.size());
+  const std::string_view name = line.substr(0, blank);
+  if (name == "/exit" || name == "/quit") return false;
+  const auto told = RunCommand(name, Trim(line.substr(blank)), session.conversation());
+  PrintNotice(told.ok() ? *told : told.error().message);
+  return true;
+}
+
+void Converse(LineReader& reader, ChatSession& session) {
+  bool hinted = false;
+  while (true) {
+    std::string line;
+    const LineReader::Outcome outcome = reader.Read(&line);
+    if (outcome == LineReader::Outcome::kEnd) return;
+    if (outcome == LineReader::Outcome::kInterrupted) {
+      if (!line.empty()) continue;
+      if (hinted) return;
+      PrintNotice(kLeaveHint);
+    } else if (!HandleLine(line, session)) {
+      return;
+    }
+    hinted = outcome == LineReader::Outcome::kInterrupted;
+  }
+}
+
+// An interrupt that reaches the program as a signal: one during an answer, or one sent to a reader
+// that cannot see keys, where the second in a row leaves.
+class SignalPolicy {
+ public:
+  SignalPolicy(ChatSession& session, const LineReader& reader)
+      : session_(session), reader_(reader) {}
+
+  void operator()() {
+    if (session_.Interrupt()) {
+      num_idle_ = 0;
+    } else if (!reader_.is_terminal()) {
+      if (++num_idle_ > 1) ExitInterrupted();
+      PrintNotice(kLeaveHint);
+    }
+  }
+
+ private:
+  ChatSession& session_;
+  const LineReader& reader_;
+  int num_idle_ = 0;
+};
+
+Status Chat(const ChatFlags& flags) {
+  if (flags.model.model.empty()) {
+    return MakeError(
+        "chat needs a model: lapidary chat MODEL, where MODEL is a checkpoint "
+        "directory");
+  }
+  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model.model));
+  ASSIGN_OR_RETURN(const TextModel text_model, description.directory
+                                                   ? TextModel::Load(*description.directory)
+                                                   : TextModel::None(description.name));
+  if (!text_model.tokenizer.ok()) return text_model.tokenizer.error();
+  if (!text_model.chat_template.ok()) return text_model.chat_template.error();
+  RETURN_IF_ERROR(CheckUtf8(flags.system_prompt, "--system-prompt"));
+  ChatOptions options;
+  options.context =
+      static_cast<int32_t>(std::min<int64_t>(flags.context, description.plan.max_context));
+  options.max_tokens = flags.max_tokens;
+  options.stop_ids = text_model.defaults.stop_ids;
+  options.stats = flags.stats || isatty(STDERR_FILENO) == 1;
+  ASSIGN_OR_RETURN(options.sampling,
+                   flags.sampling.Over(text_model.defaults.sampling, description.plan.vocab_size));
+
+  Interrupts interrupts;
+  // Twice the room of a conversation, so that its last turn stays in the prefix cache.
+  ASSIGN_OR_RETURN(const LoadedEngine model,
+                   flags.model.LoadAsEngine(options.context, /*num_sequences=*/2));
+  const std::unique_ptr<LineReader> reader = LineReader::ForStandardInput(">>> ");
+  ChatSession session(*model.engine, text_model, options);
+  session.conversation().set_system_prompt(flags.system_prompt);
+  session.conversation().set_thinking(flags.think);
+  interrupts.set_handler(SignalPolicy(session, *reader));
+  if (reader->is_terminal()) {
+    PrintNotice(fmt::format("{}: {} tokens of context; /help lists the commands", description.name,
+                            options.context));
+  }
+  Converse(*reader, session);
+  interrupts.set_handler(ExitInterrupted);
+  return {};
+}
+
+}  // namespace
+
+void AddChatCommand(CommandLine& command_line) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* command = command_line.Add("chat", "Talk with a model on the terminal",
+                                       [flags] { return Chat(*flags); });
+  constexpr const char* kGroup = "Conversation";
+  command->add_option("--system-prompt", flags->system_prompt, "Instructions for the model")
+      ->group(kGroup);
+  command->add_flag("--think", flags->think, "Let the model think before it answers")
+      ->group(kGroup);
+  command->add_option("--context", flags->context, "Most tokens of a conversation")
+      ->group(kGroup)
+      ->check(CLI::Range(2, 1 << 28))
+      ->capture_default_str();
+  command
+      ->add_option("--max-tokens", flags->max_tokens,
+                   "Most tokens of an answer; 0: what the context leaves")
+      ->group(kGroup)
+      ->check(CLI::Range(0, 1 << 28))
+      ->capture_default_str();
+  command
+      ->add_flag("--stats", flags->stats,
+                 "Tell tokens and speed after each answer (always on a terminal)")
+      ->group(kGroup);
+  flags->sampling.AddTo(*command);
+  flags->model.AddTo(*command);
+  command->get_option("model")->required(false);
+  command->footer(
+      fmt::format("In the conversation:\n{}\n\nWhere input is not a terminal, each of "
+                  "its lines is a message or a command.",
+                  kCommands));
+}
+
+}  // namespace lapidary

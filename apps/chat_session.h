@@ -1,0 +1,59 @@
+// A conversation with a model on the terminal, turn by turn.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "front/conversation.h"
+#include "front/prompt.h"
+#include "front/request_stream.h"
+
+namespace lapidary {
+
+struct ChatOptions {
+  int32_t context = 0;     // most tokens of the conversation
+  int32_t max_tokens = 0;  // of an answer; 0: as many as the context leaves
+  std::vector<int32_t> stop_ids;
+  SamplingParams sampling;  // turn N draws with seed + N
+  bool stats = false;       // tokens and speed after each answer
+};
+
+class ChatSession {
+ public:
+  // `engine` and `model`, which must have a tokenizer and a template, must outlive the session.
+  ChatSession(Engine& engine, const TextModel& model, ChatOptions options);
+
+  Conversation& conversation() { return conversation_; }
+
+  // Asks, and prints the answer as it comes. What goes wrong is said and leaves the conversation as
+  // it was.
+  void Answer(const std::string& message);
+
+  // Stops the answer there is, from any thread; false when there is none.
+  bool Interrupt();
+
+ private:
+  Status TryAnswer();
+  SequenceSpec MakeSpec(const ChatPrompt& prompt) const;
+  // Prints and parses until the request ends; returns its last event.
+  RequestEvent Follow(RequestStream& stream, bool starts_in_thought, ParsedOutput& output);
+  void Report(const RequestEvent& last, int32_t max_new_tokens) const;
+
+  // The request an interrupt ends; null while there is none to end.
+  void set_current(RequestStream* stream);
+  void set_answering(bool answering);
+
+  Engine& engine_;
+  const TextModel& model_;
+  const ChatOptions options_;
+  Conversation conversation_;
+  uint64_t num_turns_ = 0;
+
+  std::mutex mutex_;  // guards what an interrupt sees
+  bool answering_ = false;
+  bool interrupted_ = false;
+  RequestStream* current_ = nullptr;
+};
+
+}  // namespace lapidary

@@ -1,0 +1,101 @@
+#include "apps/line_reader.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdio>
+#include <iostream>
+#include <string_view>
+
+namespace lapidary {
+namespace {
+
+constexpr int kHistoryLines = 1000;
+
+class PlainReader : public LineReader {
+ public:
+  bool is_terminal() const override { return false; }
+  Outcome Read(std::string* line) override {
+    return std::getline(std::cin, *line) ? Outcome::kLine : Outcome::kEnd;
+  }
+};
+
+class EditingReader : public LineReader {
+ public:
+  explicit EditingReader(std::string prompt) : prompt_(std::move(prompt)) {
+    // libedit reads characters by the locale; plain "C" would take UTF-8 apart.
+    std::setlocale(LC_CTYPE, "");
+    if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+    history_ = history_init();
+    HistEvent event;
+    history(history_, &event, H_SETSIZE, kHistoryLines);
+    history(history_, &event, H_SETUNIQUE, 1);
+    edit_ = el_init("lapidary", stdin, stdout, stderr);
+    el_set(edit_, EL_CLIENTDATA, this);
+    el_set(edit_, EL_PROMPT, &Prompt);
+    el_set(edit_, EL_EDITOR, "emacs");
+    el_set(edit_, EL_SIGNAL, 1);  // The terminal is put back when a signal ends the program.
+    el_set(edit_, EL_HIST, history, history_);
+    // Ctrl-C is a key while a line is edited, and a signal otherwise.
+    el_set(edit_, EL_SETTY, "-d", "intr=", nullptr);
+    el_set(edit_, EL_ADDFN, "interrupt", "Give the line up", &OnInterrupt);
+    el_set(edit_, EL_BIND, "^C", "interrupt", nullptr);
+    el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  }
+  ~EditingReader() override {
+    el_end(edit_);
+    history_end(history_);
+  }
+
+  bool is_terminal() const override { return true; }
+
+  Outcome Read(std::string* line) override {
+    interrupted_ = false;
+    int num_bytes = 0;
+    const char* text = el_gets(edit_, &num_bytes);
+    *line = text == nullptr || num_bytes < 0 ? "" : std::string(text);
+    if (line->ends_with('\n')) line->pop_back();
+    if (interrupted_) return Outcome::kInterrupted;
+    if (text == nullptr || num_bytes <= 0) {
+      std::fputs("\n", stdout);
+      return Outcome::kEnd;
+    }
+    if (line->find_first_not_of(" \t") != std::string::npos) {
+      HistEvent event;
+      history(history_, &event, H_ENTER, line->c_str());
+    }
+    return Outcome::kLine;
+  }
+
+ private:
+  static EditingReader* Self(EditLine* edit) {
+    void* self = nullptr;
+    el_get(edit, EL_CLIENTDATA, &self);
+    return static_cast<EditingReader*>(self);
+  }
+  static char* Prompt(EditLine* edit) { return Self(edit)->prompt_.data(); }
+  static unsigned char OnInterrupt(EditLine* edit, int /*key*/) {
+    Self(edit)->interrupted_ = true;
+    std::fputs("^C\r\n", stdout);
+    std::fflush(stdout);
+    return CC_NEWLINE;
+  }
+
+  std::string prompt_;
+  History* history_;
+  EditLine* edit_;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LineReader> LineReader::ForStandardInput(std::string prompt) {
+  if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) {
+    return std::make_unique<EditingReader>(std::move(prompt));
+  }
+  return std::make_unique<PlainReader>();
+}
+
+}  // namespace lapidary
