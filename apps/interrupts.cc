@@ -20,6 +20,8 @@ void ExitInterrupted() { std::_Exit(128 + SIGINT); }
 
 Interrupts::Interrupts() : handler_(ExitInterrupted) {
   const sigset_t signals = InterruptSet();
+  // Shells start background jobs with SIGINT ignored, and an ignored signal is never waited for.
+  std::signal(SIGINT, SIG_DFL);
   pthread_sigmask(SIG_BLOCK, &signals, &previous_mask_);
   thread_ = std::thread([this] { Watch(); });
 }

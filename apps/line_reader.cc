@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string_view>
@@ -38,10 +39,12 @@ class EditingReader : public LineReader {
     el_set(edit_, EL_EDITOR, "emacs");
     el_set(edit_, EL_SIGNAL, 1);  // The terminal is put back when a signal ends the program.
     el_set(edit_, EL_HIST, history, history_);
-    // Ctrl-C is a key while a line is edited, and a signal otherwise.
-    el_set(edit_, EL_SETTY, "-d", "intr=", nullptr);
+    // Ctrl-C and Ctrl-Z are keys while a line is edited, and signals otherwise.
+    el_set(edit_, EL_SETTY, "-d", "-isig", nullptr);
     el_set(edit_, EL_ADDFN, "interrupt", "Give the line up", &OnInterrupt);
     el_set(edit_, EL_BIND, "^C", "interrupt", nullptr);
+    el_set(edit_, EL_ADDFN, "suspend", "Suspend the program", &OnSuspend);
+    el_set(edit_, EL_BIND, "^Z", "suspend", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
   ~EditingReader() override {
@@ -78,9 +81,13 @@ class EditingReader : public LineReader {
   static char* Prompt(EditLine* edit) { return Self(edit)->prompt_.data(); }
   static unsigned char OnInterrupt(EditLine* edit, int /*key*/) {
     Self(edit)->interrupted_ = true;
-    std::fputs("^C\r\n", stdout);
+    std::fputs("^C\n", stdout);
     std::fflush(stdout);
     return CC_NEWLINE;
+  }
+  static unsigned char OnSuspend(EditLine* /*edit*/, int /*key*/) {
+    std::raise(SIGTSTP);  // libedit's handler gives the terminal back meanwhile.
+    return CC_REFRESH;
   }
 
   std::string prompt_;
