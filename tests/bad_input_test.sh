@@ -13,7 +13,7 @@ refuses() {
   local name=$1 pattern=$2 code=0
   shift 2
   timeout 60 "$lapidary" "$@" >"$work/stdout" 2>"$work/stderr" || code=$?
-  grep -a -v ' I device:' "$work/stderr" >"$work/message"
+  grep -a -v '^[0-9:.]* I ' "$work/stderr" >"$work/message"
   if [[ $code -ne 1 && $code -ne 2 ]]; then
     echo "FAIL $name: exit code $code"
   elif ! grep -a -q -- "$pattern" "$work/message"; then
