@@ -91,9 +91,10 @@ void ThreadPool::WorkerLoop(int thread_idx) {
       wake_.wait(lock, is_new);
       --num_sleeping_;
     }
-    if (stopping_.load()) return;
     uint64_t state = state_.load(std::memory_order_acquire);
     seen = state / kLoopStep;
+    // Asked after the state was read: whoever saw the last number must also see why it is the last.
+    if (stopping_.load()) return;
     bool is_inside = false;
     while (state / kLoopStep == seen && (state & kClosed) == 0 && !is_inside) {
       is_inside = state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel);

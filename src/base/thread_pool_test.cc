@@ -97,5 +97,15 @@ TEST(ThreadPool, PoolsOfDifferentOwnersRunSideBySideAndInsideEachOther) {
   EXPECT_EQ(items, 8 * 16);
 }
 
+TEST(ThreadPool, EndsWhileItsWorkersAreStillLateForTheLastLoop) {
+  // A worker may look at a loop only after it was closed and the pool is being destroyed.
+  for (int round = 0; round < 3000; ++round) {
+    ThreadPool threads(4);
+    std::atomic<int> count{0};
+    threads.ParallelFor(4, 1, [&](int64_t, int64_t, int) { ++count; });
+    ASSERT_EQ(count.load(), 4);
+  }
+}
+
 }  // namespace
 }  // namespace lapidary
