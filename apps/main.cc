@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   lapidary::CommandLine command_line;
   lapidary::AddChatCommand(command_line);
   lapidary::AddGenerateCommand(command_line);
+  lapidary::AddServeCommand(command_line);
   lapidary::AddTokenizeCommand(command_line);
   lapidary::AddDetokenizeCommand(command_line);
   lapidary::AddInspectCommand(command_line);

@@ -1,0 +1,267 @@
+// `lapidary serve`: an OpenAI-compatible HTTP server.
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <future>
+
+#include "apps/commands.h"
+#include "apps/device_flag.h"
+#include "checkpoint/mapped_file.h"
+#include "engine/load_model.h"
+#include "kv/kv_layout.h"
+#include "server/api.h"
+#include "server/http_server.h"
+
+namespace lapidary {
+namespace {
+
+struct ServeFlags {
+  std::string model;
+  std::vector<std::string> served_model_names;
+  std::string load_format = "auto";
+  DeviceRequest device = DeviceRequest::kAuto;
+  int threads = 0;
+  int max_model_len = 0;
+  int max_num_seqs = 64;
+  int max_num_batched_tokens = 512;
+  int max_queue = 1024;
+  int64_t kv_cache_memory_bytes = 0;
+  bool no_prefix_caching = false;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::string metrics_prefix = "lapidary";
+  double shutdown_timeout = 30.0;
+  double idle_timeout = 120.0;
+  double request_timeout = 30.0;
+  HttpOptions http;
+};
+
+constexpr int kDefaultContext = 8192;  // where the model's own is longer: the CPU is slow
+constexpr double kGigabyte = 1e9;
+
+std::chrono::milliseconds Seconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+// Room for max_num_seqs sequences that fill the context, within a quarter of the machine's memory,
+// but for one of them in any case.
+int64_t DefaultKvBytes(const ModelPlan& plan, int max_model_len, int max_num_seqs) {
+  constexpr int kSparePages = 8;  // partly filled ones, at the ends of a sequence's two groups
+  const KvLayout layout = MakeKvLayout(plan, sizeof(float));
+  int64_t num_pages = kSparePages;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    const int window = plan.kv_groups[group_idx].window;
+    const int slack = SchedulerLimits{}.sliding_slack;
+    const int num_tokens = window == 0 ? max_model_len : std::min(max_model_len, window + slack);
+    num_pages += num_tokens / std::max(layout.tokens_per_page[group_idx], 1) + 1;
+  }
+  const int64_t bytes_per_sequence = num_pages * layout.page_bytes;
+  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::max(std::min(max_num_seqs * bytes_per_sequence, memory / 4), bytes_per_sequence) +
+         layout.page_bytes;
+}
+
+Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
+  std::vector<std::string> keys = flags.api_keys;
+  if (!flags.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.api_key_file, size_t{1} << 20));
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      std::string key = text.substr(begin, end - begin);
+      while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
+      if (!key.empty()) keys.push_back(std::move(key));
+      begin = end + 1;
+    }
+    if (keys.empty()) return MakeError("{}: holds no API key", flags.api_key_file);
+  }
+  for (const std::string& key : keys) {
+    if (key.empty()) return MakeError("--api-key: a key must not be empty");
+  }
+  return keys;
+}
+
+// One token of the longest sequence there may be: proves that the pool holds it, and touches every
+// weight before the first client does.
+Status WarmUp(Engine& engine, int max_model_len) {
+  SequenceSpec spec;
+  spec.prompt = {0};
+  spec.max_new_tokens = max_model_len - 1;
+  spec.sampling = std::make_shared<SamplingParams>();
+  spec.cache_at_end = false;
+  std::promise<std::string> ended;
+  const auto sink = [&](RequestEvent event) {
+    if (!event.finish) {
+      engine.Cancel(event.id);
+    } else {
+      ended.set_value(event.error);
+    }
+  };
+  if (const auto id = engine.Submit(std::move(spec), sink); !id.ok()) {
+    return MakeError("a sequence of --max-model-len {} cannot run: {}", max_model_len,
+                     id.error().message);
+  }
+  if (const std::string error = ended.get_future().get(); !error.empty()) {
+    return MakeError("the model does not run: {}", error);
+  }
+  return {};
+}
+
+Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const ModelPlan& plan,
+                                    int max_model_len) {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(flags.device));
+  CHECK(choice.kind == DeviceKind::kCpu);  // The only executor there is.
+  LoadOptions options;
+  options.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  options.num_threads = flags.threads;
+  options.max_tokens = max_model_len;
+  options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes > 0
+                                      ? flags.kv_cache_memory_bytes
+                                      : DefaultKvBytes(plan, max_model_len, flags.max_num_seqs);
+  EngineOptions engine_options;
+  engine_options.limits.max_num_seqs = flags.max_num_seqs;
+  engine_options.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
+  engine_options.limits.max_queue = flags.max_queue;
+  engine_options.limits.max_model_len = max_model_len;
+  engine_options.limits.prefix_caching = !flags.no_prefix_caching;
+  ASSIGN_OR_RETURN(LoadedEngine loaded, LoadEngine(flags.model, options, engine_options));
+  RETURN_IF_ERROR(WarmUp(*loaded.engine, max_model_len));
+  spdlog::info("loaded in {:.1f} s; KV cache {:.2f} GB in {} pages, context {}, up to {} at once",
+               loaded.load_ms * 1e-3,
+               static_cast<double>(*options.kv_cache_memory_bytes) / kGigabyte,
+               loaded.engine->stats().scheduler.num_pages, max_model_len, flags.max_num_seqs);
+  return loaded;
+}
+
+Status Serve(const ServeFlags& flags) {
+  ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
+  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model));
+  if (!description.directory) {
+    return MakeError("'{}' is not a directory: a server needs a tokenizer beside the model",
+                     flags.model);
+  }
+  const int64_t max_context = description.plan.max_context;
+  if (flags.max_model_len > max_context) {
+    return MakeError("--max-model-len {}: the model's context is {}", flags.max_model_len,
+                     max_context);
+  }
+  const int max_model_len = flags.max_model_len > 0
+                                ? flags.max_model_len
+                                : static_cast<int>(std::min<int64_t>(max_context, kDefaultContext));
+  ASSIGN_OR_RETURN(
+      const ServedModel model,
+      ServedModel::Load(*description.directory, flags.served_model_names, max_model_len));
+  spdlog::info("loading {} ({})", flags.model, description.plan.architecture);
+  ASSIGN_OR_RETURN(LoadedEngine loaded, LoadForServing(flags, description.plan, max_model_len));
+  ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), *loaded.engine);
+  // Every request holds its connection, which lives in the server: the server goes last.
+  std::optional<HttpServer> server;
+  {
+    Api api(*loaded.engine, model, metrics, std::move(api_keys));
+    HttpOptions http = flags.http;
+    http.shutdown_timeout = Seconds(flags.shutdown_timeout);
+    http.idle_timeout = Seconds(flags.idle_timeout);
+    http.request_timeout = Seconds(flags.request_timeout);
+    server.emplace(http, api);
+    RETURN_IF_ERROR(server->Listen());
+    spdlog::info("serving {} on http://{}:{}", fmt::join(model.names(), ", "), http.host,
+                 server->port());
+    server->Run();
+  }
+  loaded.engine.reset();
+  spdlog::info("stopped");
+  return {};
+}
+
+// "--max-model-len" is also LAPIDARY_MAX_MODEL_LEN.
+CLI::Option* WithVariable(CLI::Option* option) {
+  std::string name = "LAPIDARY_" + option->get_lnames().at(0);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return option->envname(name);
+}
+
+void AddModelFlags(CLI::App& command, ServeFlags& flags) {
+  command.add_option("model", flags.model, "Checkpoint directory")->required();
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return WithVariable(command.add_option(name, value, help))->group("Model");
+  };
+  add("--served-model-name", flags.served_model_names,
+      "Names requests may use; the first is in answers (default: the directory's name)");
+  add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  add("--max-model-len", flags.max_model_len,
+      "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
+      ->check(CLI::Range(2, 1 << 28));
+  WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
+  add("--threads", flags.threads, "CPU threads; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return WithVariable(command.add_option(name, value, help))->group("Scheduling and memory");
+  };
+  add("--max-num-seqs", flags.max_num_seqs, "Most sequences that run at once")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  add("--max-num-batched-tokens", flags.max_num_batched_tokens, "Most tokens of one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  add("--kv-cache-memory-bytes", flags.kv_cache_memory_bytes,
+      "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM)")
+      ->check(CLI::PositiveNumber);
+  WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
+                                "Compute every prompt from its start"))
+      ->group("Scheduling and memory");
+}
+
+void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return WithVariable(command.add_option(name, value, help))->group("HTTP");
+  };
+  add("--host", flags.http.host, "Address to listen on; 0.0.0.0 for all")->capture_default_str();
+  add("--port", flags.http.port, "Port; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  add("--api-key", flags.api_keys, "Keys clients must send; /health stays open");
+  add("--api-key-file", flags.api_key_file, "The same from a file, one per line");
+  add("--allowed-origins", flags.http.allowed_origins,
+      "Web origins that browsers may ask from; * for any (default: none)");
+  add("--max-connections", flags.http.max_connections, "Most clients at once")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  add("--max-body-bytes", flags.http.max_body_bytes, "Largest request")->capture_default_str();
+  const CLI::Range seconds(0.0, 86400.0);
+  add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")
+      ->check(seconds)
+      ->capture_default_str();
+  add("--request-timeout", flags.request_timeout, "Seconds a request may take to arrive")
+      ->check(seconds)
+      ->capture_default_str();
+  add("--shutdown-timeout", flags.shutdown_timeout,
+      "Seconds that open requests get to finish after SIGTERM")
+      ->check(seconds)
+      ->capture_default_str();
+  add("--metrics-prefix", flags.metrics_prefix,
+      "Of the names at /metrics; vllm fits its dashboards")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddServeCommand(CommandLine& command_line) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
+                                       [flags] { return Serve(*flags); });
+  AddModelFlags(*command, *flags);
+  AddSchedulerFlags(*command, *flags);
+  AddHttpFlags(*command, *flags);
+}
+
+}  // namespace lapidary

@@ -1,0 +1,302 @@
+#include "server/api.h"
+
+#include <spdlog/spdlog.h>
+
+#include "base/version.h"
+
+namespace lapidary {
+namespace {
+
+// Beside the engine's threads; a prompt of 100,000 tokens takes one of them some 20 ms.
+constexpr int kNumWorkers = 2;
+
+constexpr std::string_view kModelsPath = "/v1/models";
+
+int64_t UnixTime() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// In a time that does not tell where the first difference is.
+bool EqualInConstantTime(std::string_view left, std::string_view right) {
+  if (left.size() != right.size()) return false;
+  unsigned difference = 0;
+  for (size_t pos = 0; pos < left.size(); ++pos) {
+    difference |= static_cast<unsigned char>(left[pos]) ^ static_cast<unsigned char>(right[pos]);
+  }
+  return difference == 0;
+}
+
+HttpResponse Preflight() {
+  HttpResponse response;
+  response.status = 204;
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                      {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                      {"Access-Control-Max-Age", "600"}};
+  return response;
+}
+
+}  // namespace
+
+Api::Api(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
+         std::vector<std::string> api_keys)
+    : engine_(engine),
+      model_(model),
+      metrics_(metrics),
+      api_keys_(std::move(api_keys)),
+      created_(UnixTime()),
+      workers_(kNumWorkers) {}
+
+const std::vector<Api::Route>& Api::Routes() {
+  static const std::vector<Route> routes = {
+      {"GET", "/health", &Api::Health},
+      {"GET", "/version", &Api::Version},
+      {"GET", "/metrics", &Api::Metrics},
+      {"GET", "/v1/models", &Api::Models},
+      {"POST", "/v1/chat/completions", &Api::Chat},
+      {"POST", "/v1/completions", &Api::Complete},
+      {"POST", "/tokenize", &Api::Tokenize},
+      {"POST", "/detokenize", &Api::Detokenize},
+  };
+  return routes;
+}
+
+bool Api::IsAuthorized(const std::string& authorization) const {
+  constexpr std::string_view kScheme = "Bearer ";
+  if (api_keys_.empty()) return true;
+  if (!authorization.starts_with(kScheme)) return false;
+  const std::string_view key = std::string_view(authorization).substr(kScheme.size());
+  bool matches = false;
+  for (const std::string& allowed : api_keys_) matches |= EqualInConstantTime(key, allowed);
+  return matches;
+}
+
+ApiStatus Api::CheckHead(const HttpRequest& request) {
+  if (request.method == "OPTIONS" || request.path == "/health") return {};
+  if (IsAuthorized(request.authorization)) return {};
+  ApiError error{401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"};
+  error.code = "invalid_api_key";
+  return error;
+}
+
+void Api::Handle(HttpRequest request, ResponderPtr responder) {
+  if (request.method == "OPTIONS") return responder->Send(Preflight());
+  std::string path = request.path;
+  if (path.starts_with("/v1/models/")) path = kModelsPath;
+  bool is_known_path = false;
+  for (const Route& route : Routes()) {
+    if (path != route.path) continue;
+    if (request.method == route.method) {
+      return (this->*route.endpoint)(std::move(request), std::move(responder));
+    }
+    is_known_path = true;
+  }
+  ApiError error{404, fmt::format("there is no {} {}", request.method, request.path)};
+  if (is_known_path) error.status = 405;
+  responder->Send(ErrorResponse(error));
+}
+
+void Api::Health(HttpRequest, ResponderPtr responder) {
+  responder->Send(JsonResponse({{"status", "ok"}}));
+}
+
+void Api::Version(HttpRequest, ResponderPtr responder) {
+  responder->Send(JsonResponse({{"version", kVersion}}));
+}
+
+void Api::Metrics(HttpRequest, ResponderPtr responder) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = metrics_.Serialize();
+  responder->Send(std::move(response));
+}
+
+OrderedJson Api::ModelJson(const std::string& name) const {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created_},
+          {"owned_by", "lapidary"},
+          {"root", model_.name()},
+          {"parent", nullptr},
+          {"max_model_len", model_.max_model_len()}};
+}
+
+void Api::Models(HttpRequest request, ResponderPtr responder) {
+  if (request.path == kModelsPath) {
+    OrderedJson data = OrderedJson::array();
+    for (const std::string& name : model_.names()) data.push_back(ModelJson(name));
+    return responder->Send(JsonResponse({{"object", "list"}, {"data", data}}));
+  }
+  const std::string name = request.path.substr(kModelsPath.size() + 1);
+  if (const ApiStatus error = model_.CheckName(name)) return responder->Send(ErrorResponse(*error));
+  responder->Send(JsonResponse(ModelJson(name)));
+}
+
+template <typename T>
+void Api::OnWorker(ResponderPtr responder, std::function<ApiStatus(T*)> work,
+                   std::function<void(T)> then) {
+  workers_.Post([responder, work = std::move(work), then = std::move(then)] {
+    auto result = std::make_shared<T>();
+    ApiStatus status;
+    try {
+      status = work(result.get());
+    } catch (const std::exception& error) {
+      spdlog::error("a request could not be prepared: {}", error.what());
+      status = InternalError();
+    }
+    responder->Post([responder, status, result, then] {
+      if (status) return responder->Send(ErrorResponse(*status));
+      then(std::move(*result));
+    });
+  });
+}
+
+void Api::Generate(ResponderPtr responder, std::function<ApiStatus(GenerationJob*)> prepare) {
+  const auto arrival = std::chrono::steady_clock::now();
+  OnWorker<GenerationJob>(responder, std::move(prepare), [=, this](GenerationJob job) {
+    job.arrival = arrival;
+    std::make_shared<Generation>(engine_, model_, metrics_, std::move(job), responder)->Start();
+  });
+}
+
+void Api::Chat(HttpRequest request, ResponderPtr responder) {
+  Generate(std::move(responder), [this, body = std::move(request.body)](GenerationJob* job) {
+    return PrepareChat(body, job);
+  });
+}
+
+void Api::Complete(HttpRequest request, ResponderPtr responder) {
+  Generate(std::move(responder), [this, body = std::move(request.body)](GenerationJob* job) {
+    return PrepareCompletion(body, job);
+  });
+}
+
+ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
+  RETURN_IF_API_ERROR(model_.CheckName(request.model));
+  const int32_t vocab_size = engine_.plan().vocab_size;
+  if (const Status valid = request.sampling.Validate(vocab_size); !valid.ok()) {
+    // The message begins with the field's name.
+    const std::string& message = valid.error().message;
+    return BadRequest(message.substr(0, message.find_first_of(" :")), "{}", message);
+  }
+  return {};
+}
+
+ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
+  OrderedJson json;
+  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+  ChatRequest request;
+  RETURN_IF_API_ERROR(ParseChatRequest(json, model_.defaults().sampling, &request));
+  RETURN_IF_API_ERROR(CheckGeneration(request.generation));
+  GenerationJob::Prompt prompt;
+  RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt.prepared));
+  RETURN_IF_API_ERROR(
+      model_.CheckLength(prompt.prepared, request.generation.max_tokens, &prompt.max_new_tokens));
+  OutputParserOptions options;
+  options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
+  if (request.input.tools) options.tools = *request.input.tools;
+  job->kind = ApiKind::kChat;
+  job->prompts.push_back(std::move(prompt));
+  job->parser_options = std::move(options);
+  job->single_call = request.single_call;
+  job->request = std::move(request.generation);
+  return {};
+}
+
+ApiStatus Api::PrepareCompletion(const std::string& body, GenerationJob* job) const {
+  OrderedJson json;
+  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+  CompletionRequest request;
+  RETURN_IF_API_ERROR(ParseCompletionRequest(json, model_.defaults().sampling, &request));
+  RETURN_IF_API_ERROR(CheckGeneration(request.generation));
+  for (const RawPrompt& raw : request.prompts) {
+    GenerationJob::Prompt prompt;
+    RETURN_IF_API_ERROR(model_.Prepare(raw, request.add_special_tokens, &prompt.prepared));
+    RETURN_IF_API_ERROR(
+        model_.CheckLength(prompt.prepared, request.generation.max_tokens, &prompt.max_new_tokens));
+    job->prompts.push_back(std::move(prompt));
+  }
+  job->kind = ApiKind::kCompletion;
+  job->request = std::move(request.generation);
+  return {};
+}
+
+void Api::Tokenize(HttpRequest request, ResponderPtr responder) {
+  OnWorker<OrderedJson>(
+      responder,
+      [this, body = std::move(request.body)](OrderedJson* json) {
+        return TokenizeBody(body, json);
+      },
+      [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
+}
+
+void Api::Detokenize(HttpRequest request, ResponderPtr responder) {
+  OnWorker<OrderedJson>(
+      responder,
+      [this, body = std::move(request.body)](OrderedJson* json) {
+        return DetokenizeBody(body, json);
+      },
+      [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
+}
+
+ApiStatus Api::TokenizeBody(const std::string& body, OrderedJson* answer) const {
+  OrderedJson json;
+  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+  RequestFields fields(json);
+  const std::string model = fields.String("model", "");
+  const bool with_strings = fields.Bool("return_token_strs", false);
+  const bool is_chat = fields.Find("messages") != nullptr;
+  const bool add_bos = fields.Bool("add_special_tokens", !is_chat);
+  ChatInput input;
+  std::string text;
+  if (is_chat) {
+    ReadChatInput(&fields, &input);
+    fields.Refuse("continue_final_message", false);
+  } else if (fields.Find("prompt") != nullptr) {
+    text = fields.String("prompt", "");
+  } else {
+    fields.Fail(BadRequest("prompt", "'prompt' or 'messages' is missing"));
+  }
+  RETURN_IF_API_ERROR(fields.status());
+  LogUnknownFields(fields);
+  RETURN_IF_API_ERROR(model_.CheckName(model));
+  PreparedPrompt prompt;
+  if (is_chat) {
+    RETURN_IF_API_ERROR(model_.Prepare(input, &prompt));
+  } else if (add_bos || !text.empty()) {
+    RETURN_IF_API_ERROR(model_.Prepare(RawPrompt(text), add_bos, &prompt));
+  }
+  OrderedJson strings = nullptr;
+  if (with_strings) {
+    strings = OrderedJson::array();
+    for (const int32_t id : prompt.ids) {
+      strings.push_back(std::string(model_.tokenizer().IdToPiece(id).value_or("")));
+    }
+  }
+  *answer = {{"count", prompt.ids.size()},
+             {"max_model_len", model_.max_model_len()},
+             {"tokens", std::move(prompt.ids)},
+             {"token_strs", std::move(strings)}};
+  return {};
+}
+
+ApiStatus Api::DetokenizeBody(const std::string& body, OrderedJson* answer) const {
+  OrderedJson json;
+  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+  RequestFields fields(json);
+  const std::string model = fields.String("model", "");
+  if (fields.Find("tokens") == nullptr) {
+    fields.Fail(BadRequest("tokens", "'tokens' is missing"));
+  }
+  const std::vector<int32_t> ids = fields.Ids("tokens");
+  RETURN_IF_API_ERROR(fields.status());
+  LogUnknownFields(fields);
+  RETURN_IF_API_ERROR(model_.CheckName(model));
+  const auto text = model_.tokenizer().Decode(ids, /*skip_special=*/false);
+  if (!text.ok()) return BadRequest("tokens", "{}", text.error().message);
+  *answer = {{"prompt", *text}};
+  return {};
+}
+
+}  // namespace lapidary

@@ -1,0 +1,69 @@
+// The endpoints: OpenAI's, and vLLM's around them.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/generation.h"
+#include "server/http_types.h"
+#include "server/metrics.h"
+#include "server/served_model.h"
+#include "server/worker_pool.h"
+
+namespace lapidary {
+
+class Api final : public HttpHandler {
+ public:
+  // Without keys everybody may ask; with keys only /health is open. References must outlive this.
+  Api(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
+      std::vector<std::string> api_keys);
+
+  ApiStatus CheckHead(const HttpRequest& request) override;
+  void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
+
+ private:
+  using ResponderPtr = std::shared_ptr<Responder>;
+  using Endpoint = void (Api::*)(HttpRequest, ResponderPtr);
+  struct Route {
+    const char* method;
+    const char* path;
+    Endpoint endpoint;
+  };
+  static const std::vector<Route>& Routes();
+
+  bool IsAuthorized(const std::string& authorization) const;
+
+  void Health(HttpRequest request, ResponderPtr responder);
+  void Version(HttpRequest request, ResponderPtr responder);
+  void Models(HttpRequest request, ResponderPtr responder);
+  void Metrics(HttpRequest request, ResponderPtr responder);
+  void Chat(HttpRequest request, ResponderPtr responder);
+  void Complete(HttpRequest request, ResponderPtr responder);
+  void Tokenize(HttpRequest request, ResponderPtr responder);
+  void Detokenize(HttpRequest request, ResponderPtr responder);
+
+  // Runs `work` on a worker and then, on the responder's strand, sends its error or goes on with
+  // `then`. What `work` throws is an internal error.
+  template <typename T>
+  void OnWorker(ResponderPtr responder, std::function<ApiStatus(T*)> work,
+                std::function<void(T)> then);
+  void Generate(ResponderPtr responder, std::function<ApiStatus(GenerationJob*)> prepare);
+
+  ApiStatus PrepareChat(const std::string& body, GenerationJob* job) const;
+  ApiStatus PrepareCompletion(const std::string& body, GenerationJob* job) const;
+  ApiStatus CheckGeneration(const GenerationRequest& request) const;
+  ApiStatus TokenizeBody(const std::string& body, OrderedJson* answer) const;
+  ApiStatus DetokenizeBody(const std::string& body, OrderedJson* answer) const;
+  OrderedJson ModelJson(const std::string& name) const;
+
+  Engine& engine_;
+  const ServedModel& model_;
+  ServerMetrics& metrics_;
+  const std::vector<std::string> api_keys_;
+  const int64_t created_;
+  WorkerPool workers_;
+};
+
+}  // namespace lapidary

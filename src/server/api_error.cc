@@ -1,0 +1,61 @@
+#include "server/api_error.h"
+
+namespace lapidary {
+namespace {
+
+const char* TypeOf(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 500:
+      return "internal_server_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return "invalid_request_error";
+  }
+}
+
+OrderedJson TextOrNull(const std::string& text) {
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+}
+
+}  // namespace
+
+OrderedJson ApiError::ToJson() const {
+  return {{"error",
+           {{"message", message},
+            {"type", TypeOf(status)},
+            {"param", TextOrNull(param)},
+            {"code", code.empty() ? OrderedJson(status) : OrderedJson(code)}}}};
+}
+
+ApiError NotSupportedYet(std::string param) {
+  ApiError error = BadRequest(param, "'{}' is not supported yet", param);
+  error.code = "not_supported";
+  return error;
+}
+
+ApiError QueueFull() {
+  ApiError error{503, "too many requests are waiting; try again later"};
+  error.code = "queue_full";
+  error.retry_after_seconds = 1;
+  return error;
+}
+
+ApiError ShuttingDown() {
+  ApiError error{503, "the server is shutting down"};
+  error.code = "shutting_down";
+  error.retry_after_seconds = 10;
+  return error;
+}
+
+ApiError InternalError() { return {500, "internal error; the server's log has the details"}; }
+
+std::string DumpJson(const OrderedJson& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+}
+
+}  // namespace lapidary

@@ -1,0 +1,90 @@
+// One client connection: reads a request, has it handled, writes the response, and again.
+//
+//   idle --first byte--> reading --whole request--> busy --response written--> idle
+//
+// While busy, the socket is watched for the client's departure. Everything runs on the
+// connection's strand.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <optional>
+
+#include "server/http_head.h"
+#include "server/http_server.h"
+
+namespace lapidary {
+
+class Connection final : public Responder, public std::enable_shared_from_this<Connection> {
+ public:
+  // `options` and `handler` must outlive the connection's socket; `on_closed` is called once.
+  Connection(boost::asio::ip::tcp::socket socket, const HttpOptions& options, HttpHandler& handler,
+             std::function<void()> on_closed);
+
+  // On any thread.
+  void Start();
+  void Drain();  // close now if idle, else after the response
+  void Abort();  // close now
+
+  void Post(std::function<void()> task) override;
+  void Send(HttpResponse response) override;
+  void BeginEvents() override;
+  void SendEvent(std::string_view data) override;
+  void EndEvents() override;
+  bool gone() const override { return state_ == State::kClosed; }
+  void OnGone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
+
+ private:
+  enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using ErrorCode = boost::beast::error_code;
+
+  void AwaitRequest();
+  void ReadHead();
+  void OnHead();
+  void ReadBody();
+  void OnBody();
+  // Answers a request that was not read to its end; the connection closes behind it.
+  void Reject(const ApiError& error);
+  void OnReadError(ErrorCode error);
+  HttpRequest TakeRequest();
+  void WatchForDeparture();
+  void OnReadable();
+
+  HttpHeadOptions HeadOptions() const;
+  std::string AllowedOrigin() const;
+  void Write(std::string bytes);
+  void Flush();
+  void OnWritten(ErrorCode error);
+  void FinishResponse();
+  // Lets the client read the response before unread input makes the kernel reset the connection.
+  void Linger();
+  void Close();
+
+  boost::beast::tcp_stream stream_;
+  const HttpOptions& options_;
+  HttpHandler& handler_;
+  std::function<void()> on_closed_;
+  std::function<void()> on_gone_;
+
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  State state_ = State::kIdle;
+  std::string origin_;
+  bool keep_alive_ = true;
+  bool is_http_1_0_ = false;
+  bool omits_body_ = false;  // HEAD
+  bool draining_ = false;
+  bool watching_ = false;
+  bool chunked_ = false;
+  bool response_complete_ = false;
+  bool unread_input_ = false;
+
+  std::string writing_;  // being sent
+  std::string unsent_;   // goes out when that is done
+};
+
+}  // namespace lapidary

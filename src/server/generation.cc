@@ -1,0 +1,196 @@
+#include "server/generation.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+namespace lapidary {
+
+Generation::Generation(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
+                       GenerationJob job, std::shared_ptr<Responder> responder)
+    : engine_(engine),
+      model_(model),
+      metrics_(metrics),
+      job_(std::move(job)),
+      responder_(std::move(responder)),
+      json_(job_.kind, model, job_.request.sampling.num_logprobs >= 0) {}
+
+void Generation::Start() {
+  if (responder_->gone()) return;
+  if (!Submit()) {
+    responder_->Send(ErrorResponse(QueueFull()));
+    return;
+  }
+  responder_->OnGone([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->answered_ = true;
+    self->CancelAll();
+  });
+  if (job_.request.stream) responder_->BeginEvents();
+}
+
+bool Generation::Submit() {
+  const GenerationRequest& request = job_.request;
+  const auto sampling = std::make_shared<const SamplingParams>(request.sampling);
+  const EventSink sink = [self = shared_from_this()](RequestEvent event) {
+    self->responder_->Post([self, event = std::move(event)] { self->OnEvent(event); });
+  };
+  for (const GenerationJob::Prompt& prompt : job_.prompts) {
+    SequenceSpec spec;
+    spec.prompt = prompt.prepared.ids;
+    spec.cache_points = prompt.prepared.cache_points;
+    spec.max_new_tokens = prompt.max_new_tokens;
+    spec.stop_ids = request.stop_token_ids;
+    if (!request.ignore_eos) {
+      const auto& defaults = model_.defaults().stop_ids;
+      spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
+    }
+    spec.sampling = sampling;
+    // What else it refuses was checked before the job was made.
+    const auto ids = engine_.Submit(std::move(spec), request.num_choices, sink);
+    if (!ids.ok()) {
+      spdlog::warn("a request was turned away: {}", ids.error().message);
+      answered_ = true;
+      CancelAll();
+      return false;
+    }
+    usage_.prompt_tokens += static_cast<int64_t>(prompt.prepared.ids.size());
+    std::optional<OutputParserOptions> parser_options = job_.parser_options;
+    if (parser_options) parser_options->starts_in_thought = prompt.prepared.starts_in_thought;
+    for (const RequestId id : *ids) {
+      choice_of_[id] = choices_.size();
+      choices_.push_back(
+          {id, ChoiceStream(model_.tokenizer(), request, parser_options, job_.single_call)});
+    }
+  }
+  return true;
+}
+
+void Generation::OnEvent(const RequestEvent& event) {
+  Choice& choice = choices_[choice_of_.at(event.id)];
+  RecordTokens(event, choice);
+  if (event.finish) RecordEnd(event, choice);
+  if (!answered_) {
+    TakeTokens(event, choice);
+    if (job_.request.stream) SendChunk(choice);
+  }
+  if (!event.finish) return;
+  choice.ended = true;
+  ++num_ended_;
+  // Copies find the prompt their leader has put into the cache; that is no saving of the client's.
+  const size_t index = choice_of_.at(event.id);
+  if (index % static_cast<size_t>(job_.request.num_choices) == 0) {
+    usage_.cached_tokens += event.usage.cached_tokens;
+  }
+  if (!answered_ && num_ended_ == choices_.size()) SendEnd();
+}
+
+void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
+  if (choice.finish) return;
+  size_t num_tokens = event.tokens.size();
+  const bool ends_with_stop_token = event.finish == FinishReason::kStop && num_tokens > 0;
+  if (ends_with_stop_token) --num_tokens;
+  for (size_t token_idx = 0; token_idx < num_tokens; ++token_idx) {
+    ++usage_.completion_tokens;
+    if (!choice.stream.Push(event.tokens[token_idx], &choice.unsent)) continue;
+    if (!event.finish) engine_.Cancel(event.id);
+    const std::string* stop = choice.stream.matched_stop();
+    return FinishChoice(choice, "stop",
+                        stop == nullptr ? OrderedJson(nullptr) : OrderedJson(*stop));
+  }
+  if (!event.finish) return;
+  if (event.finish == FinishReason::kLength) return FinishChoice(choice, "length", nullptr);
+  if (ends_with_stop_token) {
+    ++usage_.completion_tokens;
+    const int32_t id = event.tokens.back().id;
+    const auto& asked_for = job_.request.stop_token_ids;
+    const bool was_asked_for = std::find(asked_for.begin(), asked_for.end(), id) != asked_for.end();
+    return FinishChoice(choice, "stop", was_asked_for ? OrderedJson(id) : OrderedJson(nullptr));
+  }
+  if (event.finish == FinishReason::kError) {
+    spdlog::error("a request failed: {}", event.error);
+    return Fail(InternalError());
+  }
+  Fail(ShuttingDown());  // Nobody but the engine's end cancels what is neither cut nor left.
+}
+
+void Generation::FinishChoice(Choice& choice, std::string reason, OrderedJson stop_reason) {
+  choice.stream.Finish(&choice.unsent);
+  if (reason == "stop" && choice.stream.num_tool_calls() > 0) reason = "tool_calls";
+  choice.finish = FinishInfo{std::move(reason), std::move(stop_reason)};
+}
+
+void Generation::SendChunk(Choice& choice) {
+  if (answered_ || choice.finish_sent) return;
+  if (!choice.unsent.has_text() && !choice.finish) return;
+  const int index = static_cast<int>(choice_of_.at(choice.id));
+  const auto send = [&](OrderedJson chunk) {
+    if (job_.request.include_usage) chunk["usage"] = nullptr;
+    responder_->SendEvent(DumpJson(chunk));
+  };
+  if (!choice.role_sent && job_.kind == ApiKind::kChat) send(json_.RoleChunk(index));
+  choice.role_sent = true;
+  send(json_.Chunk(index, choice.unsent, choice.finish ? &*choice.finish : nullptr));
+  choice.unsent = {};
+  choice.finish_sent = choice.finish.has_value();
+}
+
+void Generation::SendEnd() {
+  answered_ = true;
+  if (job_.request.stream) {
+    if (job_.request.include_usage) responder_->SendEvent(DumpJson(json_.UsageChunk(usage_)));
+    responder_->SendEvent("[DONE]");
+    responder_->EndEvents();
+    return;
+  }
+  std::vector<ResponseJson::Choice> choices;
+  for (Choice& choice : choices_) {
+    choices.push_back({std::move(choice.unsent), std::move(*choice.finish)});
+  }
+  responder_->Send(JsonResponse(json_.Whole(choices, usage_)));
+}
+
+void Generation::Fail(const ApiError& error) {
+  answered_ = true;
+  CancelAll();
+  if (!job_.request.stream) {
+    responder_->Send(ErrorResponse(error));
+    return;
+  }
+  responder_->SendEvent(DumpJson(error.ToJson()));
+  responder_->SendEvent("[DONE]");
+  responder_->EndEvents();
+}
+
+void Generation::CancelAll() {
+  for (const Choice& choice : choices_) {
+    if (!choice.ended) engine_.Cancel(choice.id);
+  }
+}
+
+double Generation::SecondsSinceArrival() const {
+  return std::chrono::duration<double>(Clock::now() - job_.arrival).count();
+}
+
+void Generation::RecordTokens(const RequestEvent& event, Choice& choice) {
+  if (event.tokens.empty()) return;
+  metrics_.AddTokens(event.tokens.size());
+  const Clock::time_point now = Clock::now();
+  if (choice.last_token) {
+    metrics_.AddInterTokenLatency(std::chrono::duration<double>(now - *choice.last_token).count());
+  } else {
+    metrics_.AddFirstToken(SecondsSinceArrival());
+  }
+  choice.last_token = now;
+}
+
+void Generation::RecordEnd(const RequestEvent& event, const Choice& choice) {
+  std::string reason = FinishReasonName(*event.finish);
+  if (event.finish == FinishReason::kCancelled) {
+    reason = choice.finish ? choice.finish->reason : "abort";
+  }
+  metrics_.AddFinished(reason, event.usage, event.timings, SecondsSinceArrival());
+}
+
+}  // namespace lapidary

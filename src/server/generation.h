@@ -1,0 +1,78 @@
+// One request being answered: submits its sequences, and turns their tokens into the response.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/http_types.h"
+#include "server/metrics.h"
+#include "server/response_json.h"
+
+namespace lapidary {
+
+// A request whose prompts are ready to run.
+struct GenerationJob {
+  ApiKind kind = ApiKind::kChat;
+  GenerationRequest request;
+  struct Prompt {
+    PreparedPrompt prepared;
+    int32_t max_new_tokens = 1;
+  };
+  std::vector<Prompt> prompts;
+  std::optional<OutputParserOptions> parser_options;  // for chat
+  bool single_call = false;
+  std::chrono::steady_clock::time_point arrival;
+};
+
+// Lives until the engine has ended all of its sequences. Everything runs on the responder's strand.
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  // The references must outlive the engine's last event.
+  Generation(Engine& engine, const ServedModel& model, ServerMetrics& metrics, GenerationJob job,
+             std::shared_ptr<Responder> responder);
+
+  void Start();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Choice {
+    RequestId id = 0;
+    ChoiceStream stream;
+    ChoiceDelta unsent = {};                // all of it, when not streaming
+    std::optional<FinishInfo> finish = {};  // no more text comes
+    bool ended = false;                     // no more events come
+    bool role_sent = false;
+    bool finish_sent = false;
+    std::optional<Clock::time_point> last_token = {};
+  };
+
+  bool Submit();
+  void OnEvent(const RequestEvent& event);
+  void TakeTokens(const RequestEvent& event, Choice& choice);
+  void FinishChoice(Choice& choice, std::string reason, OrderedJson stop_reason);
+  void RecordTokens(const RequestEvent& event, Choice& choice);
+  void RecordEnd(const RequestEvent& event, const Choice& choice);
+  void SendChunk(Choice& choice);
+  void SendEnd();
+  void Fail(const ApiError& error);
+  void CancelAll();
+  double SecondsSinceArrival() const;
+
+  Engine& engine_;
+  const ServedModel& model_;
+  ServerMetrics& metrics_;
+  const GenerationJob job_;
+  const std::shared_ptr<Responder> responder_;
+  const ResponseJson json_;
+  std::vector<Choice> choices_;
+  std::unordered_map<RequestId, size_t> choice_of_;
+  Usage usage_;
+  size_t num_ended_ = 0;
+  bool answered_ = false;  // completely, or the client has gone
+};
+
+}  // namespace lapidary

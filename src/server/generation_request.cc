@@ -1,0 +1,255 @@
+#include "server/generation_request.h"
+
+#include <spdlog/spdlog.h>
+
+#include <charconv>
+#include <random>
+
+#include "sampling/stop_strings.h"
+#include "server/chat_messages.h"
+
+namespace lapidary {
+namespace {
+
+constexpr double kAnyNumber = 1e30;
+
+uint64_t RandomSeed() {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  return generator();
+}
+
+void ReadLogitBias(RequestFields* fields, SamplingParams* sampling) {
+  const OrderedJson* biases = fields->Find("logit_bias");
+  if (biases == nullptr) return;
+  const auto fail = [&] {
+    fields->Fail(BadRequest("logit_bias", "'logit_bias' must map token ids to numbers"));
+  };
+  if (!biases->is_object()) return fail();
+  for (const auto& [key, value] : biases->items()) {
+    LogitBias bias;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), bias.id);
+    if (error != std::errc() || end != key.data() + key.size() || !value.is_number()) return fail();
+    bias.bias = value.get<float>();
+    sampling->logit_bias.push_back(bias);
+  }
+}
+
+void ReadSampling(RequestFields* fields, SamplingParams* sampling) {
+  const auto number = [&](const char* name, float fallback, double min = -kAnyNumber,
+                          double max = kAnyNumber) {
+    return static_cast<float>(fields->Number(name, fallback, min, max));
+  };
+  sampling->temperature = number("temperature", sampling->temperature, 0.0, 100.0);
+  sampling->top_p = number("top_p", sampling->top_p, 0.0, 1.0);
+  sampling->top_k = static_cast<int32_t>(fields->Int("top_k", sampling->top_k, -1, INT32_MAX));
+  sampling->min_p = number("min_p", sampling->min_p, 0.0, 1.0);
+  sampling->repetition_penalty = number("repetition_penalty", sampling->repetition_penalty);
+  sampling->presence_penalty = number("presence_penalty", sampling->presence_penalty, -2.0, 2.0);
+  sampling->frequency_penalty = number("frequency_penalty", sampling->frequency_penalty, -2.0, 2.0);
+  ReadLogitBias(fields, sampling);
+  const bool has_seed = fields->Find("seed") != nullptr;
+  sampling->seed =
+      has_seed ? static_cast<uint64_t>(fields->Int("seed", 0, INT64_MIN, INT64_MAX)) : RandomSeed();
+}
+
+void ReadStop(RequestFields* fields, GenerationRequest* request) {
+  if (const OrderedJson* stop = fields->Find("stop")) {
+    const auto fail = [&] {
+      fields->Fail(BadRequest("stop", "'stop' must be a string or a list of strings"));
+    };
+    if (stop->is_string()) {
+      request->stop.push_back(stop->get<std::string>());
+    } else if (stop->is_array()) {
+      for (const OrderedJson& text : *stop) {
+        if (!text.is_string()) return fail();
+        request->stop.push_back(text.get<std::string>());
+      }
+    } else {
+      return fail();
+    }
+    if (const auto checked = StopStrings::Create(request->stop); !checked.ok()) {
+      fields->Fail(BadRequest("stop", "{}", checked.error().message));
+    }
+  }
+  request->stop_token_ids = fields->Ids("stop_token_ids");
+  request->include_stop_text = fields->Bool("include_stop_str_in_output", false);
+  request->ignore_eos = fields->Bool("ignore_eos", false);
+  request->skip_special = fields->Bool("skip_special_tokens", true);
+}
+
+void ReadStreaming(RequestFields* fields, GenerationRequest* request) {
+  request->stream = fields->Bool("stream", false);
+  const OrderedJson* options = fields->Find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    fields->Fail(BadRequest("stream_options", "'stream_options' must be an object"));
+    return;
+  }
+  if (!request->stream) {
+    fields->Fail(BadRequest("stream_options", "'stream_options' needs 'stream': true"));
+  }
+  RequestFields inner(*options, "stream_options.");
+  request->include_usage = inner.Bool("include_usage", false);
+  inner.Accept({"continuous_usage_stats", "include_obfuscation"});
+  if (inner.status()) fields->Fail(*inner.status());
+}
+
+void ReadResponseFormat(RequestFields* fields) {
+  const OrderedJson* format = fields->Find("response_format");
+  if (format == nullptr) return;
+  if (!format->is_object() || !format->contains("type") || !(*format)["type"].is_string()) {
+    fields->Fail(BadRequest("response_format", "'response_format' must be an object with a type"));
+  } else if ((*format)["type"] != "text") {
+    fields->Fail(NotSupportedYet("response_format"));
+  }
+}
+
+void ReadMaxTokens(RequestFields* fields, GenerationRequest* request) {
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {  // the later name wins
+    if (fields->Find(name) == nullptr) continue;
+    request->max_tokens = static_cast<int32_t>(fields->Int(name, 1, 1, INT32_MAX));
+  }
+}
+
+void ReadCommon(RequestFields* fields, const SamplingParams& defaults, GenerationRequest* request) {
+  request->model = fields->String("model", "");
+  request->sampling = defaults;
+  ReadSampling(fields, &request->sampling);
+  request->num_choices = static_cast<int>(fields->Int("n", 1, 1, kMaxChoices));
+  ReadMaxTokens(fields, request);
+  ReadStop(fields, request);
+  ReadStreaming(fields, request);
+  ReadResponseFormat(fields);
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                           "structured_outputs", "prompt_logprobs", "allowed_token_ids",
+                           "bad_words", "truncate_prompt_tokens", "logits_processors"}) {
+    fields->Refuse(name);
+  }
+  fields->Refuse("use_beam_search", false);
+  fields->Refuse("min_tokens", 0);
+  fields->Refuse("echo", false);
+  fields->Accept({"user", "metadata", "store", "service_tier", "safety_identifier",
+                  "prompt_cache_key", "prediction"});
+}
+
+void ReadToolChoice(RequestFields* fields, ChatRequest* request) {
+  const OrderedJson* choice = fields->Find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") {
+    request->input.tools.reset();
+  } else if (*choice == "required" || choice->is_object()) {
+    fields->Fail(NotSupportedYet("tool_choice"));
+  } else {
+    fields->Fail(BadRequest("tool_choice", "'tool_choice' must be \"auto\" or \"none\""));
+  }
+}
+
+void ReadChatLogprobs(RequestFields* fields, SamplingParams* sampling) {
+  const bool wanted = fields->Bool("logprobs", false);
+  const int64_t num_top = fields->Int("top_logprobs", 0, 0, kMaxLogprobs);
+  if (num_top > 0 && !wanted) {
+    fields->Fail(BadRequest("top_logprobs", "'top_logprobs' needs 'logprobs': true"));
+  }
+  if (wanted) sampling->num_logprobs = static_cast<int32_t>(num_top);
+}
+
+// One prompt, or nothing if it is neither text nor ids.
+std::optional<RawPrompt> ReadPrompt(const OrderedJson& json) {
+  if (json.is_string()) return json.get<std::string>();
+  if (!json.is_array()) return std::nullopt;
+  std::vector<int32_t> ids;
+  for (const OrderedJson& id : json) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return std::nullopt;
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+void ReadPrompts(RequestFields* fields, CompletionRequest* request) {
+  const OrderedJson* json = fields->Find("prompt");
+  if (json == nullptr) return fields->Fail(BadRequest("prompt", "'prompt' is missing"));
+  const bool is_list = json->is_array() && !json->empty() && !json->front().is_number();
+  const OrderedJson list = is_list ? *json : OrderedJson::array({*json});
+  if (list.size() * static_cast<size_t>(request->generation.num_choices) > kMaxChoices) {
+    return fields->Fail(
+        BadRequest("prompt", "at most {} completions can be asked for at once", kMaxChoices));
+  }
+  for (const OrderedJson& item : list) {
+    std::optional<RawPrompt> prompt = ReadPrompt(item);
+    if (!prompt) {
+      return fields->Fail(BadRequest(
+          "prompt", "'prompt' must be a string, a list of token ids, or a list of either"));
+    }
+    request->prompts.push_back(std::move(*prompt));
+  }
+}
+
+}  // namespace
+
+void ReadChatInput(RequestFields* fields, ChatInput* input) {
+  if (const OrderedJson* messages = fields->Find("messages")) {
+    if (auto error = ReadMessages(*messages, &input->messages)) fields->Fail(*error);
+  } else {
+    fields->Fail(BadRequest("messages", "'messages' is missing"));
+  }
+  if (const OrderedJson* tools = fields->Find("tools")) {
+    if (auto error = CheckTools(*tools)) fields->Fail(*error);
+    if (!tools->empty()) input->tools = *tools;
+  }
+  input->add_generation_prompt = fields->Bool("add_generation_prompt", true);
+  const OrderedJson* variables = fields->Find("chat_template_kwargs");
+  if (variables == nullptr) return;
+  if (!variables->is_object()) {
+    fields->Fail(BadRequest("chat_template_kwargs", "'chat_template_kwargs' must be an object"));
+    return;
+  }
+  RequestFields inner(*variables, "chat_template_kwargs.");
+  const auto flag = [&](const char* name) -> std::optional<bool> {
+    if (inner.Find(name) == nullptr) return std::nullopt;
+    return inner.Bool(name, false);
+  };
+  input->enable_thinking = flag("enable_thinking");
+  input->preserve_thinking = flag("preserve_thinking");
+  input->extra = *variables;
+  if (inner.status()) fields->Fail(*inner.status());
+}
+
+void LogUnknownFields(const RequestFields& fields) {
+  if (const std::string names = fields.UnknownFields(); !names.empty()) {
+    spdlog::info("a request has fields that are not known here and ignored: {}", names);
+  }
+}
+
+ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaults,
+                           ChatRequest* request) {
+  RequestFields fields(body);
+  ReadCommon(&fields, defaults, &request->generation);
+  ReadChatInput(&fields, &request->input);
+  ReadChatLogprobs(&fields, &request->generation.sampling);
+  ReadToolChoice(&fields, request);
+  request->single_call = !fields.Bool("parallel_tool_calls", true);
+  fields.Refuse("continue_final_message", false);
+  fields.Refuse("modalities", OrderedJson::array({"text"}));
+  for (const char* name : {"audio", "functions", "function_call", "web_search_options",
+                           "chat_template", "documents"}) {
+    fields.Refuse(name);
+  }
+  if (!fields.status()) LogUnknownFields(fields);
+  return fields.status();
+}
+
+ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& defaults,
+                                 CompletionRequest* request) {
+  RequestFields fields(body);
+  ReadCommon(&fields, defaults, &request->generation);
+  ReadPrompts(&fields, request);
+  request->generation.sampling.num_logprobs =
+      static_cast<int32_t>(fields.Int("logprobs", -1, 0, kMaxLogprobs));
+  request->add_special_tokens = fields.Bool("add_special_tokens", true);
+  fields.Refuse("suffix");
+  fields.Refuse("best_of", request->generation.num_choices);
+  if (!fields.status()) LogUnknownFields(fields);
+  return fields.status();
+}
+
+}  // namespace lapidary

@@ -1,0 +1,59 @@
+// What /v1/chat/completions and /v1/completions ask for, in native types.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "sampling/sampling_params.h"
+#include "server/api_error.h"
+#include "server/request_json.h"
+#include "text/chat_template.h"
+
+namespace lapidary {
+
+// What the two have in common.
+struct GenerationRequest {
+  std::string model;  // empty: whichever is served
+  SamplingParams sampling;
+  int num_choices = 1;
+  std::optional<int32_t> max_tokens;  // none: the rest of the context
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool include_stop_text = false;
+  bool ignore_eos = false;
+  bool skip_special = true;
+  bool stream = false;
+  bool include_usage = false;  // a last chunk with the usage
+};
+
+struct ChatRequest {
+  GenerationRequest generation;
+  ChatInput input;
+  bool single_call = false;  // parallel_tool_calls: false
+};
+
+// Text, or token ids used as they stand.
+using RawPrompt = std::variant<std::string, std::vector<int32_t>>;
+
+struct CompletionRequest {
+  GenerationRequest generation;
+  std::vector<RawPrompt> prompts;
+  bool add_special_tokens = true;  // <bos> in front of text
+};
+
+inline constexpr int kMaxChoices = 128;  // prompts times n
+
+// `defaults`: what the checkpoint recommends where the request says nothing. Fields nobody knows
+// are logged.
+ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaults,
+                           ChatRequest* request);
+ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& defaults,
+                                 CompletionRequest* request);
+
+// messages, tools, chat_template_kwargs, add_generation_prompt: shared with /tokenize.
+void ReadChatInput(RequestFields* fields, ChatInput* input);
+void LogUnknownFields(const RequestFields& fields);
+
+}  // namespace lapidary

@@ -1,0 +1,75 @@
+#include "server/http_head.h"
+
+namespace lapidary {
+namespace {
+
+const char* ReasonPhrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 413:
+      return "Content Too Large";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+}  // namespace
+
+HttpResponse JsonResponse(const OrderedJson& json) {
+  HttpResponse response;
+  response.body = DumpJson(json);
+  return response;
+}
+
+HttpResponse ErrorResponse(const ApiError& error) {
+  HttpResponse response = JsonResponse(error.ToJson());
+  response.status = error.status;
+  if (error.retry_after_seconds > 0) {
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  }
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& options) {
+  std::string head =
+      fmt::format("HTTP/1.1 {} {}\r\n", response.status, ReasonPhrase(response.status));
+  const auto add = [&](std::string_view name, std::string_view value) {
+    head.append(name).append(": ").append(value).append("\r\n");
+  };
+  if (response.status != 204) add("Content-Type", response.content_type);
+  if (options.chunked) add("Transfer-Encoding", "chunked");
+  if (options.content_length && response.status != 204) {
+    add("Content-Length", std::to_string(*options.content_length));
+  }
+  add("Connection", options.keep_alive ? "keep-alive" : "close");
+  if (!options.allowed_origin.empty()) {
+    add("Access-Control-Allow-Origin", options.allowed_origin);
+    add("Vary", "Origin");
+  }
+  for (const auto& [name, value] : response.headers) add(name, value);
+  return head + "\r\n";
+}
+
+std::string WriteEvent(std::string_view data) { return fmt::format("data: {}\n\n", data); }
+
+std::string WriteChunk(std::string_view data) {
+  return fmt::format("{:x}\r\n{}\r\n", data.size(), data);
+}
+
+}  // namespace lapidary

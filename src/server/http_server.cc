@@ -1,0 +1,142 @@
+#include "server/http_server.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <csignal>
+#include <unordered_map>
+
+#include "server/connection.h"
+
+namespace lapidary {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+
+// Sockets are files: the usual soft limit of 1024 is below what we promise to hold.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+// Runs on one thread; only connections have strands, so that more threads could be added.
+class HttpServer::Impl {
+ public:
+  Impl(const HttpOptions& options, HttpHandler& handler) : options_(options), handler_(handler) {}
+
+  Status Listen() {
+    RaiseFileLimit();
+    ErrorCode error;
+    const asio::ip::address address = asio::ip::make_address(options_.host, error);
+    if (error) return MakeError("--host {}: not an IP address", options_.host);
+    const tcp::endpoint endpoint(address, static_cast<uint16_t>(options_.port));
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return MakeError("cannot listen on {} port {}: {}", options_.host, options_.port,
+                       error.message());
+    }
+    return {};
+  }
+
+  int port() const { return acceptor_.local_endpoint().port(); }
+
+  void Run() {
+    AwaitSignal();
+    Accept();
+    io_.run();
+  }
+
+ private:
+  void AwaitSignal() {
+    signals_.async_wait([this](ErrorCode error, int) {
+      if (error) return;
+      draining_ ? AbortAll() : Drain();
+      AwaitSignal();
+    });
+  }
+
+  void Accept() {
+    acceptor_.async_accept(asio::make_strand(io_), [this](ErrorCode error, tcp::socket socket) {
+      if (draining_) return;
+      if (error) {
+        // Out of files, most likely: give others time to close theirs.
+        spdlog::warn("a connection was not accepted: {}", error.message());
+        retry_.expires_after(std::chrono::milliseconds(100));
+        retry_.async_wait([this](ErrorCode cancelled) {
+          if (!cancelled && !draining_) Accept();
+        });
+        return;
+      }
+      if (connections_.size() < static_cast<size_t>(options_.max_connections)) {
+        Open(std::move(socket));
+      }
+      Accept();
+    });
+  }
+
+  void Open(tcp::socket socket) {
+    const uint64_t key = next_key_++;
+    auto on_closed = [this, key] { asio::post(io_, [this, key] { Forget(key); }); };
+    auto connection =
+        std::make_shared<Connection>(std::move(socket), options_, handler_, std::move(on_closed));
+    connections_.emplace(key, connection);
+    connection->Start();
+  }
+
+  void Forget(uint64_t key) {
+    connections_.erase(key);
+    if (draining_ && connections_.empty()) io_.stop();
+  }
+
+  void Drain() {
+    draining_ = true;
+    spdlog::info("shutting down: {} connections, at most {} s", connections_.size(),
+                 options_.shutdown_timeout.count() / 1000.0);
+    ErrorCode ignored;
+    acceptor_.close(ignored);
+    if (connections_.empty()) return io_.stop();
+    for (const auto& [key, connection] : connections_) connection->Drain();
+    deadline_.expires_after(options_.shutdown_timeout);
+    deadline_.async_wait([this](ErrorCode cancelled) {
+      if (!cancelled) AbortAll();
+    });
+  }
+
+  void AbortAll() {
+    spdlog::warn("closing {} connections that have not finished", connections_.size());
+    for (const auto& [key, connection] : connections_) connection->Abort();
+  }
+
+  const HttpOptions options_;
+  HttpHandler& handler_;
+  asio::io_context io_{1};
+  tcp::acceptor acceptor_{io_};
+  asio::signal_set signals_{io_, SIGINT, SIGTERM};
+  asio::steady_timer deadline_{io_};
+  asio::steady_timer retry_{io_};
+  bool draining_ = false;
+  uint64_t next_key_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
+};
+
+HttpServer::HttpServer(const HttpOptions& options, HttpHandler& handler)
+    : impl_(std::make_unique<Impl>(options, handler)) {}
+HttpServer::~HttpServer() = default;
+Status HttpServer::Listen() { return impl_->Listen(); }
+int HttpServer::port() const { return impl_->port(); }
+void HttpServer::Run() { impl_->Run(); }
+
+}  // namespace lapidary

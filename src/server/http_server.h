@@ -1,0 +1,49 @@
+// The HTTP server: accepts, limits, drains. Boost.Beast parses; one thread serves all connections.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "server/http_types.h"
+
+namespace lapidary {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0: any free one
+  int max_connections = 4096;
+  size_t max_header_bytes = size_t{16} << 10;
+  size_t max_body_bytes = size_t{8} << 20;
+  // Unsent bytes of one response; a client that lets more pile up is dropped.
+  size_t max_unsent_bytes = size_t{4} << 20;
+  std::chrono::milliseconds idle_timeout{120'000};    // between requests
+  std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds write_timeout{30'000};    // without the client taking a byte
+  std::chrono::milliseconds shutdown_timeout{30'000};
+  std::vector<std::string> allowed_origins;  // for CORS; "*": any
+};
+
+class HttpServer {
+ public:
+  // `handler` must outlive the server.
+  HttpServer(const HttpOptions& options, HttpHandler& handler);
+  ~HttpServer();
+
+  // Binds; afterwards clients can connect, and are served once Run is called.
+  Status Listen();
+  int port() const;
+
+  // Serves until SIGTERM or SIGINT, then finishes what is open for up to the shutdown timeout; a
+  // second signal ends that at once.
+  void Run();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lapidary

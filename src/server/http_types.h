@@ -1,0 +1,63 @@
+// The seam between HTTP and the API: neither side sees the other's libraries.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/api_error.h"
+
+namespace lapidary {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;           // without the query
+  std::string authorization;  // the header, as sent
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;  // further ones
+};
+
+HttpResponse JsonResponse(const OrderedJson& json);
+HttpResponse ErrorResponse(const ApiError& error);
+
+// One client's place for one response. All but Post must be called on the client's strand, which is
+// where the handler is called and where Post runs its tasks, one at a time.
+class Responder {
+ public:
+  virtual ~Responder() = default;
+
+  // From any thread. The task also runs when the client has gone.
+  virtual void Post(std::function<void()> task) = 0;
+
+  // The whole response at once,
+  virtual void Send(HttpResponse response) = 0;
+  // or a stream of server-sent events: BeginEvents, SendEvent..., EndEvents.
+  virtual void BeginEvents() = 0;
+  virtual void SendEvent(std::string_view data) = 0;
+  virtual void EndEvents() = 0;
+
+  // Nobody will read the response any more; sending is harmless then.
+  virtual bool gone() const = 0;
+  // Calls once if the client goes before the response is complete.
+  virtual void OnGone(std::function<void()> callback) = 0;
+};
+
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // Decides by the head alone, before a body is read. `request.body` is empty.
+  virtual ApiStatus CheckHead(const HttpRequest& request) = 0;
+  // Answers through `responder`, now or later, exactly once.
+  virtual void Handle(HttpRequest request, std::shared_ptr<Responder> responder) = 0;
+};
+
+}  // namespace lapidary

@@ -1,0 +1,146 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <mutex>
+
+namespace lapidary {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using Buckets = Histogram::BucketBoundaries;
+
+// vLLM's buckets.
+const Buckets kFirstTokenBuckets = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
+                                    0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
+                                    20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};
+const Buckets kTokenBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                               0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1.0,   2.5,
+                               5.0,   7.5,    10.0,  20.0, 40.0,  80.0};
+const Buckets kRequestBuckets = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
+                                 5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
+                                 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+
+}  // namespace
+
+class ServerMetrics::Impl {
+ public:
+  Impl(const std::string& prefix, const std::string& model_name, const Engine& engine)
+      : prefix_(prefix), labels_{{"model_name", model_name}}, engine_(engine) {}
+
+  std::string Serialize() {
+    {
+      const std::lock_guard lock(mutex_);
+      TakeEngineStats();
+    }
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+ private:
+  friend class ServerMetrics;
+
+  Counter& AddCounter(const char* name, const char* help) {
+    return prometheus::BuildCounter()
+        .Name(prefix_ + name)
+        .Help(help)
+        .Register(registry_)
+        .Add(labels_);
+  }
+  Gauge& AddGauge(const char* name, const char* help) {
+    return prometheus::BuildGauge()
+        .Name(prefix_ + name)
+        .Help(help)
+        .Register(registry_)
+        .Add(labels_);
+  }
+  Histogram& AddHistogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram()
+        .Name(prefix_ + name)
+        .Help(help)
+        .Register(registry_)
+        .Add(labels_, buckets);
+  }
+
+  // The engine counts these itself; a counter can only be raised.
+  static void RaiseTo(Counter& counter, uint64_t value) {
+    counter.Increment(std::max(0.0, static_cast<double>(value) - counter.Value()));
+  }
+
+  void TakeEngineStats() {
+    const SchedulerStats stats = engine_.stats().scheduler;
+    running_.Set(stats.num_running);
+    waiting_.Set(stats.num_waiting);
+    const int num_used = stats.num_pages - stats.num_free_pages - stats.num_reclaimable_pages;
+    kv_usage_.Set(stats.num_pages > 0 ? static_cast<double>(num_used) / stats.num_pages : 0.0);
+    RaiseTo(preemptions_, stats.num_preemptions);
+    RaiseTo(prefix_queries_, stats.num_prompt_tokens);
+    RaiseTo(prefix_hits_, stats.num_prefix_hit_tokens);
+  }
+
+  const std::string prefix_;
+  const prometheus::Labels labels_;
+  const Engine& engine_;
+  std::mutex mutex_;  // one scrape at a time raises the engine's counters
+  prometheus::Registry registry_;
+
+  Gauge& running_ = AddGauge("num_requests_running", "Sequences in the running batch.");
+  Gauge& waiting_ = AddGauge("num_requests_waiting", "Sequences waiting to be admitted.");
+  Gauge& kv_usage_ = AddGauge("kv_cache_usage_perc", "KV pages in use by sequences; 1 is all.");
+  Counter& preemptions_ = AddCounter("num_preemptions_total", "Sequences put back to waiting.");
+  Counter& prefix_queries_ =
+      AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
+  Counter& prefix_hits_ =
+      AddCounter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
+  Counter& prompt_tokens_ =
+      AddCounter("prompt_tokens_total", "Prompt tokens of finished requests.");
+  Counter& generation_tokens_ = AddCounter("generation_tokens_total", "Tokens generated.");
+  prometheus::Family<Counter>& success_ = prometheus::BuildCounter()
+                                              .Name(prefix_ + "request_success_total")
+                                              .Help("Finished requests by reason.")
+                                              .Register(registry_);
+  Histogram& first_token_ = AddHistogram("time_to_first_token_seconds",
+                                         "From arrival to the first token.", kFirstTokenBuckets);
+  Histogram& inter_token_ =
+      AddHistogram("inter_token_latency_seconds", "Between two tokens of a choice.", kTokenBuckets);
+  Histogram& end_to_end_ =
+      AddHistogram("e2e_request_latency_seconds", "From arrival to the end.", kRequestBuckets);
+  Histogram& queue_time_ = AddHistogram("request_queue_time_seconds",
+                                        "From arrival to the first step.", kRequestBuckets);
+  Histogram& prefill_time_ = AddHistogram(
+      "request_prefill_time_seconds", "From the first step to the first token.", kRequestBuckets);
+  Histogram& decode_time_ = AddHistogram("request_decode_time_seconds",
+                                         "From the first token to the last.", kRequestBuckets);
+};
+
+ServerMetrics::ServerMetrics(const std::string& prefix, const std::string& model_name,
+                             const Engine& engine)
+    : impl_(std::make_unique<Impl>(prefix, model_name, engine)) {}
+ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::AddFirstToken(double seconds) { impl_->first_token_.Observe(seconds); }
+void ServerMetrics::AddInterTokenLatency(double seconds) { impl_->inter_token_.Observe(seconds); }
+void ServerMetrics::AddTokens(size_t num_tokens) {
+  impl_->generation_tokens_.Increment(static_cast<double>(num_tokens));
+}
+
+void ServerMetrics::AddFinished(const std::string& reason, const RequestUsage& usage,
+                                const RequestTimings& timings, double seconds_since_arrival) {
+  prometheus::Labels labels = impl_->labels_;
+  labels["finished_reason"] = reason;
+  impl_->success_.Add(labels).Increment();  // Returns the one that is there.
+  impl_->prompt_tokens_.Increment(usage.prompt_tokens);
+  impl_->end_to_end_.Observe(seconds_since_arrival);
+  impl_->queue_time_.Observe(timings.queue_ms * 1e-3);
+  impl_->prefill_time_.Observe(timings.prefill_ms * 1e-3);
+  impl_->decode_time_.Observe(timings.decode_ms * 1e-3);
+}
+
+std::string ServerMetrics::Serialize() { return impl_->Serialize(); }
+
+}  // namespace lapidary

@@ -1,0 +1,33 @@
+// What Prometheus scrapes. Names are vLLM's behind our own prefix, so dashboards carry over.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace lapidary {
+
+// Every method may be called from many threads at once.
+class ServerMetrics {
+ public:
+  // `engine` must outlive this.
+  ServerMetrics(const std::string& prefix, const std::string& model_name, const Engine& engine);
+  ~ServerMetrics();
+
+  void AddFirstToken(double seconds_since_arrival);
+  void AddInterTokenLatency(double seconds);
+  void AddTokens(size_t num_tokens);
+  // `reason`: "stop", "length", "tool_calls", "abort" or "error".
+  void AddFinished(const std::string& reason, const RequestUsage& usage,
+                   const RequestTimings& timings, double seconds_since_arrival);
+
+  // Prometheus' text format.
+  std::string Serialize();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lapidary

@@ -1,0 +1,148 @@
+#include "server/request_json.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lapidary {
+namespace {
+
+// A scan of the text alone, before any tree is built. `problem` names what is too large.
+bool HasSaneShape(std::string_view text, const char** problem) {
+  std::vector<int> num_commas;  // by open bracket
+  bool in_string = false;
+  for (size_t pos = 0; pos < text.size(); ++pos) {
+    const char c = text[pos];
+    if (in_string) {
+      if (c == '\\') ++pos;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if (c == '{' || c == '[') {
+      // Arrays may be long: their count starts too low to reach the limit.
+      num_commas.push_back(c == '{' ? 0 : INT32_MIN);
+      *problem = "nested too deeply";
+      if (num_commas.size() > kMaxJsonDepth) return false;
+    }
+    if ((c == '}' || c == ']') && !num_commas.empty()) num_commas.pop_back();
+    if (c == ',' && !num_commas.empty() && ++num_commas.back() >= kMaxJsonKeys) {
+      *problem = "an object with too many keys";
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json) {
+  const char* problem = nullptr;
+  if (!HasSaneShape(body, &problem)) return BadRequest("", "the body is refused: {}", problem);
+  *json = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (json->is_discarded()) return BadRequest("", "the body is not valid JSON");
+  if (!json->is_object()) return BadRequest("", "the body must be a JSON object");
+  return {};
+}
+
+RequestFields::RequestFields(const OrderedJson& object, std::string prefix)
+    : object_(object), prefix_(std::move(prefix)) {}
+
+const OrderedJson* RequestFields::Find(const std::string& name) {
+  known_.insert(name);
+  const auto it = object_.find(name);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+int64_t RequestFields::Int(const std::string& name, int64_t fallback, int64_t min, int64_t max) {
+  const OrderedJson* value = Find(name);
+  if (value == nullptr) return fallback;
+  // 2^63 and above would wrap.
+  const bool fits = value->is_number_integer() &&
+                    (!value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX);
+  if (!fits) {
+    Fail(BadRequest(Name(name), "'{}' must be an integer", Name(name)));
+    return fallback;
+  }
+  const int64_t number = value->get<int64_t>();
+  if (number < min || number > max) {
+    Fail(BadRequest(Name(name), "'{}' must be between {} and {}, got {}", Name(name), min, max,
+                    number));
+    return fallback;
+  }
+  return number;
+}
+
+double RequestFields::Number(const std::string& name, double fallback, double min, double max) {
+  const OrderedJson* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (!value->is_number()) {
+    Fail(BadRequest(Name(name), "'{}' must be a number", Name(name)));
+    return fallback;
+  }
+  const double number = value->get<double>();
+  if (!(number >= min && number <= max)) {
+    Fail(BadRequest(Name(name), "'{}' must be between {} and {}, got {}", Name(name), min, max,
+                    number));
+    return fallback;
+  }
+  return number;
+}
+
+bool RequestFields::Bool(const std::string& name, bool fallback) {
+  const OrderedJson* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  Fail(BadRequest(Name(name), "'{}' must be true or false", Name(name)));
+  return fallback;
+}
+
+std::string RequestFields::String(const std::string& name, std::string fallback) {
+  const OrderedJson* value = Find(name);
+  if (value == nullptr) return fallback;
+  if (value->is_string()) return value->get<std::string>();
+  Fail(BadRequest(Name(name), "'{}' must be a string", Name(name)));
+  return fallback;
+}
+
+std::vector<int32_t> RequestFields::Ids(const std::string& name) {
+  std::vector<int32_t> ids;
+  const OrderedJson* value = Find(name);
+  if (value == nullptr) return ids;
+  bool valid = value->is_array();
+  if (valid) {
+    for (const OrderedJson& id : *value) {
+      valid = id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX;
+      if (!valid) break;
+      ids.push_back(id.get<int32_t>());
+    }
+  }
+  if (!valid) Fail(BadRequest(Name(name), "'{}' must be a list of token ids", Name(name)));
+  return ids;
+}
+
+void RequestFields::Refuse(const std::string& name, const OrderedJson& harmless) {
+  const OrderedJson* value = Find(name);
+  if (value != nullptr && *value != harmless) Fail(NotSupportedYet(Name(name)));
+}
+
+void RequestFields::Accept(std::initializer_list<const char*> names) {
+  for (const char* name : names) known_.insert(name);
+}
+
+void RequestFields::Fail(ApiError error) {
+  if (!status_) status_ = std::move(error);
+}
+
+std::string RequestFields::UnknownFields() const {
+  constexpr size_t kMaxNames = 8;
+  constexpr size_t kMaxNameBytes = 64;
+  OrderedJson names = OrderedJson::array();
+  for (const auto& [name, value] : object_.items()) {
+    if (known_.contains(name)) continue;
+    names.push_back(name.substr(0, kMaxNameBytes));
+    if (names.size() == kMaxNames) break;
+  }
+  return names.empty() ? "" : DumpJson(names);
+}
+
+}  // namespace lapidary

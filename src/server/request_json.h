@@ -1,0 +1,58 @@
+// Reads an untrusted request body: bounded parsing, then fields with checked types.
+//
+// The first problem is kept and later reads return fallbacks, so a parser reads as a plain list of
+// fields and asks status() once. Every field asked for counts as known; the rest are unknown.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api_error.h"
+
+namespace lapidary {
+
+// Nesting and keys per object are bounded: the parser recurses, and inserting into OrderedJson is
+// linear in the keys there are.
+inline constexpr int kMaxJsonDepth = 64;
+inline constexpr int kMaxJsonKeys = 2048;
+
+// The body must be one JSON object.
+ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json);
+
+class RequestFields {
+ public:
+  // `prefix` comes before field names in messages: "stream_options.". `object` must outlive this.
+  explicit RequestFields(const OrderedJson& object, std::string prefix = "");
+
+  // nullptr when missing or null.
+  const OrderedJson* Find(const std::string& name);
+
+  int64_t Int(const std::string& name, int64_t fallback, int64_t min, int64_t max);
+  double Number(const std::string& name, double fallback, double min, double max);
+  bool Bool(const std::string& name, bool fallback);
+  std::string String(const std::string& name, std::string fallback);
+  std::vector<int32_t> Ids(const std::string& name);
+
+  // A field that may only be absent, null or (if given) `harmless`.
+  void Refuse(const std::string& name, const OrderedJson& harmless = nullptr);
+  // Fields that are accepted and change nothing.
+  void Accept(std::initializer_list<const char*> names);
+
+  void Fail(ApiError error);
+  const ApiStatus& status() const { return status_; }
+  // Names as JSON strings, safe for a log line; empty when there are none.
+  std::string UnknownFields() const;
+
+ private:
+  std::string Name(const std::string& name) const { return prefix_ + name; }
+
+  const OrderedJson& object_;
+  const std::string prefix_;
+  std::set<std::string> known_;
+  ApiStatus status_;
+};
+
+}  // namespace lapidary

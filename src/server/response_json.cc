@@ -1,0 +1,179 @@
+#include "server/response_json.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace lapidary {
+namespace {
+
+int64_t UnixTime() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// JSON has no infinity; this is what vLLM writes.
+float Finite(float logprob) { return std::max(logprob, -9999.0f); }
+
+OrderedJson ToolCallJson(const ChoiceDelta::ToolCall& call, bool with_index) {
+  OrderedJson json;
+  if (with_index) json["index"] = call.index;
+  json["id"] = call.id;
+  json["type"] = "function";
+  json["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+  return json;
+}
+
+OrderedJson ToolCallsJson(const std::vector<ChoiceDelta::ToolCall>& calls, bool with_index) {
+  OrderedJson json = OrderedJson::array();
+  for (const auto& call : calls) json.push_back(ToolCallJson(call, with_index));
+  return json;
+}
+
+}  // namespace
+
+OrderedJson Usage::ToJson() const {
+  return {{"prompt_tokens", prompt_tokens},
+          {"completion_tokens", completion_tokens},
+          {"total_tokens", prompt_tokens + completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+}
+
+ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, bool wants_logprobs)
+    : kind_(kind),
+      model_(model),
+      wants_logprobs_(wants_logprobs),
+      id_(RandomId(kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-")),
+      created_(UnixTime()) {}
+
+OrderedJson ResponseJson::Head(bool is_chunk) const {
+  const char* object = kind_ == ApiKind::kCompletion ? "text_completion"
+                       : is_chunk                    ? "chat.completion.chunk"
+                                                     : "chat.completion";
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_.name()}};
+}
+
+OrderedJson ResponseJson::Message(const ChoiceDelta& output) const {
+  OrderedJson message = {{"role", "assistant"}};
+  const bool only_calls = output.content.empty() && !output.tool_calls.empty();
+  message["content"] = only_calls ? OrderedJson(nullptr) : OrderedJson(output.content);
+  if (!output.reasoning.empty()) {
+    message["reasoning"] = output.reasoning;
+    message["reasoning_content"] = output.reasoning;
+  }
+  if (!output.tool_calls.empty()) {
+    message["tool_calls"] = ToolCallsJson(output.tool_calls, /*with_index=*/false);
+  }
+  return message;
+}
+
+OrderedJson ResponseJson::Delta(const ChoiceDelta& delta) const {
+  OrderedJson json = OrderedJson::object();
+  if (!delta.content.empty()) json["content"] = delta.content;
+  if (!delta.reasoning.empty()) {
+    json["reasoning"] = delta.reasoning;
+    json["reasoning_content"] = delta.reasoning;
+  }
+  if (!delta.tool_calls.empty()) {
+    json["tool_calls"] = ToolCallsJson(delta.tool_calls, /*with_index=*/true);
+  }
+  return json;
+}
+
+OrderedJson ResponseJson::Whole(const std::vector<Choice>& choices, const Usage& usage) const {
+  OrderedJson json = Head(/*is_chunk=*/false);
+  json["choices"] = OrderedJson::array();
+  for (const Choice& choice : choices) {
+    OrderedJson item = {{"index", json["choices"].size()}};
+    if (kind_ == ApiKind::kChat) {
+      item["message"] = Message(choice.output);
+    } else {
+      item["text"] = choice.output.content;
+    }
+    item["logprobs"] = Logprobs(choice.output.logprobs);
+    item["finish_reason"] = choice.finish.reason;
+    item["stop_reason"] = choice.finish.stop_reason;
+    json["choices"].push_back(std::move(item));
+  }
+  json["usage"] = usage.ToJson();
+  return json;
+}
+
+OrderedJson ResponseJson::ChunkOf(OrderedJson choice) const {
+  OrderedJson json = Head(/*is_chunk=*/true);
+  json["choices"] = OrderedJson::array();
+  json["choices"].push_back(std::move(choice));
+  return json;
+}
+
+OrderedJson ResponseJson::RoleChunk(int index) const {
+  return ChunkOf({{"index", index},
+                  {"delta", {{"role", "assistant"}, {"content", ""}}},
+                  {"logprobs", nullptr},
+                  {"finish_reason", nullptr}});
+}
+
+OrderedJson ResponseJson::Chunk(int index, const ChoiceDelta& delta,
+                                const FinishInfo* finish) const {
+  OrderedJson choice = {{"index", index}};
+  if (kind_ == ApiKind::kChat) {
+    choice["delta"] = Delta(delta);
+  } else {
+    choice["text"] = delta.content;
+  }
+  choice["logprobs"] = delta.logprobs.empty() ? OrderedJson(nullptr) : Logprobs(delta.logprobs);
+  choice["finish_reason"] = finish == nullptr ? OrderedJson(nullptr) : OrderedJson(finish->reason);
+  if (finish != nullptr) choice["stop_reason"] = finish->stop_reason;
+  return ChunkOf(std::move(choice));
+}
+
+OrderedJson ResponseJson::UsageChunk(const Usage& usage) const {
+  OrderedJson json = Head(/*is_chunk=*/true);
+  json["choices"] = OrderedJson::array();
+  json["usage"] = usage.ToJson();
+  return json;
+}
+
+OrderedJson ResponseJson::Logprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
+  if (!wants_logprobs_) return nullptr;
+  return kind_ == ApiKind::kChat ? ChatLogprobs(logprobs) : TextLogprobs(logprobs);
+}
+
+OrderedJson ResponseJson::TokenJson(int32_t id, float logprob) const {
+  OrderedJson bytes = OrderedJson::array();
+  for (const char byte : model_.TokenBytes(id)) bytes.push_back(static_cast<uint8_t>(byte));
+  return {{"token", model_.TokenText(id)}, {"logprob", Finite(logprob)}, {"bytes", bytes}};
+}
+
+OrderedJson ResponseJson::ChatLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
+  OrderedJson content = OrderedJson::array();
+  for (const auto& [token, text_offset] : logprobs) {
+    OrderedJson item = TokenJson(token.id, token.logprob);
+    item["top_logprobs"] = OrderedJson::array();
+    for (const TokenLogprob& top : token.top_logprobs()) {
+      item["top_logprobs"].push_back(TokenJson(top.id, top.logprob));
+    }
+    content.push_back(std::move(item));
+  }
+  return {{"content", std::move(content)}};
+}
+
+OrderedJson ResponseJson::TextLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
+  OrderedJson json = {{"tokens", OrderedJson::array()},
+                      {"token_logprobs", OrderedJson::array()},
+                      {"top_logprobs", OrderedJson::array()},
+                      {"text_offset", OrderedJson::array()}};
+  for (const auto& [token, text_offset] : logprobs) {
+    json["tokens"].push_back(model_.TokenText(token.id));
+    json["token_logprobs"].push_back(Finite(token.logprob));
+    OrderedJson top_json = OrderedJson::object();
+    for (const TokenLogprob& top : token.top_logprobs()) {
+      top_json[model_.TokenText(top.id)] = Finite(top.logprob);
+    }
+    json["top_logprobs"].push_back(std::move(top_json));
+    json["text_offset"].push_back(text_offset);
+  }
+  return json;
+}
+
+}  // namespace lapidary

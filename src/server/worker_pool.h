@@ -1,0 +1,23 @@
+// A few threads for what must run neither on the HTTP thread nor on the engine's: parsing, chat
+// templates, tokenising.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+namespace lapidary {
+
+class WorkerPool {
+ public:
+  explicit WorkerPool(int num_threads);
+  // Finishes what was posted.
+  ~WorkerPool();
+
+  void Post(std::function<void()> task);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lapidary
