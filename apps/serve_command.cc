@@ -11,6 +11,7 @@
 #include "checkpoint/mapped_file.h"
 #include "engine/load_model.h"
 #include "kv/kv_layout.h"
+#include "model/footprint.h"
 #include "server/api.h"
 #include "server/http_server.h"
 
@@ -35,19 +36,18 @@ struct ServeFlags {
   double shutdown_timeout = 30.0;
   double idle_timeout = 120.0;
   double request_timeout = 30.0;
+  double write_timeout = 30.0;
   HttpOptions http;
 };
 
 constexpr int kDefaultContext = 8192;  // where the model's own is longer: the CPU is slow
-constexpr double kGigabyte = 1e9;
 
 std::chrono::milliseconds Seconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-// Room for max_num_seqs sequences that fill the context, within a quarter of the machine's memory,
-// but for one of them in any case.
-int64_t DefaultKvBytes(const ModelPlan& plan, int max_model_len, int max_num_seqs) {
+// What a sequence that fills the context needs.
+int64_t KvBytesPerContext(const ModelPlan& plan, int max_model_len) {
   constexpr int kSparePages = 8;  // partly filled ones, at the ends of a sequence's two groups
   const KvLayout layout = MakeKvLayout(plan, sizeof(float));
   int64_t num_pages = kSparePages;
@@ -57,10 +57,14 @@ int64_t DefaultKvBytes(const ModelPlan& plan, int max_model_len, int max_num_seq
     const int num_tokens = window == 0 ? max_model_len : std::min(max_model_len, window + slack);
     num_pages += num_tokens / std::max(layout.tokens_per_page[group_idx], 1) + 1;
   }
-  const int64_t bytes_per_sequence = num_pages * layout.page_bytes;
+  return num_pages * layout.page_bytes;
+}
+
+// Room for max_num_seqs full contexts within a quarter of the machine's memory, but for one in any
+// case.
+int64_t DefaultKvBytes(int64_t bytes_per_context, int max_num_seqs) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  return std::max(std::min(max_num_seqs * bytes_per_sequence, memory / 4), bytes_per_sequence) +
-         layout.page_bytes;
+  return std::max(std::min(max_num_seqs * bytes_per_context, memory / 4), bytes_per_context);
 }
 
 Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
@@ -116,9 +120,11 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const ModelPlan& pl
   options.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.num_threads = flags.threads;
   options.max_tokens = max_model_len;
-  options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes > 0
-                                      ? flags.kv_cache_memory_bytes
-                                      : DefaultKvBytes(plan, max_model_len, flags.max_num_seqs);
+  const int64_t bytes_per_context = KvBytesPerContext(plan, max_model_len);
+  const int64_t kv_bytes = flags.kv_cache_memory_bytes > 0
+                               ? flags.kv_cache_memory_bytes
+                               : DefaultKvBytes(bytes_per_context, flags.max_num_seqs);
+  options.kv_cache_memory_bytes = kv_bytes;
   EngineOptions engine_options;
   engine_options.limits.max_num_seqs = flags.max_num_seqs;
   engine_options.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
@@ -127,14 +133,32 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const ModelPlan& pl
   engine_options.limits.prefix_caching = !flags.no_prefix_caching;
   ASSIGN_OR_RETURN(LoadedEngine loaded, LoadEngine(flags.model, options, engine_options));
   RETURN_IF_ERROR(WarmUp(*loaded.engine, max_model_len));
-  spdlog::info("loaded in {:.1f} s; KV cache {:.2f} GB in {} pages, context {}, up to {} at once",
-               loaded.load_ms * 1e-3,
-               static_cast<double>(*options.kv_cache_memory_bytes) / kGigabyte,
-               loaded.engine->stats().scheduler.num_pages, max_model_len, flags.max_num_seqs);
+  const auto billions = [](int64_t count) { return 1e-9 * static_cast<double>(count); };
+  spdlog::info("loaded {:.2f} G parameters in {:.1f} s", billions(MakeFootprint(plan).total()),
+               loaded.load_ms * 1e-3);
+  spdlog::info(
+      "KV cache: {:.2f} GB, room for {} full contexts of {} tokens; up to {} sequences run",
+      billions(kv_bytes), std::max<int64_t>(kv_bytes / bytes_per_context, 1), max_model_len,
+      flags.max_num_seqs);
   return loaded;
 }
 
+// What a metric's name may begin with.
+bool IsMetricName(std::string_view name) {
+  const auto is_allowed = [](char c) { return c == '_' || c == ':' || std::isalnum(c) != 0; };
+  return !name.empty() && std::isdigit(name[0]) == 0 &&
+         std::all_of(name.begin(), name.end(), is_allowed);
+}
+
+bool IsLoopback(std::string_view host) {
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
+
 Status Serve(const ServeFlags& flags) {
+  if (!IsMetricName(flags.metrics_prefix)) {
+    return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",
+                     flags.metrics_prefix);
+  }
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model));
   if (!description.directory) {
@@ -152,6 +176,10 @@ Status Serve(const ServeFlags& flags) {
   ASSIGN_OR_RETURN(
       const ServedModel model,
       ServedModel::Load(*description.directory, flags.served_model_names, max_model_len));
+  if (api_keys.empty() && !IsLoopback(flags.http.host)) {
+    spdlog::warn("--host {} without --api-key: whoever can reach this machine can use the model",
+                 flags.http.host);
+  }
   spdlog::info("loading {} ({})", flags.model, description.plan.architecture);
   ASSIGN_OR_RETURN(LoadedEngine loaded, LoadForServing(flags, description.plan, max_model_len));
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), *loaded.engine);
@@ -163,6 +191,7 @@ Status Serve(const ServeFlags& flags) {
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
     http.idle_timeout = Seconds(flags.idle_timeout);
     http.request_timeout = Seconds(flags.request_timeout);
+    http.write_timeout = Seconds(flags.write_timeout);
     server.emplace(http, api);
     RETURN_IF_ERROR(server->Listen());
     spdlog::info("serving {} on http://{}:{}", fmt::join(model.names(), ", "), http.host,
@@ -187,7 +216,9 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
     return WithVariable(command.add_option(name, value, help))->group("Model");
   };
   add("--served-model-name", flags.served_model_names,
-      "Names requests may use; the first is in answers (default: the directory's name)");
+      "Names requests may use, the first is in answers (default: the directory's name)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
@@ -229,10 +260,14 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--port", flags.http.port, "Port; 0: any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  add("--api-key", flags.api_keys, "Keys clients must send; /health stays open");
+  add("--api-key", flags.api_keys,
+      "Key that clients must send, may be repeated; /health stays open")
+      ->allow_extra_args(false);
   add("--api-key-file", flags.api_key_file, "The same from a file, one per line");
   add("--allowed-origins", flags.http.allowed_origins,
-      "Web origins that browsers may ask from; * for any (default: none)");
+      "Web origins that browsers may ask from, * for any (default: none)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
   add("--max-connections", flags.http.max_connections, "Most clients at once")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -242,6 +277,9 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->check(seconds)
       ->capture_default_str();
   add("--request-timeout", flags.request_timeout, "Seconds a request may take to arrive")
+      ->check(seconds)
+      ->capture_default_str();
+  add("--write-timeout", flags.write_timeout, "Seconds a client may take to read what it is sent")
       ->check(seconds)
       ->capture_default_str();
   add("--shutdown-timeout", flags.shutdown_timeout,

@@ -191,8 +191,8 @@ ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   GenerationJob::Prompt prompt;
   RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt.prepared));
-  RETURN_IF_API_ERROR(
-      model_.CheckLength(prompt.prepared, request.generation.max_tokens, &prompt.max_new_tokens));
+  RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
+                                         &prompt.max_new_tokens));
   OutputParserOptions options;
   options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
   if (request.input.tools) options.tools = *request.input.tools;
@@ -213,8 +213,8 @@ ApiStatus Api::PrepareCompletion(const std::string& body, GenerationJob* job) co
   for (const RawPrompt& raw : request.prompts) {
     GenerationJob::Prompt prompt;
     RETURN_IF_API_ERROR(model_.Prepare(raw, request.add_special_tokens, &prompt.prepared));
-    RETURN_IF_API_ERROR(
-        model_.CheckLength(prompt.prepared, request.generation.max_tokens, &prompt.max_new_tokens));
+    RETURN_IF_API_ERROR(model_.CheckLength("prompt", prompt.prepared, request.generation.max_tokens,
+                                           &prompt.max_new_tokens));
     job->prompts.push_back(std::move(prompt));
   }
   job->kind = ApiKind::kCompletion;

@@ -37,9 +37,10 @@ class HttpServer::Impl {
   Status Listen() {
     RaiseFileLimit();
     ErrorCode error;
-    const asio::ip::address address = asio::ip::make_address(options_.host, error);
-    if (error) return MakeError("--host {}: not an IP address", options_.host);
-    const tcp::endpoint endpoint(address, static_cast<uint16_t>(options_.port));
+    const auto found = tcp::resolver(io_).resolve(options_.host, std::to_string(options_.port),
+                                                  tcp::resolver::passive, error);
+    if (error) return MakeError("--host {}: {}", options_.host, error.message());
+    const tcp::endpoint endpoint = found.begin()->endpoint();
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
@@ -56,7 +57,14 @@ class HttpServer::Impl {
   void Run() {
     AwaitSignal();
     Accept();
-    io_.run();
+    while (true) {
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& error) {  // One client's bad luck: memory, most likely.
+        spdlog::error("a connection failed: {}", error.what());
+      }
+    }
   }
 
  private:

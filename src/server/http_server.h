@@ -22,7 +22,7 @@ struct HttpOptions {
   size_t max_unsent_bytes = size_t{4} << 20;
   std::chrono::milliseconds idle_timeout{120'000};    // between requests
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
-  std::chrono::milliseconds write_timeout{30'000};    // without the client taking a byte
+  std::chrono::milliseconds write_timeout{30'000};    // to take what one write holds
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::vector<std::string> allowed_origins;  // for CORS; "*": any
 };

@@ -81,16 +81,17 @@ std::vector<int32_t> ServedModel::CachePoints(const std::vector<int32_t>& ids) c
   return point > 0 ? std::vector<int32_t>{point} : std::vector<int32_t>{};
 }
 
-ApiStatus ServedModel::CheckLength(const PreparedPrompt& prompt, std::optional<int32_t> max_tokens,
+ApiStatus ServedModel::CheckLength(const char* param, const PreparedPrompt& prompt,
+                                   std::optional<int32_t> max_tokens,
                                    int32_t* max_new_tokens) const {
   const int64_t prompt_len = static_cast<int64_t>(prompt.ids.size());
   const int64_t room = max_model_len_ - prompt_len;
   const int64_t wanted = max_tokens.value_or(std::max<int64_t>(room, 1));
   *max_new_tokens = static_cast<int32_t>(wanted);
   if (wanted <= room) return {};
-  ApiError error = BadRequest(
-      "messages", "the context holds {} tokens; the prompt has {} and {} more were asked for",
-      max_model_len_, prompt_len, wanted);
+  ApiError error =
+      BadRequest(param, "the context holds {} tokens; the prompt has {} and {} more were asked for",
+                 max_model_len_, prompt_len, wanted);
   error.code = "context_length_exceeded";
   return error;
 }

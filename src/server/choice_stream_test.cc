@@ -1,0 +1,130 @@
+#include "server/choice_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "text/tokenizer.h"
+
+namespace lapidary {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr char kCall[] = "<|tool_call>call:add{a:2,b:<|\"|>x<|\"|>}<tool_call|>";
+
+class ChoiceStreamTest : public testing::Test {
+ protected:
+  struct Outcome {
+    ChoiceDelta whole;
+    bool stopped_early = false;
+    int num_calls = 0;
+    std::string matched_stop;
+  };
+
+  // Streams the tokens of `text`, special ones included.
+  Outcome Run(std::string_view text) const {
+    Outcome outcome;
+    ChoiceStream stream(tokenizer_, request_, is_chat_ ? std::optional(options_) : std::nullopt,
+                        single_call_);
+    for (const int32_t id : tokenizer_.Encode(text, SpecialTokens::kParse)) {
+      SampledToken token;
+      token.id = id;
+      if ((outcome.stopped_early = stream.Push(token, &outcome.whole))) break;
+    }
+    stream.Finish(&outcome.whole);
+    outcome.num_calls = stream.num_tool_calls();
+    if (stream.matched_stop() != nullptr) outcome.matched_stop = *stream.matched_stop();
+    return outcome;
+  }
+
+  const Tokenizer tokenizer_ =
+      Tokenizer::Load(LAPIDARY_SOURCE_DIR "/tests/data/tokenizer/tokenizer-mini.json").value();
+  GenerationRequest request_;
+  OutputParserOptions options_;
+  bool is_chat_ = true;
+  bool single_call_ = false;
+};
+
+TEST_F(ChoiceStreamTest, ThoughtsAreApartFromContent) {
+  const Outcome outcome = Run("<|channel>thought\nHm.\n<channel|>Hello world");
+  EXPECT_EQ(outcome.whole.reasoning, "Hm.");
+  EXPECT_EQ(outcome.whole.content, "Hello world");
+  EXPECT_THAT(outcome.whole.tool_calls, IsEmpty());
+}
+
+TEST_F(ChoiceStreamTest, CallsHaveIdNameAndArguments) {
+  const Outcome outcome = Run(std::string("Hello") + kCall + kCall);
+  ASSERT_EQ(outcome.whole.tool_calls.size(), 2);
+  const ChoiceDelta::ToolCall& first = outcome.whole.tool_calls[0];
+  EXPECT_EQ(first.index, 0);
+  EXPECT_EQ(first.name, "add");
+  EXPECT_EQ(first.arguments, R"({"a":2,"b":"x"})");
+  EXPECT_TRUE(first.id.starts_with("call_"));
+  EXPECT_EQ(outcome.whole.tool_calls[1].index, 1);
+  EXPECT_NE(outcome.whole.tool_calls[1].id, first.id);
+  EXPECT_EQ(outcome.whole.content, "Hello");
+  EXPECT_FALSE(outcome.stopped_early);
+}
+
+TEST_F(ChoiceStreamTest, BrokenCallIsContentAndNoCall) {
+  const Outcome outcome = Run("<|tool_call>call:add{a:<tool_call|>");
+  EXPECT_EQ(outcome.whole.content, "<|tool_call>call:add{a:<tool_call|>");
+  EXPECT_THAT(outcome.whole.tool_calls, IsEmpty());
+  EXPECT_EQ(outcome.num_calls, 0);
+}
+
+TEST_F(ChoiceStreamTest, CallsBehindBrokenOnesCountFromZero) {
+  const Outcome outcome = Run(std::string("<|tool_call>call:add{a:<tool_call|>") + kCall);
+  ASSERT_EQ(outcome.whole.tool_calls.size(), 1);
+  EXPECT_EQ(outcome.whole.tool_calls[0].index, 0);
+}
+
+TEST_F(ChoiceStreamTest, SingleCallEndsTheChoice) {
+  single_call_ = true;
+  const Outcome outcome = Run(std::string(kCall) + kCall + "Hello");
+  EXPECT_TRUE(outcome.stopped_early);
+  EXPECT_EQ(outcome.whole.tool_calls.size(), 1);
+  EXPECT_EQ(outcome.whole.content, "");
+}
+
+TEST_F(ChoiceStreamTest, StopStringsCutContentAndNotThoughts) {
+  request_.stop = {"never", "wor"};
+  const Outcome outcome = Run("<|channel>thought\nworld\n<channel|>Hello world");
+  EXPECT_EQ(outcome.whole.reasoning, "world");
+  EXPECT_EQ(outcome.whole.content, "Hello ");
+  EXPECT_TRUE(outcome.stopped_early);
+  EXPECT_EQ(outcome.matched_stop, "wor");
+}
+
+TEST_F(ChoiceStreamTest, HalfAStopStringIsReleasedAtTheEnd) {
+  request_.stop = {"world!"};
+  const Outcome outcome = Run("Hello world");
+  EXPECT_EQ(outcome.whole.content, "Hello world");
+  EXPECT_FALSE(outcome.stopped_early);
+  EXPECT_EQ(outcome.matched_stop, "");
+}
+
+TEST_F(ChoiceStreamTest, TextCompletionsKnowNoGrammar) {
+  is_chat_ = false;
+  request_.skip_special = false;
+  EXPECT_EQ(Run(kCall).whole.content, kCall);
+  EXPECT_EQ(Run("<|channel>thought\nHm").whole.content, "<|channel>thought\nHm");
+}
+
+TEST_F(ChoiceStreamTest, LogprobsCoverEveryTokenAndCountCharacters) {
+  is_chat_ = false;
+  request_.sampling.num_logprobs = 0;
+  const ChoiceDelta whole = Run("Hello world").whole;
+  std::vector<size_t> offsets;
+  for (const auto& logprob : whole.logprobs) offsets.push_back(logprob.text_offset);
+  EXPECT_THAT(offsets, ElementsAre(0, 5));
+}
+
+TEST(RandomIdTest, IdsDiffer) {
+  EXPECT_EQ(RandomId("call_").size(), 5 + 24);
+  EXPECT_NE(RandomId("x"), RandomId("x"));
+}
+
+}  // namespace
+}  // namespace lapidary

@@ -1,0 +1,118 @@
+"""Starts `lapidary serve` on a tiny random checkpoint; the tests talk to it as any client would."""
+
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--lapidary", required=True, help="the program under test")
+
+
+class Server:
+    """A running server. Its log is read as it is written, or the pipe would fill up."""
+
+    def __init__(self, program, model, *flags):
+        self.process = subprocess.Popen(
+            [program, "serve", model, "--port", "0", "--max-model-len", "1024", *flags],
+            stderr=subprocess.PIPE, text=True)
+        self.log = []
+        self.url = None
+        started = threading.Event()
+
+        def read_log():
+            for line in self.process.stderr:
+                self.log.append(line)
+                if match := re.search(r"serving .* on (http://\S+)", line):
+                    self.url = match[1]
+                    started.set()
+            started.set()
+
+        self.reader = threading.Thread(target=read_log, daemon=True)
+        self.reader.start()
+        assert started.wait(60) and self.url, "".join(self.log)
+
+    def client(self, **options):
+        options = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
+        return openai.OpenAI(base_url=self.url + "/v1", **options)
+
+    def async_client(self, **options):
+        options = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
+        return openai.AsyncOpenAI(base_url=self.url + "/v1", **options)
+
+    def post(self, path, **options):
+        return httpx.post(self.url + path, timeout=60, **options)
+
+    def metric(self, name, **labels):
+        text = httpx.get(self.url + "/metrics").text
+        total = None
+        for line in text.splitlines():
+            if line.startswith(f"lapidary:{name}{{") and all(
+                    f'{key}="{value}"' in line for key, value in labels.items()):
+                total = (total or 0) + float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_until_idle(self, seconds=10):
+        deadline = time.monotonic() + seconds
+        busy = None
+        while time.monotonic() < deadline:
+            busy = [self.metric(name) for name in
+                    ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")]
+            if not any(busy):
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"still busy: running, waiting, KV usage = {busy}")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        self.reader.join(10)
+        return code
+
+
+@pytest.fixture(scope="session")
+def checkpoint(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    subprocess.run([request.config.getoption("--lapidary"), "synth", "--preset", "tiny-e", "--out", path],
+                   check=True, stderr=subprocess.DEVNULL)
+    return path
+
+
+@pytest.fixture(scope="session")
+def start(request, checkpoint):
+    """start(*flags): another server, stopped when the session ends."""
+    servers = []
+
+    def start_server(*flags):
+        servers.append(Server(request.config.getoption("--lapidary"), str(checkpoint), *flags))
+        return servers[-1]
+
+    yield start_server
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(start):
+    return start()
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture
+def hello():
+    return HELLO

@@ -1,0 +1,175 @@
+"""Clients that leave, connections that wait, and the server's own end."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from urllib.parse import urlparse
+
+import httpx
+import pytest
+
+CHAT = "/v1/chat/completions"
+LONG = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True}
+
+
+def connect(server):
+    address = urlparse(server.url)
+    return socket.create_connection((address.hostname, address.port), timeout=30)
+
+
+def raw_post(body):
+    content = json.dumps(body).encode()
+    return (f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n").encode() + content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 4])
+def test_leaving_frees_everything(server, stream, n):
+    aborted = server.metric("request_success_total", finished_reason="abort") or 0
+    clients = []
+    for _ in range(5):
+        client = connect(server)
+        client.sendall(raw_post({**LONG, "stream": stream, "n": n}))
+        clients.append(client)
+    deadline = time.monotonic() + 20
+    while not server.metric("num_requests_running") and time.monotonic() < deadline:
+        time.sleep(0.005)
+    for client in clients:
+        client.close()
+    server.wait_until_idle()
+    assert server.metric("request_success_total", finished_reason="abort") > aborted
+
+
+def test_pipelined_requests_are_answered_in_order(server):
+    with connect(server) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n"
+                       b"Connection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert answer.index(b"status") < answer.index(b"version")
+
+
+def test_expect_continue(server):
+    with connect(server) as client:
+        head, _, body = raw_post({**LONG, "max_tokens": 2}).partition(b"\r\n\r\n")
+        client.sendall(head + b"\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 100")
+        client.sendall(body)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_http_1_0_stream_ends_with_the_connection(server):
+    with connect(server) as client:
+        client.sendall(raw_post({**LONG, "max_tokens": 3, "stream": True}).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert b"chunked" not in answer
+    assert answer.endswith(b"data: [DONE]\n\n")
+
+
+def test_garbage_is_a_400(server):
+    with connect(server) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 400")
+
+
+def test_slow_and_idle_clients_are_dropped(start):
+    server = start("--idle-timeout", "0.5", "--request-timeout", "1")
+    with connect(server) as idle, connect(server) as slow:
+        began = time.monotonic()
+        slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost")
+        assert idle.recv(10) == b""
+        assert time.monotonic() - began < 5
+        assert slow.recv(10) == b""
+        assert time.monotonic() - began < 5
+    assert server.stop() == 0
+
+
+def test_two_thousand_idle_connections(server):
+    import resource
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2500:
+        pytest.skip(f"at most {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    clients = []
+    try:
+        for _ in range(2000):
+            client = connect(server)
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            clients.append(client)
+        for client in clients:
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+        assert server.post(CHAT, json={**LONG, "max_tokens": 2}).status_code == 200
+        for client in clients[::100]:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    finally:
+        for client in clients:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_sigterm_finishes_what_is_open(start):
+    server = start()
+    chunks = []
+    first = threading.Event()
+
+    def read():
+        with httpx.stream("POST", server.url + CHAT, json={**LONG, "max_tokens": 400, "stream": True},
+                          timeout=60) as response:
+            for line in response.iter_lines():
+                chunks.append(line)
+                first.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert first.wait(30)
+    with connect(server) as idle:
+        server.process.send_signal(signal.SIGTERM)
+        assert idle.recv(10) == b"", "idle connections close at once"
+    reader.join(60)
+    assert "data: [DONE]" in chunks
+    assert server.stop() == 0
+    with pytest.raises(OSError):
+        connect(server)
+
+
+def test_sigterm_gives_up_after_the_timeout(start):
+    server = start("--shutdown-timeout", "0.2", "--max-num-seqs", "1")
+    clients = [connect(server) for _ in range(8)]
+    for client in clients:
+        client.sendall(raw_post({**LONG, "stream": True, "n": 4}))
+    assert clients[0].recv(1000).startswith(b"HTTP/1.1 200")
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < 10
+    for client in clients:
+        client.close()
+
+
+def test_flags_come_from_the_environment_too(start, monkeypatch):
+    monkeypatch.setenv("LAPIDARY_SERVED_MODEL_NAME", "first,second")
+    monkeypatch.setenv("LAPIDARY_METRICS_PREFIX", "vllm")
+    server = start()
+    with server.client() as client:
+        assert [model.id for model in client.models.list().data] == ["first", "second"]
+        response = client.completions.create(model="second", prompt="x", max_tokens=1)
+        assert response.model == "first"
+    assert "vllm:num_requests_running" in httpx.get(server.url + "/metrics").text
+    assert server.stop() == 0
+
+
+def test_a_client_that_does_not_read_is_dropped(start):
+    server = start("--write-timeout", "0.5", "--max-num-seqs", "128")
+    with connect(server) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        # Twenty log-probabilities a token make about a hundred megabytes, more than any socket holds.
+        client.sendall(raw_post({**LONG, "stream": True, "n": 64, "logprobs": True, "top_logprobs": 20}))
+        deadline = time.monotonic() + 30
+        while not server.metric("request_success_total", finished_reason="abort"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.wait_until_idle()
+    assert server.stop() == 0
