@@ -1,0 +1,54 @@
+// A request's body: any bytes give a request that holds what its fields promise, or an error.
+#include <spdlog/spdlog.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "sampling/stop_strings.h"
+#include "server/generation_request.h"
+
+namespace lapidary {
+namespace {
+
+void CheckError(const ApiError& error) {
+  CHECK_EQ(error.status, 400);
+  CHECK(!error.message.empty());
+  CHECK(!DumpJson(error.ToJson()).empty());
+}
+
+void CheckGeneration(const GenerationRequest& request) {
+  CHECK(request.num_choices >= 1 && request.num_choices <= kMaxChoices);
+  CHECK(!request.max_tokens || *request.max_tokens >= 1);
+  CHECK(StopStrings::Create(request.stop).ok());
+  for (const int32_t id : request.stop_token_ids) CHECK_GE(id, 0);
+}
+
+void CheckBody(std::string_view body) {
+  OrderedJson json;
+  if (const ApiStatus error = ParseRequestJson(body, &json)) return CheckError(*error);
+  ChatRequest chat;
+  if (const ApiStatus error = ParseChatRequest(json, SamplingParams(), &chat)) {
+    CheckError(*error);
+  } else {
+    CheckGeneration(chat.generation);
+    CHECK(NormalizeMessages(&chat.input.messages).ok());
+  }
+  CompletionRequest completion;
+  if (const ApiStatus error = ParseCompletionRequest(json, SamplingParams(), &completion)) {
+    CheckError(*error);
+  } else {
+    CheckGeneration(completion.generation);
+    CHECK(!completion.prompts.empty());
+  }
+}
+
+}  // namespace
+}  // namespace lapidary
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  spdlog::set_level(spdlog::level::off);  // Unknown fields are logged.
+  lapidary::CheckBody({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
