@@ -7,7 +7,7 @@
 namespace lapidary {
 namespace {
 
-// Beside the engine's threads; a prompt of 100,000 tokens takes one of them some 20 ms.
+// Two, so that one long prompt does not hold up the short ones.
 constexpr int kNumWorkers = 2;
 
 constexpr std::string_view kModelsPath = "/v1/models";
