@@ -30,6 +30,8 @@ struct ServeFlags {
   int max_queue = 1024;
   int64_t kv_cache_memory_bytes = 0;
   bool no_prefix_caching = false;
+  bool no_overlap = false;
+  bool check_kv = false;
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string metrics_prefix = "lapidary";
@@ -131,6 +133,8 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const ModelPlan& pl
   engine_options.limits.max_queue = flags.max_queue;
   engine_options.limits.max_model_len = max_model_len;
   engine_options.limits.prefix_caching = !flags.no_prefix_caching;
+  engine_options.overlap = !flags.no_overlap;
+  engine_options.check_kv = flags.check_kv;
   ASSIGN_OR_RETURN(LoadedEngine loaded, LoadEngine(flags.model, options, engine_options));
   RETURN_IF_ERROR(WarmUp(*loaded.engine, max_model_len));
   const auto billions = [](int64_t count) { return 1e-9 * static_cast<double>(count); };
@@ -249,6 +253,14 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::PositiveNumber);
   WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
                                 "Compute every prompt from its start"))
+      ->group("Scheduling and memory");
+  WithVariable(command.add_flag("--no-overlap", flags.no_overlap,
+                                "Plan a step only when the last one is done (for debugging)"))
+      ->group("Scheduling and memory");
+  WithVariable(
+      command.add_flag("--check-kv", flags.check_kv,
+                       "Verify every page and length before a step runs; a violation fails "
+                       "that step's requests and writes lapidary-kv-violation.json"))
       ->group("Scheduling and memory");
 }
 
