@@ -312,7 +312,8 @@ TEST(ModelConfig, RefusesLayersThatDoNotFitTogether) {
   EXPECT_THAT(ErrorWith("num_key_value_heads", 3), HasSubstr("do not divide into 3 KV heads"));
   EXPECT_THAT(ErrorWith("num_global_key_value_heads", 8), HasSubstr("do not divide into 8"));
   EXPECT_THAT(ErrorWith("num_kv_shared_layers", 6), HasSubstr("num_kv_shared_layers"));
-  EXPECT_THAT(ErrorWith("num_kv_shared_layers", 5), HasSubstr("layer 2 needs a full layer below layer 1"));
+  EXPECT_THAT(ErrorWith("num_kv_shared_layers", 5),
+              HasSubstr("layer 2 needs a full layer below layer 1"));
   EXPECT_THAT(ErrorWith("top_k_experts", 17), HasSubstr("top_k_experts = 17"));
   EXPECT_THAT(ErrorWith("moe_intermediate_size", 1 << 20), HasSubstr("is beyond"));
   EXPECT_THAT(ErrorWith("enable_moe_block", "yes"), HasSubstr("enable_moe_block"));
