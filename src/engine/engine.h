@@ -1,5 +1,5 @@
-// The engine: many requests over one executor. What the server, the CLI and the bench talk to;
-// nothing else talks to executors.
+// The engine: many requests over one executor. What the server and the commands talk to; outside
+// this folder nothing talks to executors (raw logits come through SingleSequence).
 //
 // One thread owns the scheduler; Submit and Cancel post to it from any thread. Every accepted
 // request ends with exactly one event that carries a finish reason, whatever happens.

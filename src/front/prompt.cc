@@ -35,10 +35,30 @@ Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input) {
   prompt.ids = model.tokenizer->Encode(segments);
   if (prompt.ids.empty()) return MakeError("the chat template made an empty prompt");
   prompt.starts_in_thought = EndsInsideThought(segments);
-  if (const int32_t point = NextTurnPoint(*model.tokenizer, prompt.ids); point > 0) {
-    prompt.cache_points = {point};
-  }
+  prompt.cache_points = ChatCachePoints(*model.tokenizer, prompt.ids);
   return prompt;
+}
+
+std::vector<int32_t> ChatCachePoints(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  std::vector<int32_t> points;
+  for (const int32_t point : {SystemTurnEnd(tokenizer, ids), NextTurnPoint(tokenizer, ids)}) {
+    if (point > 0 && (points.empty() || point > points.back())) points.push_back(point);
+  }
+  return points;
+}
+
+int32_t SystemTurnEnd(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  constexpr int64_t kMinTokens = 64;
+  const std::vector<int32_t> opening =
+      tokenizer.Encode("<bos><|turn>system\n", SpecialTokens::kParse);
+  const auto turn_id = tokenizer.TokenToId("<|turn>");
+  if (!turn_id || ids.size() <= opening.size() ||
+      !std::equal(opening.begin(), opening.end(), ids.begin())) {
+    return 0;
+  }
+  const auto next_turn = std::find(ids.begin() + std::ssize(opening), ids.end(), *turn_id);
+  const int64_t end = next_turn - ids.begin();
+  return next_turn == ids.end() || end < kMinTokens ? 0 : static_cast<int32_t>(end);
 }
 
 int32_t NextTurnPoint(const Tokenizer& tokenizer, std::span<const int32_t> ids) {

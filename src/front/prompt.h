@@ -35,4 +35,12 @@ Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input);
 // ids.size() - 1, for the last token is always computed; 0 when there is no turn.
 int32_t NextTurnPoint(const Tokenizer& tokenizer, std::span<const int32_t> ids);
 
+// Where a prompt that opens with a system turn leaves it: conversations with the same instructions
+// and tools begin alike up to there. 0 when there is no such turn, or one too short to be worth
+// keeping.
+int32_t SystemTurnEnd(const Tokenizer& tokenizer, std::span<const int32_t> ids);
+
+// Both of the above, for SequenceSpec.
+std::vector<int32_t> ChatCachePoints(const Tokenizer& tokenizer, std::span<const int32_t> ids);
+
 }  // namespace lapidary

@@ -87,6 +87,25 @@ void CheckPointIsAPrefixOfTheNextTurn(const std::string& template_name, bool thi
   EXPECT_GE(point, num_shared - 1);  // and no less than it could
 }
 
+TEST(PromptTest, ConversationsWithTheSameInstructionsShareTheSystemTurn) {
+  const TextModel model = MakeModel("gemma4_large.jinja");
+  const auto prompt_for = [&](const std::string& system, const std::string& question) {
+    Conversation conversation;
+    conversation.set_system_prompt(system);
+    conversation.AddUser(question);
+    return EncodeChatPrompt(model, conversation.Input()).value();
+  };
+  const std::string instructions(200, 'i');
+  const ChatPrompt first = prompt_for(instructions, "one question");
+  const ChatPrompt second = prompt_for(instructions, "another");
+  ASSERT_EQ(first.cache_points.size(), 2u);
+  EXPECT_EQ(first.cache_points[0], second.cache_points[0]);
+  const auto shared = std::mismatch(first.ids.begin(), first.ids.end(), second.ids.begin());
+  EXPECT_LE(first.cache_points[0], shared.first - first.ids.begin());
+  EXPECT_EQ(first.ids[first.cache_points[0]], kTurnOpen);
+  EXPECT_EQ(prompt_for("short", "one question").cache_points.size(), 1u);
+}
+
 TEST(PromptTest, TheNextTurnGoesOnAtTheCachePoint) {
   CheckPointIsAPrefixOfTheNextTurn("gemma4_e.jinja", false);
   CheckPointIsAPrefixOfTheNextTurn("gemma4_e.jinja", true);

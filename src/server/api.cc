@@ -261,7 +261,7 @@ ApiStatus Api::TokenizeBody(const std::string& body, OrderedJson* answer) const 
   RETURN_IF_API_ERROR(fields.status());
   LogUnknownFields(fields);
   RETURN_IF_API_ERROR(model_.CheckName(model));
-  PreparedPrompt prompt;
+  ChatPrompt prompt;
   if (is_chat) {
     RETURN_IF_API_ERROR(model_.Prepare(input, &prompt));
   } else if (add_bos || !text.empty()) {

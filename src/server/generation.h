@@ -18,7 +18,7 @@ struct GenerationJob {
   ApiKind kind = ApiKind::kChat;
   GenerationRequest request;
   struct Prompt {
-    PreparedPrompt prepared;
+    ChatPrompt prepared;
     int32_t max_new_tokens = 1;
   };
   std::vector<Prompt> prompts;
