@@ -1,0 +1,46 @@
+// Attention of a step's queries over cached pages and the step's own new entries.
+//
+// Query rows and cached entries are in the form KvEntryPlan describes: a score is one dot product
+// of key_len values, the value is the entry's head. The attention scale is 1. Supported entries
+// (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640).
+#pragma once
+
+#include <cstdint>
+
+#include "model/plan.h"
+#include "ops/cuda/attention_work.h"
+#include "ops/cuda/launch.h"
+
+namespace lapidary::cuda {
+
+// Whether the kernels know this layer's head sizes.
+bool AttentionSupports(const LayerPlan& layer);
+
+struct AttentionCall {
+  AttentionGeometry geometry;
+  KvEntryPlan entry;
+  const bf16* queries = nullptr;  // [queries, num_heads, key_len]
+  bf16* out = nullptr;            // [queries, num_heads, value_len]
+  // Cached entry of (page, kv head, slot): bytes at
+  //   pool + page * page_bytes + layer_offset + ((kv_head * tokens_per_page) + slot) * entry bytes
+  const std::byte* pool = nullptr;
+  int64_t page_bytes = 0;
+  int64_t layer_offset = 0;
+  int tokens_per_page = 0;
+  const bf16* new_entries = nullptr;  // [rows of the step, num_kv_heads, entry_len]
+  // Device memory, filled anew each step; the item count is read by the kernel, not the host.
+  const int32_t* page_ids = nullptr;
+  const AttentionSequence* sequences = nullptr;
+  const AttentionItem* items = nullptr;
+  const int32_t* num_items = nullptr;
+  float* partials = nullptr;    // AttentionPartialBytes(max_partials), shared by all layers
+  int32_t* counters = nullptr;  // [max_partials], zero before the first call; kernels leave zeros
+};
+
+// Bytes of the partial-result buffer for so many split items.
+int64_t AttentionPartialBytes(int max_partials);
+
+// One launch of a fixed grid whatever the items are, so graphs can replay it.
+void RunAttention(const LaunchContext& context, const AttentionCall& call);
+
+}  // namespace lapidary::cuda

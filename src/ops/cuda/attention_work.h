@@ -1,0 +1,56 @@
+// Which block of an attention kernel does what: built on the host once per step and uploaded, so
+// that one captured graph serves any mix of lengths. Plain data and integer arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lapidary::cuda {
+
+// One sequence as attention sees it in one group: queries at consecutive positions; keys
+// [0, num_cached) in pages, the rest among the step's own entries.
+struct AttentionSequence {
+  int32_t first_query = 0;  // row in the query buffer
+  int32_t num_queries = 0;
+  int32_t first_position = 0;  // of that query
+  int32_t num_cached = 0;
+  int32_t first_new = 0;   // row of the step's entries that holds position num_cached
+  int32_t table_base = 0;  // page of block b: page_ids[table_base + b]; block = tokens_per_page keys
+};
+
+// A tile of query rows (some queries of one sequence, all heads of one KV head) against the keys
+// [key_begin, key_end), which already respect the window's lower end and the causal upper end of
+// the tile as a whole; single rows are masked in the kernel.
+struct AttentionItem {
+  int32_t sequence = 0;
+  int32_t kv_head = 0;
+  int32_t query_begin = 0;  // within the sequence
+  int32_t num_queries = 0;
+  int32_t key_begin = 0;
+  int32_t key_end = 0;
+  int32_t first_partial = -1;  // where the tile's partial results begin; -1: it has one item only
+  int16_t split = 0;           // which of num_splits this one is
+  int16_t num_splits = 1;
+};
+
+struct AttentionGeometry {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int window = 0;  // keys visible including the query's own; 0: all
+
+  int heads_per_kv_head() const { return num_heads / num_kv_heads; }
+};
+
+struct AttentionWorkOptions {
+  int num_blocks = 264;          // that run at once: enough items to fill them is enough splitting
+  bool batch_invariant = false;  // splits of a fixed key length, whatever else is in the step
+  int max_partials = 0;          // capacity of the buffer for split tiles
+};
+
+// Appends the items of one step to `items` (cleared first), long ones first.
+void PlanAttentionWork(const AttentionGeometry& geometry,
+                       std::span<const AttentionSequence> sequences,
+                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items);
+
+}  // namespace lapidary::cuda

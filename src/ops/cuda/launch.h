@@ -1,0 +1,56 @@
+// How kernels are launched: on one stream, optionally as programmatic dependents of each other.
+//
+// A dependent kernel may start while its predecessor still runs, so that its blocks are in place
+// and its first weights are on their way when the predecessor's results arrive. The rules that make
+// this safe, for every kernel of ours, dependent launch or not:
+//   - AllowNextKernel() once, near the start, by every block;
+//   - WaitForPreviousKernel() in every thread before it reads anything a kernel wrote in this step
+//     and before it writes anything; also where nothing is read, since "my predecessor is done"
+//     must imply "all before it are done";
+//   - what is read before the wait are weights alone; what is read after it is read by plain loads
+//     (no __ldg, no const __restrict__: that path may hold stale lines).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "device/cuda_error.h"
+
+namespace lapidary::cuda {
+
+using bf16 = __nv_bfloat16;
+
+struct LaunchContext {
+  cudaStream_t stream = nullptr;
+  bool dependent = false;  // launch as a programmatic dependent of the kernel before
+};
+
+template <typename... Params, typename... Args>
+void Launch(const LaunchContext& context, void (*kernel)(Params...), dim3 grid, dim3 block,
+            size_t shared_bytes, Args&&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream;
+  config.attrs = &attribute;
+  config.numAttrs = context.dependent ? 1 : 0;
+  LAPIDARY_CUDA_CHECK(
+      cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...));
+}
+
+#ifdef __CUDACC__
+__device__ __forceinline__ void AllowNextKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void WaitForPreviousKernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+#endif
+
+}  // namespace lapidary::cuda
