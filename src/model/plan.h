@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/kv_entry.h"
 
 namespace lapidary {
 
@@ -27,23 +28,6 @@ struct RopePlan {
   // frequency[j] = theta^(-2j / head_dim) / factor in float32, rounded as the reference rounds it.
   std::vector<float> Frequencies() const;
   bool operator==(const RopePlan&) const = default;
-};
-
-// How one token of one KV head lies in the cache: `entry_len` values, of which
-//   value = entry[0, value_len)
-//   key   = entry[key_offset, key_offset + key_len), to be multiplied with the cached-form query.
-//
-// Separate K and V:  [ V (d) | K (d) ]                    key = the second half, query as it is
-// K is V:            [ V (d) | turned dims of K (2R) ]    key = the whole entry
-// In the second form K's unturned dims are V * w_k, so the query carries w_k there and zero at the
-// dims that turn, followed by its turned dims: one dot product over d + 2R values, and V is stored
-// once.
-struct KvEntryPlan {
-  int value_len = 0;
-  int key_offset = 0;
-  int key_len = 0;
-  int entry_len = 0;
-  bool operator==(const KvEntryPlan&) const = default;
 };
 
 struct LayerPlan {
@@ -72,10 +56,6 @@ struct KvGroupPlan {
   int64_t reference_values_per_token = 0;  // K and V of every owning layer
   int64_t stored_values_per_token = 0;     // as KvEntryPlan stores them
 };
-
-inline constexpr int kNumKvGroups = 2;
-inline constexpr int kSlidingGroup = 0;
-inline constexpr int kFullGroup = 1;
 
 inline int KvGroupOf(AttentionKind kind) {
   return kind == AttentionKind::kSliding ? kSlidingGroup : kFullGroup;

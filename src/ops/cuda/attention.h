@@ -5,16 +5,17 @@
 // (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-#include "model/plan.h"
+#include "model/kv_entry.h"
 #include "ops/cuda/attention_work.h"
 #include "ops/cuda/launch.h"
 
 namespace lapidary::cuda {
 
-// Whether the kernels know this layer's head sizes.
-bool AttentionSupports(const LayerPlan& layer);
+// Whether the kernels know entries of this form.
+bool AttentionSupports(const KvEntryPlan& entry);
 
 struct AttentionCall {
   AttentionGeometry geometry;

@@ -15,8 +15,9 @@ struct AttentionSequence {
   int32_t num_queries = 0;
   int32_t first_position = 0;  // of that query
   int32_t num_cached = 0;
-  int32_t first_new = 0;   // row of the step's entries that holds position num_cached
-  int32_t table_base = 0;  // page of block b: page_ids[table_base + b]; block = tokens_per_page keys
+  int32_t first_new = 0;  // row of the step's entries that holds position num_cached
+  int32_t table_base =
+      0;  // page of block b: page_ids[table_base + b]; block = tokens_per_page keys
 };
 
 // A tile of query rows (some queries of one sequence, all heads of one KV head) against the keys

@@ -27,7 +27,8 @@ struct ResidualUpdate {
 
 enum class Epilogue {
   kStore,      // y [rows, out_dim] = x W^T
-  kGatedGelu,  // W = [gate; up], each [out_dim / 2, in_dim]: y [rows, out_dim / 2] = gelu(gate) * up
+  kGatedGelu,  // W = [gate; up], each [out_dim / 2, in_dim]: y [rows, out_dim / 2] = gelu(gate) *
+               // up
   kGeluMul,    // y = gelu(x W^T) * multiplier
   kSoftcap,    // y f32 = cap * tanh(x W^T / cap); cap 0: y = x W^T
 };

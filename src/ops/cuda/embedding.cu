@@ -1,0 +1,118 @@
+#include "base/check.h"
+#include "ops/cuda/embedding.h"
+#include "ops/cuda/vec.cuh"
+
+namespace lapidary::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// The angle is a float32 product, as in the reference; its cosine comes from double precision, so
+// positions far beyond 100,000 lose nothing.
+__device__ void FillRope(const RopeTableFill& fill, int row, int position) {
+  for (int pair = threadIdx.x; pair < fill.pairs; pair += blockDim.x) {
+    const float angle = __fmul_rn(static_cast<float>(position), fill.frequencies[pair]);
+    double sine;
+    double cosine;
+    sincos(static_cast<double>(angle), &sine, &cosine);
+    fill.table[int64_t{row} * fill.pairs + pair] =
+        make_float2(static_cast<float>(cosine), static_cast<float>(sine));
+  }
+}
+
+// Blocks [0, rows) gather a row each; blocks [rows, 2 rows) fill its rotary tables.
+__global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {
+  AllowNextKernel();
+  WaitForPreviousKernel();
+  if (blockIdx.x >= call.rows) {
+    const int row = blockIdx.x - call.rows;
+    for (const RopeTableFill& fill : call.rope) FillRope(fill, row, call.positions[row]);
+    return;
+  }
+  const int row = blockIdx.x;
+  int32_t id = call.token_ids[row];
+  if (id < 0) id = call.last_tokens[call.slots[row]];
+  id = min(max(id, 0), call.vocab_size - 1);
+  if (threadIdx.x == 0) call.resolved_ids[row] = id;
+  const bf16* source = call.embedding + int64_t{id} * call.hidden;
+  for (int at = threadIdx.x * 8; at < call.hidden; at += kThreads * 8) {
+    float values[8];
+    Load8(source + at, values);
+#pragma unroll
+    for (float& value : values) value *= call.scale;
+    float4* hidden = reinterpret_cast<float4*>(call.hidden_out + int64_t{row} * call.hidden + at);
+    hidden[0] = make_float4(values[0], values[1], values[2], values[3]);
+    hidden[1] = make_float4(values[4], values[5], values[6], values[7]);
+    if (call.x != nullptr) Store8(call.x + int64_t{row} * call.hidden + at, values);
+  }
+}
+
+// A warp per (row, layer).
+__global__ void __launch_bounds__(kThreads) PerLayerInputsKernel(PerLayerInputsCall call) {
+  AllowNextKernel();
+  WaitForPreviousKernel();
+  constexpr int kWarps = kThreads / kWarpSize;
+  const int64_t task = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  if (task >= int64_t{call.rows} * call.num_layers) return;
+  const int64_t row = task / call.num_layers;
+  const int64_t layer = task % call.num_layers;
+  const int64_t columns = int64_t{call.num_layers} * call.width;
+  const int at = threadIdx.x % kWarpSize * 8;
+  const bool active = at < call.width;
+  float table[8] = {};
+  float values[8] = {};
+  if (active) {
+    Load8(call.table + call.resolved_ids[row] * columns + layer * call.width + at, table);
+    Load8(call.projected + row * columns + layer * call.width + at, values);
+  }
+  const float input_scale = rsqrtf(static_cast<float>(call.hidden));
+  float squares = 0.0f;
+#pragma unroll
+  for (float& value : values) {
+    value *= input_scale;
+    squares += value * value;
+  }
+  const float inverse = rsqrtf(WarpSum(squares) / static_cast<float>(call.width) + call.eps);
+  if (!active) return;
+  const float table_scale = sqrtf(static_cast<float>(call.width));
+#pragma unroll
+  for (int idx = 0; idx < 8; ++idx) {
+    values[idx] = (values[idx] * inverse * call.norm[at + idx] + table[idx] * table_scale) *
+                  0.70710678118654752f;
+  }
+  Store8(call.out + row * columns + layer * call.width + at, values);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    GatherRowsKernel(const uint4* from, const int32_t* row_ids, int64_t vectors, uint4* to) {
+  AllowNextKernel();
+  WaitForPreviousKernel();
+  const int64_t source = row_ids[blockIdx.x];
+  for (int64_t at = threadIdx.x; at < vectors; at += kThreads) {
+    to[blockIdx.x * vectors + at] = from[source * vectors + at];
+  }
+}
+
+}  // namespace
+
+void RunEmbed(const LaunchContext& context, const EmbedCall& call) {
+  CHECK_EQ(call.hidden % 8, 0);
+  Launch(context, EmbedKernel, dim3(2 * call.rows), dim3(kThreads), 0, call);
+}
+
+void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call) {
+  CHECK(call.width % 8 == 0 && call.width <= 8 * kWarpSize) << call.width;
+  constexpr int kWarps = kThreads / kWarpSize;
+  const int64_t tasks = int64_t{call.rows} * call.num_layers;
+  Launch(context, PerLayerInputsKernel, dim3(static_cast<unsigned>((tasks + kWarps - 1) / kWarps)),
+         dim3(kThreads), 0, call);
+}
+
+void RunGatherRows(const LaunchContext& context, const void* from, const int32_t* row_ids, int rows,
+                   int64_t row_bytes, void* to) {
+  CHECK_EQ(row_bytes % 16, 0);
+  Launch(context, GatherRowsKernel, dim3(rows), dim3(kThreads), 0, static_cast<const uint4*>(from),
+         row_ids, row_bytes / 16, static_cast<uint4*>(to));
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,56 @@
+// The start of a step: token ids to hidden rows, rotary tables and per-layer inputs.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/launch.h"
+
+namespace lapidary::cuda {
+
+inline constexpr int kMaxRopeTables = 2;
+
+// One rotary plan's table for the rows of a step.
+struct RopeTableFill {
+  const float* frequencies = nullptr;  // [pairs]
+  int pairs = 0;
+  float2* table = nullptr;  // [rows, pairs]: cosine and sine of position * frequency
+};
+
+struct EmbedCall {
+  int rows = 0;
+  int hidden = 0;
+  const int32_t* token_ids = nullptr;    // [rows]; negative: the last token of the row's slot
+  const int32_t* slots = nullptr;        // [rows]
+  const int32_t* last_tokens = nullptr;  // [slots]
+  const int32_t* positions = nullptr;    // [rows]
+  const bf16* embedding = nullptr;       // [vocab, hidden]
+  int vocab_size = 0;
+  float scale = 1.0f;
+  int32_t* resolved_ids = nullptr;  // [rows] the ids with slots looked up
+  float* hidden_out = nullptr;      // [rows, hidden] = E[token] * scale
+  bf16* x = nullptr;                // the same in bf16; null: not wanted
+  RopeTableFill rope[kMaxRopeTables];
+};
+void RunEmbed(const LaunchContext& context, const EmbedCall& call);
+
+// ple[row, l] = (rmsnorm(projected[row, l] / sqrt(hidden)) * norm + sqrt(width) * table[id, l])
+//               / sqrt(2), for every layer l
+struct PerLayerInputsCall {
+  int rows = 0;
+  int num_layers = 0;
+  int width = 0;  // a multiple of 8, at most 256
+  int hidden = 0;
+  float eps = 1e-6f;
+  const int32_t* resolved_ids = nullptr;  // [rows]
+  const bf16* table = nullptr;  // [ids, layers * width], on the device or page-locked on the host
+  const bf16* projected = nullptr;  // [rows, layers * width]
+  const float* norm = nullptr;      // [width]
+  bf16* out = nullptr;              // [rows, layers * width]
+};
+void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call);
+
+// to[i] = from[row_ids[i]], rows of `row_bytes` (a multiple of 16).
+void RunGatherRows(const LaunchContext& context, const void* from, const int32_t* row_ids, int rows,
+                   int64_t row_bytes, void* to);
+
+}  // namespace lapidary::cuda
