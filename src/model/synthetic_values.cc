@@ -10,12 +10,6 @@
 namespace lapidary {
 namespace {
 
-uint64_t Mix(uint64_t x) {  // splitmix64's finaliser
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 uint64_t HashName(std::string_view name) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -54,24 +48,17 @@ Law LawFor(const TensorSpec& spec) {
 
 }  // namespace
 
-void FillSynthetic(const TensorSpec& spec, uint64_t seed, int64_t first, std::span<float> out) {
+SyntheticLaw MakeSyntheticLaw(const TensorSpec& spec, uint64_t seed) {
   const Law law = LawFor(spec);
-  const uint64_t key = Mix(seed ^ HashName(spec.name));
   // The sum of four 16-bit uniforms has variance 4 * 2^32 / 12.
-  const float bell_scale = law.spread * std::sqrt(3.0f) / 65536.0f;
-  const float uniform_scale = law.spread / 32768.0f;
+  const float scale = law.is_bell ? law.spread * std::sqrt(3.0f) / 65536.0f : law.spread / 32768.0f;
+  return {MixBits(seed ^ HashName(spec.name)), law.is_bell, law.centre, scale};
+}
+
+void FillSynthetic(const TensorSpec& spec, uint64_t seed, int64_t first, std::span<float> out) {
+  const SyntheticLaw law = MakeSyntheticLaw(spec, seed);
   for (size_t idx = 0; idx < out.size(); ++idx) {
-    const uint64_t counter = static_cast<uint64_t>(first) + idx;
-    const uint64_t bits = Mix(key + counter * 0x9e3779b97f4a7c15u);
-    if (law.is_bell) {
-      const int32_t sum = static_cast<int32_t>((bits & 0xffff) + ((bits >> 16) & 0xffff) +
-                                               ((bits >> 32) & 0xffff) + (bits >> 48)) -
-                          131070;
-      out[idx] = static_cast<float>(sum) * bell_scale;
-    } else {
-      const int32_t centred = static_cast<int32_t>(bits & 0xffff) - 32768;
-      out[idx] = law.centre + static_cast<float>(centred) * uniform_scale;
-    }
+    out[idx] = SyntheticValue(law, static_cast<uint64_t>(first) + idx);
   }
 }
 

@@ -10,10 +10,13 @@
 #include <cstdint>
 #include <span>
 
+#include "model/synthetic_law.h"
 #include "model/tensor_specs.h"
 #include "tensor/dtype.h"
 
 namespace lapidary {
+
+SyntheticLaw MakeSyntheticLaw(const TensorSpec& spec, uint64_t seed);
 
 // Elements [first, first + out.size()) of the tensor.
 void FillSynthetic(const TensorSpec& spec, uint64_t seed, int64_t first, std::span<float> out);
