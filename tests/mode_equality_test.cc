@@ -138,6 +138,46 @@ TEST_P(ModeEqualityTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
   ExpectSameBits(last_rows[0], last_rows[1], "shortcut on and off");
 }
 
+TEST_P(ModeEqualityTest, ScoresAreTheLogprobsOfEveryRowWhateverTheChunks) {
+  const std::vector<int32_t> ids = Tokens(4, kNumTokens);
+  const Logits whole = RunChunks({.name = "whole"}, ids, {kNumTokens});
+  Sampler sampler(plan_.vocab_size);
+  auto executor = MakeExecutor({.name = "scored"});
+  PagePool pool(executor->num_pages());
+  SequencePages pages(plan_, executor->kv_layout(), pool);
+  // A scored chunk, one that is not, one scored from its middle on, and one that samples too.
+  const std::vector<std::pair<int, int>> chunks = {{20, 20}, {9, 0}, {25, 11}, {16, 15}};
+  int begin = 0;
+  for (const auto& [count, num_scores] : chunks) {
+    const int end = begin + count;
+    const bool samples = end == kNumTokens;
+    const int first_score = end - num_scores - (samples ? 1 : 0);
+    StepBatch batch;
+    AddStep(pages, std::span(ids).subspan(begin, count), num_scores + (samples ? 1 : 0), batch);
+    SequenceStep& step = batch.sequences[0];
+    step.scored_ids.assign(ids.begin() + first_score + 1,
+                           ids.begin() + first_score + 1 + num_scores);
+    step.num_score_top = 2;
+    if (samples) step.sampling = std::make_shared<SamplingParams>();
+    const StepOutput output = executor->Run(std::move(batch));
+    pages.Commit(count);
+    ASSERT_EQ(output.sequences[0].scores.size(), static_cast<size_t>(num_scores));
+    EXPECT_EQ(output.sequences[0].tokens.size(), samples ? 1u : 0u);
+    for (int idx = 0; idx < num_scores; ++idx) {
+      const int row = first_score + idx;
+      const SampledToken& score = output.sequences[0].scores[idx];
+      const std::span<const float> logits(whole.data() + int64_t{row} * plan_.vocab_size,
+                                          static_cast<size_t>(plan_.vocab_size));
+      const SampledToken expected = sampler.Score(logits, ids[row + 1], 2).value();
+      EXPECT_EQ(score.id, ids[row + 1]);
+      EXPECT_EQ(score.logprob, expected.logprob) << "row " << row;
+      EXPECT_EQ(score.top[1].id, expected.top[1].id);
+      EXPECT_EQ(score.top[1].logprob, expected.top[1].logprob);
+    }
+    begin = end;
+  }
+}
+
 TEST_P(ModeEqualityTest, ABatchWithStrangersDoesNotChangeABit) {
   constexpr int kNumSequences = 5;
   std::vector<std::vector<int32_t>> ids;

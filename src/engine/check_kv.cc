@@ -77,8 +77,11 @@ std::optional<Json> FindKvViolation(const StepBatch& batch, const ModelPlan& pla
   for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
     const SequenceStep& sequence = batch.sequences[idx];
     num_rows += sequence.num_rows;
+    const int64_t num_sampled = sequence.sampling ? sequence.num_drafts + 1 : 0;
     if (!sequence.pages || sequence.num_cached < 0 || sequence.num_rows <= 0 ||
-        sequence.num_outputs > sequence.num_rows || sequence.num_drafts >= sequence.num_rows) {
+        sequence.num_outputs > sequence.num_rows ||
+        std::ssize(sequence.scored_ids) + num_sampled > sequence.num_outputs ||
+        sequence.num_drafts >= sequence.num_rows) {
       return Report("lengths do not fit together", batch, idx, plan, kFullGroup, -1);
     }
     if (!slots.insert(sequence.slot).second) {

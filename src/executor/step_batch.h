@@ -30,6 +30,12 @@ struct SequenceStep {
   // and row i + 1 counts only if its draft is that token.
   int32_t num_drafts = 0;
 
+  // Tokens whose logprobs the first scored_ids.size() outputs give, one each: what follows these
+  // rows in the prompt is known, and nothing is sampled for them. Sampled outputs come behind, so
+  // num_outputs is scored_ids.size(), plus num_drafts + 1 with sampling.
+  std::vector<int32_t> scored_ids;
+  int32_t num_score_top = 0;  // likeliest tokens to name beside each, at most kMaxLogprobs
+
   // Blocks that hold cached tokens in reach of the rows are read; blocks of the rows themselves are
   // written, except where the table has the scratch page or no entry (rows of a long chunk that
   // nobody will look at again).
@@ -53,6 +59,7 @@ struct StepBatch {
 struct SequenceOutput {
   // With sampling: the accepted drafts and the token after them, so one token without drafts.
   std::vector<SampledToken> tokens;
+  std::vector<SampledToken> scores;  // of scored_ids: the id, its logprob, the likeliest
   std::optional<std::string> error;  // this sequence alone failed (a row without a finite logit)
 };
 

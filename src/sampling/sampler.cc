@@ -43,6 +43,15 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, const Sampli
   return token;
 }
 
+Result<SampledToken> Sampler::Score(std::span<const float> logits, int32_t id, int32_t num_top) {
+  CHECK_EQ(logits.size(), static_cast<size_t>(vocab_size_));
+  CHECK(id >= 0 && id < vocab_size_) << id;
+  SampledToken token;
+  token.id = id;
+  RETURN_IF_ERROR(AddLogprobs(logits, num_top, token));
+  return token;
+}
+
 std::span<const float> Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
                                        const PenaltyState& history) {
   const bool penalize = params.has_penalties() && !history.entries().empty();

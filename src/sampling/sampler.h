@@ -59,6 +59,10 @@ class Sampler {
   Result<SampledToken> Sample(std::span<const float> logits, const SamplingParams& params,
                               const PenaltyState& history, uint64_t position);
 
+  // The logprob of a given token and of the `num_top` likeliest, as Sample gives them; nothing is
+  // drawn. An error as there.
+  Result<SampledToken> Score(std::span<const float> logits, int32_t id, int32_t num_top);
+
   int32_t vocab_size() const { return vocab_size_; }
 
  private:

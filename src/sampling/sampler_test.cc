@@ -257,6 +257,31 @@ TEST(Sampler, LogprobsAreThoseOfTheRawRow) {
   EXPECT_EQ(tiny.Sample(std::vector<float>{1.0f, 2.0f}, {}, kNoHistory, 0).value().num_top, 0);
 }
 
+TEST(Sampler, AScoreIsTheLogprobOfTheGivenToken) {
+  constexpr int32_t kVocab = 3001;
+  const std::vector<float> row = RandomRow(kVocab, 5);
+  Sampler sampler(kVocab);
+  for (const int32_t id : {0, 17, kVocab - 1}) {
+    // The same token forced by a bias, which the logprobs of a sample ignore.
+    const SamplingParams params{
+        .temperature = 0.0f, .logit_bias = {{id, 100.0f}}, .num_logprobs = 3};
+    const SampledToken sampled = sampler.Sample(row, params, kNoHistory, 0).value();
+    const SampledToken score = sampler.Score(row, id, 3).value();
+    ASSERT_EQ(sampled.id, id);
+    EXPECT_EQ(score.id, id);
+    EXPECT_EQ(score.logprob, sampled.logprob);
+    ASSERT_EQ(score.num_top, 3);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(score.top[rank].id, sampled.top[rank].id);
+      EXPECT_EQ(score.top[rank].logprob, sampled.top[rank].logprob);
+    }
+  }
+  EXPECT_EQ(sampler.Score(row, 0, 0).value().num_top, 0);
+  std::vector<float> broken = row;
+  broken[7] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(sampler.Score(broken, 0, 0).ok());
+}
+
 TEST(PenaltyState, CountsLikeAPlainMap) {
   std::mt19937 random(2);
   PenaltyState state;

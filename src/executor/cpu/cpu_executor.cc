@@ -90,16 +90,58 @@ StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   RunDecoder(plan_, skip_unneeded_rows_, forward_);
   StepOutput output;
   output.sequences.resize(batch.sequences.size());
+  ScoreOutputs(batch, forward_.logits(), output);
   SampleOutputs(batch, forward_.logits(), output);
   if (batch.return_logits) output.logits.assign(forward_.logits().begin(), forward_.logits().end());
   return output;
+}
+
+void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> logits,
+                               StepOutput& output) {
+  struct Row {
+    size_t sequence_idx;
+    size_t score_idx;
+    int64_t output_idx;
+  };
+  std::vector<Row> rows;
+  int64_t first_output = 0;
+  for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
+    const SequenceStep& sequence = batch.sequences[idx];
+    const size_t num_scores = sequence.scored_ids.size();
+    output.sequences[idx].scores.resize(num_scores);
+    for (size_t score_idx = 0; score_idx < num_scores; ++score_idx) {
+      rows.push_back({idx, score_idx, first_output + static_cast<int64_t>(score_idx)});
+    }
+    first_output += sequence.num_outputs;
+  }
+  if (rows.empty()) return;
+  const size_t vocab_size = static_cast<size_t>(plan_.vocab_size);
+  std::vector<std::string> errors(rows.size());
+  threads_.ParallelFor(
+      static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
+        for (int64_t idx = begin; idx < end; ++idx) {
+          const auto& [sequence_idx, score_idx, output_idx] = rows[idx];
+          const SequenceStep& sequence = batch.sequences[sequence_idx];
+          auto score = samplers_[thread_idx]->Score(
+              logits.subspan(static_cast<size_t>(output_idx) * vocab_size, vocab_size),
+              sequence.scored_ids[score_idx], sequence.num_score_top);
+          if (score.ok()) {
+            output.sequences[sequence_idx].scores[score_idx] = *score;
+          } else {
+            errors[idx] = score.error().message;
+          }
+        }
+      });
+  for (size_t idx = 0; idx < rows.size(); ++idx) {
+    if (!errors[idx].empty()) output.sequences[rows[idx].sequence_idx].error = errors[idx];
+  }
 }
 
 void CpuExecutor::SampleSequence(const SequenceStep& sequence, const float* rows,
                                  const int32_t* drafts, Sampler& sampler, SequenceOutput& output) {
   static const PenaltyState kNoHistory;
   const int32_t num_candidates = sequence.num_drafts + 1;
-  CHECK_LE(num_candidates, sequence.num_outputs);
+  CHECK_LE(num_candidates + std::ssize(sequence.scored_ids), sequence.num_outputs);
   rows += int64_t{sequence.num_outputs - num_candidates} * plan_.vocab_size;
   for (int32_t row = 0; row < num_candidates; ++row) {
     const auto token = sampler.Sample(

@@ -45,6 +45,8 @@ class CpuExecutor : public Executor {
               const CpuExecutorOptions& options);
   void WorkerLoop();
   StepOutput RunStep(StepBatch& batch);
+  // logits [outputs of all sequences, vocab]; scores come before samples.
+  void ScoreOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
   void SampleOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
   // Samples the outputs of one sequence: rows [num_outputs, vocab], drafts [num_drafts].
   void SampleSequence(const SequenceStep& sequence, const float* rows, const int32_t* drafts,
