@@ -17,10 +17,10 @@ namespace lapidary::cuda {
 // Sums in f32; x is rounded to bf16.
 struct ResidualUpdate {
   const float* hidden = nullptr;     // [rows, dim]
-  const bf16* block_out = nullptr;   // [rows, dim]; null: nothing to add, h_out = h
+  const bf16* block_out = nullptr;   // [rows, dim]; null: nothing to add, h_out = h * scale
   const float* post_norm = nullptr;  // [dim]
   float scale = 1.0f;
-  float* hidden_out = nullptr;      // [rows, dim], another buffer than `hidden`
+  float* hidden_out = nullptr;      // [rows, dim], another buffer than `hidden`; null: not kept
   const float* pre_norm = nullptr;  // [dim]
   float eps = 1e-6f;
 };

@@ -1,0 +1,132 @@
+#include "ops/cuda/gemm_lt.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/check.h"
+
+#define LAPIDARY_CUBLAS_CHECK(call)                                                           \
+  do {                                                                                        \
+    if (const cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]] \
+      ThrowCublasError(status_, #call, __LINE__);                                             \
+  } while (false)
+
+namespace lapidary::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+
+[[noreturn]] void ThrowCublasError(cublasStatus_t status, const char* call, int line) {
+  throw CudaError(cudaErrorUnknown, fmt::format("{}:{}: {} failed: {}", __FILE__, line, call,
+                                                cublasLtGetStatusString(status)));
+}
+
+struct LayoutDeleter {
+  void operator()(cublasLtMatrixLayout_t layout) const {
+    (void)cublasLtMatrixLayoutDestroy(layout);
+  }
+};
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDeleter>;
+
+// A row-major [rows, columns] matrix is cuBLAS's column-major [columns, rows].
+Layout MakeLayout(cudaDataType type, int rows, int columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type, columns, rows, columns));
+  return Layout(layout);
+}
+
+// Algorithms are chosen for the upper end of a bucket of row counts.
+int RowBucket(int rows) {
+  const int step = rows <= 64 ? 8 : rows <= 256 ? 32 : rows <= 1024 ? 128 : 1024;
+  return (rows + step - 1) / step * step;
+}
+
+}  // namespace
+
+GemmLt::GemmLt() {
+  LAPIDARY_CUBLAS_CHECK(cublasLtCreate(&handle_));
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                       &transpose, sizeof(transpose)));
+  LAPIDARY_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspaceBytes));
+}
+
+GemmLt::~GemmLt() {
+  (void)cudaFree(workspace_);
+  (void)cublasLtMatmulDescDestroy(operation_);
+  (void)cublasLtDestroy(handle_);
+}
+
+cublasLtMatmulAlgo_t GemmLt::Choose(cublasLtMatmulDesc_t operation,
+                                    cublasLtMatrixLayout_t weight_layout, const Key& key,
+                                    int rows) {
+  const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
+  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+  cublasLtMatmulPreference_t preference = nullptr;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
+                        decltype([](cublasLtMatmulPreference_t p) {
+                          (void)cublasLtMatmulPreferenceDestroy(p);
+                        })>
+      owner(preference);
+  const size_t workspace_bytes = kWorkspaceBytes;
+  LAPIDARY_CUBLAS_CHECK(
+      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                           &workspace_bytes, sizeof(workspace_bytes)));
+  const uint32_t input_alignment = 16;
+  const uint32_t output_alignment = aligned ? 16 : (f32_output ? 4 : 2);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES}) {
+    LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, attribute, &input_alignment, sizeof(input_alignment)));
+  }
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, attribute, &output_alignment, sizeof(output_alignment)));
+  }
+  cublasLtMatmulHeuristicResult_t result{};
+  int num_results = 0;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(
+      handle_, operation, weight_layout, x_layout.get(), y_layout.get(), y_layout.get(), preference,
+      1, &result, &num_results));
+  CHECK_EQ(num_results, 1) << "cuBLASLt knows no algorithm for " << rows << " x " << in_dim << " x "
+                           << out_dim;
+  return result.algo;
+}
+
+void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
+                 int out_dim, int in_dim, int rows) {
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
+  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+  const bool aligned = reinterpret_cast<uintptr_t>(y) % 16 == 0;
+
+  Key key{out_dim, in_dim, RowBucket(rows), f32_output, aligned};
+  const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    const float one = 1.0f;
+    const float zero = 0.0f;
+    return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
+                          &zero, y, y_layout.get(), y, y_layout.get(), &algorithm, workspace_,
+                          kWorkspaceBytes, stream);
+  };
+  auto found = algorithms_.find(key);
+  if (found == algorithms_.end()) {
+    found = algorithms_.emplace(key, Choose(operation_, weight_layout.get(), key, std::get<2>(key)))
+                .first;
+  }
+  if (run(found->second) == CUBLAS_STATUS_SUCCESS) return;
+  // What suits the bucket's upper end need not suit every row count in it. Exact entries are told
+  // apart from buckets by their sign.
+  std::get<2>(key) = -rows;
+  found = algorithms_.find(key);
+  if (found == algorithms_.end()) {
+    found = algorithms_.emplace(key, Choose(operation_, weight_layout.get(), key, rows)).first;
+  }
+  LAPIDARY_CUBLAS_CHECK(run(found->second));
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,39 @@
+// y = x W^T through cuBLASLt, for the row counts at which it is the best there is.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "ops/cuda/launch.h"
+
+namespace lapidary::cuda {
+
+class GemmLt {
+ public:
+  GemmLt();
+  ~GemmLt();
+  GemmLt(const GemmLt&) = delete;
+  GemmLt& operator=(const GemmLt&) = delete;
+
+  // x [rows, in_dim] and weight [out_dim, in_dim] bf16; y [rows, out_dim] bf16 or f32. The first
+  // call of a shape asks cuBLASLt for an algorithm (host work only) and keeps it.
+  void Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
+           int out_dim, int in_dim, int rows);
+
+ private:
+  // out_dim, in_dim, the upper end of the row bucket, f32 output, aligned output
+  using Key = std::tuple<int, int, int, bool, bool>;
+
+  cublasLtMatmulAlgo_t Choose(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t weight_layout,
+                              const Key& key, int rows);
+
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  void* workspace_ = nullptr;
+  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+};
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,512 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cuda/activation.cuh"
+#include "ops/cuda/linear_skinny.h"
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/row_norm.cuh"
+
+namespace lapidary::cuda {
+namespace {
+
+static_assert(kSkinnyThreads == kNormThreads, "the residual update runs on the same threads");
+
+constexpr int kFeatures = 16;          // of a tile: the rows of one mma
+constexpr int kPairs = kFeatures / 2;  // a lane holds features g and g + 8
+constexpr int kStagedNormBytes = 24 * 1024;
+
+struct SkinnyParams {
+  const bf16* weight;
+  const bf16* x;
+  void* y;
+  const bf16* multiplier;
+  int64_t multiplier_stride;
+  float softcap;
+  Epilogue epilogue;
+  int in_dim;
+  int weight_rows;
+  int out_features;  // width of y
+  int rows;
+  int rows_per_pass;
+  int num_tiles;
+  int cluster;
+  SkinnySegments segments;
+  int x_stride;  // of a row of x in shared memory
+  bool has_residual;
+  bool stage_norms;
+  ResidualUpdate residual;
+};
+
+// Shared memory: partial sums, x, then what the residual update needs. Byte offsets, all multiples
+// of 16.
+struct SharedLayout {
+  int partials = 0;   // f32 [2][segments][kPairs / cluster][2][columns]
+  int x = 0;          // bf16 [rows][x_stride]
+  int norms = 0;      // f32 [2][in_dim], only when staged
+  int hidden = 0;     // f32 [rows][in_dim]
+  int block_out = 0;  // bf16 [rows][in_dim]
+  int total = 0;
+};
+
+__host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int columns, int rows,
+                                                                  int x_stride, int in_dim,
+                                                                  bool has_residual,
+                                                                  bool stage_norms) {
+  SharedLayout layout;
+  int offset = 2 * kSkinnyWarps * kFeatures * columns * static_cast<int>(sizeof(float));
+  layout.x = offset;
+  offset += rows * x_stride * static_cast<int>(sizeof(bf16));
+  layout.norms = offset;
+  if (has_residual) {
+    if (stage_norms) offset += 2 * in_dim * static_cast<int>(sizeof(float));
+    layout.hidden = offset;
+    offset += rows * in_dim * static_cast<int>(sizeof(float));
+    layout.block_out = offset;
+    offset += rows * in_dim * static_cast<int>(sizeof(bf16));
+  }
+  layout.total = offset;
+  return layout;
+}
+
+// A row of x in shared memory: 64 bytes past a multiple of 128, so that the eight lanes of a phase
+// (two rows, 64 bytes each) touch different banks.
+int XStride(int in_dim, int cluster) {
+  const int num_units = (in_dim + 63) / 64;
+  return (num_units + cluster - 1) / cluster * 64 + 32;
+}
+
+// x of this block's slice [k_begin, k_end) into shared memory, zeros past in_dim.
+__device__ __forceinline__ void CopyX(const SkinnyParams& p, int first_row, int rows, int k_begin,
+                                      int k_end, bf16* x_shared) {
+  const int num_vectors = (k_end - k_begin) / 8;
+  const bf16* x = p.x + static_cast<int64_t>(first_row) * p.in_dim;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_vectors; i += kSkinnyThreads) {
+      const int k = k_begin + 8 * i;
+      const bool valid = k < p.in_dim;
+      CopyAsync(x_shared + row * p.x_stride + 8 * i, x + (valid ? k : 0), valid);
+    }
+    x += p.in_dim;
+  }
+  CommitCopies();
+}
+
+__device__ __forceinline__ void StageNorms(const SkinnyParams& p, float* norms) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < p.in_dim / 4; i += kSkinnyThreads) {
+    if (p.residual.post_norm != nullptr) CopyAsync(norms + 4 * i, p.residual.post_norm + 4 * i);
+    if (p.residual.pre_norm != nullptr) {
+      CopyAsync(norms + p.in_dim + 4 * i, p.residual.pre_norm + 4 * i);
+    }
+  }
+  CommitCopies();
+}
+
+// The residual update of all rows; the slice [k_begin, k_end) of x goes to shared memory.
+__device__ __forceinline__ void UpdateResidual(const SkinnyParams& p, int rows, int k_begin,
+                                               int k_end, bool writes_hidden, const float* norms,
+                                               float* hidden, bf16* block_out, bf16* x_shared,
+                                               float (*scratch)[kNormWarps]) {
+  const ResidualUpdate& update = p.residual;
+  const int num_quads = p.in_dim / 4;
+  const bool has_block_out = update.block_out != nullptr;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    const int start = row * p.in_dim;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_quads; i += kSkinnyThreads) {
+      CopyAsync(hidden + start + 4 * i, update.hidden + start + 4 * i);
+      if (has_block_out && i < num_quads / 2) {
+        CopyAsync(block_out + start + 8 * i, update.block_out + start + 8 * i);
+      }
+    }
+  }
+  CommitCopies();
+  // Past in_dim, up to the end of its unit, x is zero.
+  for (int k = max(k_begin, p.in_dim) + static_cast<int>(threadIdx.x); k < k_end;
+       k += kSkinnyThreads) {
+    for (int row = 0; row < rows; ++row) {
+      x_shared[row * p.x_stride + k - k_begin] = __float2bfloat16_rn(0.0f);
+    }
+  }
+  WaitForCopies<0>();
+  __syncthreads();
+
+  const float4* post_norm =
+      reinterpret_cast<const float4*>(p.stage_norms ? norms : update.post_norm);
+  const float4* pre_norm =
+      reinterpret_cast<const float4*>(p.stage_norms ? norms + p.in_dim : update.pre_norm);
+  int num_sums = 0;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    float4* h_row = reinterpret_cast<float4*>(hidden + row * p.in_dim);
+    const uint2* block_row = reinterpret_cast<const uint2*>(block_out + row * p.in_dim);
+    float inverse_rms = 0.0f;
+    if (has_block_out) {
+      float sum = 0.0f;
+#pragma unroll 1
+      for (int i = threadIdx.x; i < num_quads; i += kSkinnyThreads) {
+        sum = AddSquares(sum, UnpackBf16x4(block_row[i]));
+      }
+      inverse_rms = InverseRms(BlockSum(sum, scratch[num_sums++ & 1]), p.in_dim, update.eps);
+    }
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_quads; i += kSkinnyThreads) {
+      float4 addend = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (has_block_out) addend = Normed(UnpackBf16x4(block_row[i]), inverse_rms, post_norm[i]);
+      const float4 h = Updated(h_row[i], addend, update.scale);
+      if (writes_hidden) {
+        reinterpret_cast<float4*>(update.hidden_out + static_cast<int64_t>(row) * p.in_dim)[i] = h;
+      }
+      sum = AddSquares(sum, h);
+      h_row[i] = h;
+    }
+    inverse_rms = InverseRms(BlockSum(sum, scratch[num_sums++ & 1]), p.in_dim, update.eps);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < num_quads; i += kSkinnyThreads) {
+      if (4 * i < k_begin || 4 * i >= k_end) continue;
+      float4 h = h_row[i];
+      if (update.pre_norm != nullptr) h = Normed(h, inverse_rms, pre_norm[i]);
+      *reinterpret_cast<uint2*>(x_shared + row * p.x_stride + 4 * i - k_begin) = PackBf16x4(h);
+    }
+  }
+}
+
+__device__ __forceinline__ void StoreOutput(const SkinnyParams& p, int row, int feature,
+                                            float value) {
+  if (feature >= p.out_features) return;
+  const int64_t index = static_cast<int64_t>(row) * p.out_features + feature;
+  if (p.epilogue == Epilogue::kSoftcap) {
+    static_cast<float*>(p.y)[index] = Softcap(value, p.softcap);
+    return;
+  }
+  if (p.epilogue == Epilogue::kGeluMul) {
+    const bf16* multiplier = p.multiplier + row * p.multiplier_stride + feature;
+    const uint16_t bits = __ldcg(reinterpret_cast<const uint16_t*>(multiplier));
+    value = GeluTanh(value) * __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  }
+  static_cast<bf16*>(p.y)[index] = __float2bfloat16_rn(value);
+}
+
+// kDepth: chunks of 32 k in flight per warp. kColumnTiles: blocks of 8 rows of x.
+//
+// Each cluster takes every num_clusters-th tile. A warp walks its segment of one tile after the
+// other; loads run kDepth chunks ahead, across tiles, so barriers do not drain them.
+template <int kDepth, int kColumnTiles>
+__global__ void __launch_bounds__(kSkinnyThreads, kDepth <= 6 && kColumnTiles <= 2 ? 3 : 2)
+    SkinnyKernel(const __grid_constant__ SkinnyParams p) {
+  constexpr int kColumns = 8 * kColumnTiles;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float norm_scratch[2][kNormWarps];
+  AllowNextKernel();
+  ArriveAtCluster();  // waited for before the first write to another block's memory
+
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int rank = blockIdx.x % p.cluster;
+  const int first_tile = blockIdx.x / p.cluster;
+  const int num_clusters = gridDim.x / p.cluster;
+  const int first_row = blockIdx.y * p.rows_per_pass;
+  const int rows = min(p.rows_per_pass, p.rows - first_row);
+  const bool gated = p.epilogue == Epilogue::kGatedGelu;
+  const SharedLayout layout =
+      MakeSharedLayout(kColumns, rows, p.x_stride, p.in_dim, p.has_residual, p.stage_norms);
+
+  const int segment = rank * kSkinnyWarps + warp;
+  const int num_chunks = 2 * (p.segments.Begin(segment + 1) - p.segments.Begin(segment));
+  const int max_chunks =
+      2 * ((p.segments.num_units + p.segments.num_segments - 1) / p.segments.num_segments);
+  const int padded_chunks = (max_chunks + kDepth - 1) / kDepth * kDepth;
+  const int k_segment = 64 * p.segments.Begin(segment);
+  const int k_begin = 64 * p.segments.Begin(rank * kSkinnyWarps);
+  const int k_end = 64 * p.segments.Begin((rank + 1) * kSkinnyWarps);
+
+  // The loads that run ahead: chunks load_chunk .. load_chunk + kDepth - 1 of load_tile are next.
+  uint4 low[kDepth], high[kDepth];
+  int load_tile = first_tile;
+  int load_chunk = 0;
+  const bf16* load_low = nullptr;
+  const bf16* load_high = nullptr;
+  const auto seek_tile = [&] {
+    const int half = p.weight_rows / 2;
+    const int low_row = gated ? min(load_tile * kPairs + g, half - 1)
+                              : min(load_tile * kFeatures + g, p.weight_rows - 1);
+    const int high_row =
+        gated ? low_row + half : min(load_tile * kFeatures + kPairs + g, p.weight_rows - 1);
+    load_low = p.weight + static_cast<int64_t>(low_row) * p.in_dim + k_segment + 8 * t;
+    load_high = p.weight + static_cast<int64_t>(high_row) * p.in_dim + k_segment + 8 * t;
+  };
+  // Valid k of this lane, as a number of chunks.
+  const int lane_chunks = min(num_chunks, max(0, (p.in_dim - k_segment - 8 * t + 31) / 32));
+  const auto load = [&](int j) {
+    const int chunk = load_chunk + j;
+    const bool valid = chunk < lane_chunks && load_tile < p.num_tiles;
+    low[j] = LoadWeight(load_low + 32 * chunk, valid);
+    high[j] = LoadWeight(load_high + 32 * chunk, valid);
+  };
+  const auto advance_loads = [&] {
+    load_chunk += kDepth;
+    if (load_chunk == padded_chunks) {
+      load_chunk = 0;
+      load_tile += num_clusters;
+      if (load_tile < p.num_tiles) seek_tile();
+    }
+  };
+  seek_tile();
+#pragma unroll
+  for (int j = 0; j < kDepth; ++j) load(j);
+  advance_loads();
+
+  bf16* x_shared = reinterpret_cast<bf16*>(shared + layout.x);
+  if (p.has_residual) {
+    float* norms = reinterpret_cast<float*>(shared + layout.norms);
+    if (p.stage_norms) StageNorms(p, norms);
+    WaitForPreviousKernel();
+    UpdateResidual(p, rows, k_begin, k_end, blockIdx.x == 0 && p.residual.hidden_out != nullptr,
+                   norms, reinterpret_cast<float*>(shared + layout.hidden),
+                   reinterpret_cast<bf16*>(shared + layout.block_out), x_shared, norm_scratch);
+  } else {
+    WaitForPreviousKernel();
+    CopyX(p, first_row, rows, k_begin, k_end, x_shared);
+    WaitForCopies<0>();
+  }
+  __syncthreads();
+
+  const int pairs = kPairs / p.cluster;  // of a tile that this block finishes
+  const int num_segments = p.segments.num_segments;
+  const float* partials = reinterpret_cast<const float*>(shared + layout.partials);
+  const auto finish = [&](int tile, int buffer) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < pairs * rows; i += kSkinnyThreads) {
+      const int pair = i % pairs;
+      const int row = i / pairs;
+      const float* sums = partials + (buffer * num_segments * pairs + pair) * 2 * kColumns + row;
+      float low_sum = sums[0];
+      float high_sum = sums[kColumns];
+#pragma unroll 7
+      for (int s = 1; s < num_segments; ++s) {
+        sums += pairs * 2 * kColumns;
+        low_sum += sums[0];
+        high_sum += sums[kColumns];
+      }
+      const int feature = rank * pairs + pair;
+      if (gated) {
+        StoreOutput(p, first_row + row, tile * kPairs + feature, GeluTanh(low_sum) * high_sum);
+      } else {
+        StoreOutput(p, first_row + row, tile * kFeatures + feature, low_sum);
+        StoreOutput(p, first_row + row, tile * kFeatures + kPairs + feature, high_sum);
+      }
+    }
+  };
+
+  // Where this lane's sums go: the block that finishes feature g.
+  const uint32_t partials_at =
+      AddressInBlock(SharedAddress(partials), g / pairs) +
+      (((segment * pairs + g % pairs) * 2) * kColumns + 2 * t) * static_cast<int>(sizeof(float));
+  const uint32_t buffer_bytes =
+      num_segments * pairs * 2 * kColumns * static_cast<int>(sizeof(float));
+  const bf16* x_lane = x_shared + g * p.x_stride + k_segment - k_begin + 8 * t;
+
+  // Tile n's sums are exchanged while tile n + 1 is computed. Buffer n % 2 may be overwritten by
+  // tile n + 2: whoever writes it has waited for everyone's arrival with tile n + 1, and a block
+  // finishes tile n before that arrival.
+  int buffer = 0;
+  int unfinished_tile = -1;
+  for (int tile = first_tile; tile < p.num_tiles; tile += num_clusters) {
+    float acc[kColumnTiles][4] = {};
+    for (int first_chunk = 0; first_chunk < padded_chunks; first_chunk += kDepth) {
+#pragma unroll
+      for (int j = 0; j < kDepth; ++j) {
+        if (first_chunk + j < num_chunks) {
+#pragma unroll
+          for (int n = 0; n < kColumnTiles; ++n) {
+            uint4 b = {0, 0, 0, 0};
+            if (8 * n + g < rows) {
+              b = *reinterpret_cast<const uint4*>(x_lane + 8 * n * p.x_stride +
+                                                  32 * (first_chunk + j));
+            }
+            MmaChunk(acc[n], low[j], high[j], b);
+          }
+        }
+        load(j);
+      }
+      advance_loads();
+    }
+    WaitForCluster();
+    if (unfinished_tile >= 0) finish(unfinished_tile, buffer ^ 1);
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      if (8 * n + 2 * t < rows) {
+        const uint32_t address = partials_at + buffer * buffer_bytes + 32 * n;
+        StoreToCluster(address, acc[n][0], acc[n][1]);
+        StoreToCluster(address + kColumns * 4, acc[n][2], acc[n][3]);
+      }
+    }
+    ArriveAtCluster();
+    unfinished_tile = tile;
+    buffer ^= 1;
+  }
+  WaitForCluster();
+  finish(unfinished_tile, buffer ^ 1);
+}
+
+using SkinnyKernelPointer = void (*)(SkinnyParams);
+
+template <int kDepth>
+SkinnyKernelPointer KernelForColumns(int column_tiles) {
+  return column_tiles == 1   ? SkinnyKernel<kDepth, 1>
+         : column_tiles == 2 ? SkinnyKernel<kDepth, 2>
+                             : SkinnyKernel<kDepth, 4>;
+}
+
+SkinnyKernelPointer KernelFor(int depth, int column_tiles) {
+  return depth == 4   ? KernelForColumns<4>(column_tiles)
+         : depth == 6 ? KernelForColumns<6>(column_tiles)
+                      : KernelForColumns<8>(column_tiles);
+}
+
+constexpr int kMaxSharedBytes = 227 * 1024;
+constexpr int kSharedBytesForTwoBlocks = 112 * 1024;  // so that two blocks share a multiprocessor
+
+int ColumnTiles(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
+
+// Facts of the current device that every launch needs, asked for once.
+struct DeviceLimits {
+  int num_sms = 0;
+  int max_threads_per_sm = 0;
+};
+
+const DeviceLimits& Limits() {
+  static const DeviceLimits limits = [] {
+    DeviceLimits found;
+    int device = 0;
+    LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
+    LAPIDARY_CUDA_CHECK(
+        cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, device));
+    // Raising the limit once is enough; it is a property of the kernel, not of a launch.
+    for (const int depth : {4, 6, 8}) {
+      for (const int column_tiles : {1, 2, 4}) {
+        LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(KernelFor(depth, column_tiles),
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 kMaxSharedBytes - 1024));
+      }
+    }
+    return found;
+  }();
+  return limits;
+}
+
+bool Gated(const LinearCall& call) { return call.epilogue == Epilogue::kGatedGelu; }
+
+int NumTiles(const LinearCall& call) {
+  return Gated(call) ? (call.out_dim / 2 + kPairs - 1) / kPairs
+                     : (call.out_dim + kFeatures - 1) / kFeatures;
+}
+
+bool StageNorms(int in_dim) { return 2 * in_dim * sizeof(float) <= kStagedNormBytes; }
+
+int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, int rows, bool has_residual) {
+  return MakeSharedLayout(8 * ColumnTiles(rows), rows, XStride(call.in_dim, plan.cluster),
+                          call.in_dim, has_residual, StageNorms(call.in_dim))
+      .total;
+}
+
+}  // namespace
+
+SkinnyPlan PlanSkinny(const LinearCall& call) {
+  // Enough tiles to occupy every multiprocessor twice, and slices of x that leave room for two
+  // blocks at 16 rows; at least one unit of k for each warp.
+  constexpr int kEnoughBlocks = 264;
+  constexpr int kMaxSlice = 2816;
+  const int num_tiles = NumTiles(call);
+  const int num_units = (call.in_dim + 63) / 64;
+  SkinnyPlan plan;
+  while (plan.cluster < 8 && num_units >= 2 * plan.cluster * kSkinnyWarps &&
+         (num_tiles * plan.cluster < kEnoughBlocks || call.in_dim > kMaxSlice * plan.cluster)) {
+    plan.cluster *= 2;
+  }
+  const int num_segments = plan.cluster * kSkinnyWarps;
+  const int chunks = 2 * ((num_units + num_segments - 1) / num_segments);
+  plan.depth = chunks <= 4 || chunks == 8 ? 4 : 6;
+  return plan;
+}
+
+int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan) {
+  for (const int rows : {32, 16}) {
+    if (SharedBytes(call, plan, rows, false) <= kSharedBytesForTwoBlocks) return rows;
+  }
+  return 8;
+}
+
+void RunSkinny(const LaunchContext& context, const LinearCall& call, const SkinnyPlan& plan) {
+  const DeviceLimits& limits = Limits();
+  CHECK(plan.cluster == 1 || plan.cluster == 2 || plan.cluster == 4 || plan.cluster == 8);
+  CHECK(plan.depth == 4 || plan.depth == 6 || plan.depth == 8);
+
+  SkinnyParams params{};
+  params.weight = call.weight;
+  params.x = call.x;
+  params.y = call.y;
+  params.multiplier = call.multiplier;
+  params.multiplier_stride = call.multiplier_stride;
+  params.softcap = call.softcap;
+  params.epilogue = call.epilogue;
+  params.in_dim = call.in_dim;
+  params.weight_rows = call.out_dim;
+  params.out_features = Gated(call) ? call.out_dim / 2 : call.out_dim;
+  params.rows = call.rows;
+  params.rows_per_pass = SkinnyRowsPerPass(call, plan);
+  params.num_tiles = NumTiles(call);
+  params.cluster = plan.cluster;
+  params.segments = MakeSkinnySegments(call.in_dim, plan);
+  params.x_stride = XStride(call.in_dim, plan.cluster);
+  params.stage_norms = StageNorms(call.in_dim);
+
+  const int rows_in_pass = std::min(call.rows, params.rows_per_pass);
+  if (call.residual != nullptr) {
+    params.has_residual = call.rows <= plan.fused_residual_rows &&
+                          call.rows <= params.rows_per_pass &&
+                          SharedBytes(call, plan, rows_in_pass, true) <= kSharedBytesForTwoBlocks;
+    if (params.has_residual) {
+      params.residual = *call.residual;
+    } else {
+      CHECK(call.x != nullptr) << "the residual update of " << call.rows << " rows needs scratch";
+      RunResidualUpdate(context, *call.residual, call.rows, call.in_dim, call.x);
+    }
+  }
+  const int shared_bytes = SharedBytes(call, plan, rows_in_pass, params.has_residual);
+  CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim << " is too large";
+
+  const SkinnyKernelPointer kernel = KernelFor(plan.depth, ColumnTiles(rows_in_pass));
+  const int num_clusters =
+      std::clamp(limits.num_sms * plan.blocks_per_sm / plan.cluster, 1, params.num_tiles);
+  const int num_passes = (call.rows + params.rows_per_pass - 1) / params.rows_per_pass;
+
+  cudaLaunchAttribute attributes[2]{};
+  int num_attributes = 0;
+  if (plan.cluster > 1) {
+    attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
+    attributes[num_attributes].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
+    ++num_attributes;
+  }
+  if (context.dependent) {
+    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[num_attributes].val.programmaticStreamSerializationAllowed = 1;
+    ++num_attributes;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(num_clusters * plan.cluster, num_passes);
+  config.blockDim = dim3(kSkinnyThreads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
+  LAPIDARY_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,48 @@
+// Linear layers of few rows: weights stream from memory into registers and meet x in tensor cores.
+//
+// The dimension that is summed over is cut into units of 64 values, and these into
+// kSkinnyWarps * cluster segments, one per warp of a cluster of blocks. A segment is summed by one
+// chain of mma instructions in rising order, and segments are added in rising order. The cut
+// depends on the weight's shape alone, so a row's result does not depend on the rows beside it.
+#pragma once
+
+#include "ops/cuda/linear.h"
+
+namespace lapidary::cuda {
+
+constexpr int kSkinnyWarps = 8;
+constexpr int kSkinnyThreads = kSkinnyWarps * 32;
+constexpr int kMaxSkinnyRows = 32;  // of one block
+
+// How a weight is streamed. `cluster` is part of the result's rounding, the rest is not.
+struct SkinnyPlan {
+  int cluster = 1;  // blocks that share a tile of outputs and split the sum: 1, 2, 4 or 8
+  int depth = 4;    // loads of 64 bytes and row in flight per warp: 4, 6 or 8
+  int blocks_per_sm = 3;
+  int fused_residual_rows = 4;  // up to so many rows, each block computes the residual update
+};
+
+// The number of segments and what each covers, in units of 64 values.
+struct SkinnySegments {
+  int num_units = 0;
+  int num_segments = 0;
+  __host__ __device__ int Begin(int segment) const {
+    return static_cast<int>(static_cast<int64_t>(segment) * num_units / num_segments);
+  }
+};
+
+inline SkinnySegments MakeSkinnySegments(int in_dim, const SkinnyPlan& plan) {
+  return {.num_units = (in_dim + 63) / 64, .num_segments = kSkinnyWarps * plan.cluster};
+}
+
+// The plan for a weight on any number of rows.
+SkinnyPlan PlanSkinny(const LinearCall& call);
+
+// The most rows (a multiple of 8) that one pass over the weights serves: what fits shared memory.
+int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan);
+
+// Any number of rows, the weights read once per SkinnyRowsPerPass of them. With more than
+// plan.fused_residual_rows, the residual update is a launch of its own.
+void RunSkinny(const LaunchContext& context, const LinearCall& call, const SkinnyPlan& plan);
+
+}  // namespace lapidary::cuda

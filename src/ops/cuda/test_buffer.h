@@ -1,0 +1,77 @@
+// Device memory for kernel tests: what is not written stays NaN, what lies beside must stay as it
+// was.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "device/cuda_error.h"
+#include "device/device_probe.h"
+
+// A test of kernels needs a GPU that can run them.
+#define LAPIDARY_SKIP_WITHOUT_GPU()                                                 \
+  do {                                                                              \
+    const ::lapidary::GpuList list_ = ::lapidary::ListGpus();                       \
+    if (list_.gpus.empty()) GTEST_SKIP() << "no GPU: " << list_.problem;            \
+    if (list_.gpus[0].compute_major != 9)                                           \
+      GTEST_SKIP() << list_.gpus[0].name << " cannot run kernels built for sm_90a"; \
+  } while (false)
+
+namespace lapidary::cuda {
+
+template <typename T>
+class TestBuffer {
+ public:
+  explicit TestBuffer(size_t size) : size_(size) {
+    LAPIDARY_CUDA_CHECK(cudaMalloc(&memory_, Bytes() + 2 * kGuardBytes));
+    Poison();
+  }
+  explicit TestBuffer(const std::vector<T>& values) : TestBuffer(values.size()) { Upload(values); }
+  ~TestBuffer() { (void)cudaFree(memory_); }
+  TestBuffer(const TestBuffer&) = delete;
+  TestBuffer& operator=(const TestBuffer&) = delete;
+
+  T* get() { return reinterpret_cast<T*>(memory_ + kGuardBytes); }
+  size_t size() const { return size_; }
+
+  // All ones are NaN in bf16 and in f32.
+  void Poison() {
+    LAPIDARY_CUDA_CHECK(cudaMemset(memory_, kGuard, Bytes() + 2 * kGuardBytes));
+    LAPIDARY_CUDA_CHECK(cudaMemset(get(), 0xff, Bytes()));
+  }
+  void Upload(const std::vector<T>& values) {
+    LAPIDARY_CUDA_CHECK(cudaMemcpy(get(), values.data(), Bytes(), cudaMemcpyHostToDevice));
+  }
+  std::vector<T> Download() {
+    std::vector<T> values(size_);
+    LAPIDARY_CUDA_CHECK(cudaMemcpy(values.data(), get(), Bytes(), cudaMemcpyDeviceToHost));
+    return values;
+  }
+  bool GuardsIntact() {
+    std::vector<uint8_t> all(Bytes() + 2 * kGuardBytes);
+    LAPIDARY_CUDA_CHECK(cudaMemcpy(all.data(), memory_, all.size(), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < kGuardBytes; ++i) {
+      if (all[i] != kGuard || all[all.size() - 1 - i] != kGuard) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kGuardBytes = 1024;
+  static constexpr uint8_t kGuard = 0xa5;
+  size_t Bytes() const { return size_ * sizeof(T); }
+
+  size_t size_;
+  unsigned char* memory_ = nullptr;
+};
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+}  // namespace lapidary::cuda
