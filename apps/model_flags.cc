@@ -23,6 +23,7 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   AddDeviceFlag(&command, &device)->group(kGroup);
+  cuda.AddTo(command);
   command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")
       ->group(kGroup)
       ->capture_default_str();
@@ -30,8 +31,10 @@ void ModelFlags::AddTo(CLI::App& command) {
 
 Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(device));
-  CHECK(choice.kind == DeviceKind::kCpu);  // The only executor there is.
   LoadOptions options;
+  options.device = choice;
+  options.cuda = cuda.Options();
+  options.cuda.max_num_batched_tokens = chunk_rows;
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
   options.num_threads = threads;

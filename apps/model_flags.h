@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "engine/load_model.h"
 
@@ -18,6 +19,7 @@ struct ModelFlags {
   int chunk_rows = 512;
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;
+  CudaFlags cuda;
 
   void AddTo(CLI::App& command);
   // Room for one sequence of `max_tokens`. The choice of device is logged.

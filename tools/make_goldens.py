@@ -5,6 +5,7 @@ Two stages, because the reference needs PyTorch and the checkpoints need `lapida
 
   tools/make_goldens.py synth --lapidary build/lapidary --checkpoints DIR
   tools/make_goldens.py run --checkpoints DIR --out tests/goldens      (transformers 5.17, torch)
+  tools/make_goldens.py bf16 --checkpoints DIR --out tests/goldens/bf16_errors.json       (and a GPU)
 
 A golden is a safetensors file: for each prompt its ids, the logits of every position and 128 greedy
 tokens. Weights are not stored: the tests make the same checkpoint again from the case's preset or config
@@ -214,6 +215,33 @@ def run(options):
               f"unexpected {sorted(info['unexpected_keys'])}")
 
 
+def bf16_errors(options):
+    """How far the reference's own bf16 run is from its float32 run: the median over rows of
+    |row - row32| / |row32|. What a bf16 executor is measured against."""
+    import torch
+    import transformers
+
+    errors = {}
+    for name in PRESET_CASES:
+        directory = options.checkpoints / name
+        config = json.loads((directory / "config.json").read_text())
+        loader = getattr(transformers, config["architectures"][0])
+        models = {}
+        for dtype in (torch.float32, torch.bfloat16):
+            models[dtype] = loader.from_pretrained(directory, dtype=dtype,
+                                                   attn_implementation="eager").eval().cuda()
+        errors[name] = {}
+        for prompt_name, ids in prompts((config.get("text_config") or config)["vocab_size"]).items():
+            with torch.no_grad():
+                row = torch.tensor([ids]).cuda()
+                exact, rounded = (models[dtype](input_ids=row, use_cache=False).logits[0].double()
+                                  for dtype in (torch.float32, torch.bfloat16))
+            distance = (rounded - exact).norm(dim=1) / exact.norm(dim=1)
+            errors[name][prompt_name] = float(distance.median())
+    options.out.write_text(json.dumps(errors, indent=1) + "\n")
+    print(json.dumps(errors))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     stages = parser.add_subparsers(dest="stage", required=True)
@@ -225,6 +253,10 @@ def main():
     second.add_argument("--checkpoints", type=pathlib.Path, required=True)
     second.add_argument("--out", type=pathlib.Path, required=True)
     second.set_defaults(action=run)
+    third = stages.add_parser("bf16", help="measure the reference's own bf16 error")
+    third.add_argument("--checkpoints", type=pathlib.Path, required=True)
+    third.add_argument("--out", type=pathlib.Path, required=True)
+    third.set_defaults(action=bf16_errors)
     options = parser.parse_args()
     options.action(options)
 

@@ -10,10 +10,6 @@ namespace {
 constexpr int kComputeMajor = 9;
 constexpr int kComputeMinor = 0;
 
-// Whether an executor stands behind DeviceKind::kCuda. The CUDA backend answers here: until one is
-// linked, a CUDA build probes GPUs but runs models on the CPU.
-constexpr bool CudaExecutorAvailable() { return false; }
-
 bool RunsOurKernels(const GpuInfo& gpu) {
   return gpu.compute_major == kComputeMajor && gpu.compute_minor == kComputeMinor;
 }
@@ -28,7 +24,6 @@ Result<DeviceChoice> ChooseCuda(const DeviceFacts& facts) {
   if (!facts.built_with_cuda) {
     return MakeError("this build has no CUDA part (build with LAPIDARY_CUDA=1)");
   }
-  if (!facts.has_cuda_executor) return MakeError("this build has no CUDA executor");
   if (facts.gpu_list.gpus.empty()) {
     return MakeError("no usable GPU ({})", facts.gpu_list.problem);
   }
@@ -48,7 +43,6 @@ std::string_view DeviceName(DeviceKind kind) { return kind == DeviceKind::kCpu ?
 
 DeviceFacts ProbeDeviceFacts() {
   return {.built_with_cuda = BuiltWithCuda(),
-          .has_cuda_executor = CudaExecutorAvailable(),
           .gpu_list = ListGpus()};
 }
 

@@ -17,7 +17,6 @@ std::string_view DeviceName(DeviceKind kind);  // "CPU", "CUDA"
 // The facts that a choice rests on; tests make their own.
 struct DeviceFacts {
   bool built_with_cuda = false;
-  bool has_cuda_executor = false;
   GpuList gpu_list;
 };
 

@@ -34,7 +34,6 @@ GpuInfo Blackwell(int ordinal) {
 
 DeviceFacts FactsWith(std::vector<GpuInfo> gpus) {
   return {.built_with_cuda = true,
-          .has_cuda_executor = true,
           .gpu_list = {.gpus = std::move(gpus), .problem = ""}};
 }
 
@@ -72,12 +71,6 @@ TEST(DeviceChoiceTest, AutoAndCudaTakeTheFirstGpuThatRunsOurKernels) {
 
 TEST(DeviceChoiceTest, BuildWithoutCudaSaysHowToBuildIt) {
   ExpectObstacle({}, "build with LAPIDARY_CUDA=1");
-}
-
-TEST(DeviceChoiceTest, MissingExecutorIsNamed) {
-  DeviceFacts facts = FactsWith({Hopper(0)});
-  facts.has_cuda_executor = false;
-  ExpectObstacle(facts, "no CUDA executor");
 }
 
 TEST(DeviceChoiceTest, NoGpuPassesOnTheDriversWords) {

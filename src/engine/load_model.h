@@ -5,8 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "device/device_choice.h"
 #include "engine/engine.h"
 #include "engine/model_directory.h"
+#include "executor/cuda/cuda_options.h"
 #include "executor/executor.h"
 
 namespace lapidary {
@@ -20,11 +22,15 @@ struct LoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   uint64_t dummy_seed = 0;
   int num_threads = 0;  // 0: one per core
-  // The KV pool: bytes, or room for so many sequences of so many tokens.
+  // The KV pool: bytes, or room for so many sequences of so many tokens; with neither, on a GPU,
+  // what its memory leaves.
   std::optional<int64_t> kv_cache_memory_bytes;
   int64_t max_tokens = 0;
   int num_sequences = 1;
   bool skip_unneeded_rows = true;
+  DeviceChoice device;  // default: the CPU
+  // For a GPU: what is not said by the fields above.
+  cuda::CudaExecutorOptions cuda;
 };
 
 struct LoadedModel {

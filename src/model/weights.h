@@ -24,47 +24,47 @@ class TensorSource {
 
 template <typename Storage>
 struct AttentionWeightsOf {
-  typename Storage::Matrix q_proj;  // [num_heads * head_dim, hidden]
-  typename Storage::Matrix o_proj;  // [hidden, num_heads * head_dim]
-  typename Storage::Vector q_norm;  // [head_dim]
+  typename Storage::Matrix q_proj{};  // [num_heads * head_dim, hidden]
+  typename Storage::Matrix o_proj{};  // [hidden, num_heads * head_dim]
+  typename Storage::Vector q_norm{};  // [head_dim]
   // Owners of KV only:
-  typename Storage::Matrix k_proj;  // [num_kv_heads * head_dim, hidden]
-  typename Storage::Matrix v_proj;  // same; no data when K is V
-  typename Storage::Vector k_norm;  // [head_dim]
+  typename Storage::Matrix k_proj{};  // [num_kv_heads * head_dim, hidden]
+  typename Storage::Matrix v_proj{};  // same; no data when K is V
+  typename Storage::Vector k_norm{};  // [head_dim]
 };
 
 template <typename Storage>
 struct MlpWeightsOf {
-  typename Storage::Matrix gate_proj;  // [width, hidden]
-  typename Storage::Matrix up_proj;    // [width, hidden]
-  typename Storage::Matrix down_proj;  // [hidden, width]
+  typename Storage::Matrix gate_proj{};  // [width, hidden]
+  typename Storage::Matrix up_proj{};    // [width, hidden]
+  typename Storage::Matrix down_proj{};  // [hidden, width]
 };
 
 template <typename Storage>
 struct MoeWeightsOf {
-  typename Storage::Matrix router_proj;       // [experts, hidden]
-  typename Storage::Vector router_scale;      // [hidden]
-  typename Storage::Vector per_expert_scale;  // [experts]
-  typename Storage::Matrix gate_up_proj;     // [experts, 2 * expert_width, hidden], gate rows first
-  typename Storage::Matrix down_proj;        // [experts, hidden, expert_width]
-  typename Storage::Vector pre_norm;         // [hidden] pre_feedforward_layernorm_2
-  typename Storage::Vector post_dense_norm;  // [hidden] post_feedforward_layernorm_1
-  typename Storage::Vector post_expert_norm;  // [hidden] post_feedforward_layernorm_2
+  typename Storage::Matrix router_proj{};       // [experts, hidden]
+  typename Storage::Vector router_scale{};      // [hidden]
+  typename Storage::Vector per_expert_scale{};  // [experts]
+  typename Storage::Matrix gate_up_proj{};  // [experts, 2 * expert_width, hidden], gate rows first
+  typename Storage::Matrix down_proj{};     // [experts, hidden, expert_width]
+  typename Storage::Vector pre_norm{};      // [hidden] pre_feedforward_layernorm_2
+  typename Storage::Vector post_dense_norm{};   // [hidden] post_feedforward_layernorm_1
+  typename Storage::Vector post_expert_norm{};  // [hidden] post_feedforward_layernorm_2
 };
 
 template <typename Storage>
 struct PleLayerWeightsOf {
-  typename Storage::Matrix gate;        // [ple_width, hidden]
-  typename Storage::Matrix projection;  // [hidden, ple_width]
-  typename Storage::Vector post_norm;   // [hidden]
+  typename Storage::Matrix gate{};        // [ple_width, hidden]
+  typename Storage::Matrix projection{};  // [hidden, ple_width]
+  typename Storage::Vector post_norm{};   // [hidden]
 };
 
 template <typename Storage>
 struct LayerWeightsOf {
-  typename Storage::Vector input_norm;           // [hidden]
-  typename Storage::Vector post_attention_norm;  // [hidden]
-  typename Storage::Vector pre_mlp_norm;         // [hidden]
-  typename Storage::Vector post_mlp_norm;        // [hidden]
+  typename Storage::Vector input_norm{};           // [hidden]
+  typename Storage::Vector post_attention_norm{};  // [hidden]
+  typename Storage::Vector pre_mlp_norm{};         // [hidden]
+  typename Storage::Vector post_mlp_norm{};        // [hidden]
   AttentionWeightsOf<Storage> attention;
   MlpWeightsOf<Storage> mlp;
   MoeWeightsOf<Storage> moe;       // has_moe layers only
@@ -74,11 +74,11 @@ struct LayerWeightsOf {
 
 template <typename Storage>
 struct ModelWeightsOf {
-  typename Storage::Matrix embedding;            // [vocab, hidden]; also the head
-  typename Storage::Vector final_norm;           // [hidden]
-  typename Storage::Matrix ple_table;            // [ple_vocab, layers * ple_width]
-  typename Storage::Matrix ple_projection;       // [layers * ple_width, hidden]
-  typename Storage::Vector ple_projection_norm;  // [ple_width], one vector for all layers
+  typename Storage::Matrix embedding{};            // [vocab, hidden]; also the head
+  typename Storage::Vector final_norm{};           // [hidden]
+  typename Storage::Matrix ple_table{};            // [ple_vocab, layers * ple_width]
+  typename Storage::Matrix ple_projection{};       // [layers * ple_width, hidden]
+  typename Storage::Vector ple_projection_norm{};  // [ple_width], one vector for all layers
   std::vector<LayerWeightsOf<Storage>> layers;
 };
 

@@ -15,7 +15,6 @@
 namespace lapidary::cuda {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
 [[noreturn]] void ThrowCublasError(cublasStatus_t status, const char* call, int line) {
   throw CudaError(cudaErrorUnknown, fmt::format("{}:{}: {} failed: {}", __FILE__, line, call,
@@ -50,7 +49,7 @@ GemmLt::GemmLt() {
   const cublasOperation_t transpose = CUBLAS_OP_T;
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA,
                                                        &transpose, sizeof(transpose)));
-  LAPIDARY_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspaceBytes));
+  LAPIDARY_CUDA_CHECK(cudaMalloc(&workspace_, GemmLt::kWorkspaceBytes));
 }
 
 GemmLt::~GemmLt() {
@@ -72,7 +71,7 @@ cublasLtMatmulAlgo_t GemmLt::Choose(cublasLtMatmulDesc_t operation,
                           (void)cublasLtMatmulPreferenceDestroy(p);
                         })>
       owner(preference);
-  const size_t workspace_bytes = kWorkspaceBytes;
+  const size_t workspace_bytes = GemmLt::kWorkspaceBytes;
   LAPIDARY_CUBLAS_CHECK(
       cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                            &workspace_bytes, sizeof(workspace_bytes)));
@@ -111,7 +110,7 @@ void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y
     const float zero = 0.0f;
     return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
                           &zero, y, y_layout.get(), y, y_layout.get(), &algorithm, workspace_,
-                          kWorkspaceBytes, stream);
+                          GemmLt::kWorkspaceBytes, stream);
   };
   auto found = algorithms_.find(key);
   if (found == algorithms_.end()) {

@@ -13,6 +13,8 @@ namespace lapidary::cuda {
 
 class GemmLt {
  public:
+  static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+
   GemmLt();
   ~GemmLt();
   GemmLt(const GemmLt&) = delete;

@@ -24,8 +24,12 @@ using bf16 = __nv_bfloat16;
 
 struct LaunchContext {
   cudaStream_t stream = nullptr;
-  bool dependent = false;  // launch as a programmatic dependent of the kernel before
+  bool dependent = false;    // launch as a programmatic dependent of the kernel before
+  bool synchronous = false;  // wait for every kernel, so that a fault names the one that caused it
 };
+
+// Waits for the stream; an error carries the kernel's name.
+void WaitAndName(cudaStream_t stream, const void* kernel);
 
 template <typename... Params, typename... Args>
 void Launch(const LaunchContext& context, void (*kernel)(Params...), dim3 grid, dim3 block,
@@ -42,6 +46,7 @@ void Launch(const LaunchContext& context, void (*kernel)(Params...), dim3 grid, 
   config.numAttrs = context.dependent ? 1 : 0;
   LAPIDARY_CUDA_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...));
+  if (context.synchronous) WaitAndName(context.stream, reinterpret_cast<const void*>(kernel));
 }
 
 #ifdef __CUDACC__

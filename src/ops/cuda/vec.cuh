@@ -61,10 +61,4 @@ __device__ __forceinline__ float BlockSum(float value, float* scratch) {
   return sum;
 }
 
-// gelu with the tanh approximation, as the model was trained.
-__device__ __forceinline__ float GeluTanh(float x) {
-  const float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-  return 0.5f * x * (1.0f + tanhf(inner));
-}
-
 }  // namespace lapidary::cuda

@@ -1,0 +1,426 @@
+#include "executor/cuda/cuda_executor.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "base/check.h"
+#include "model/bind_weights.h"
+
+namespace lapidary::cuda {
+namespace {
+
+// Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
+constexpr std::array kGraphRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256};
+constexpr int kMaxPartials = 1024;
+constexpr int kMaxInFlight = 2;
+
+int PaddedRows(int rows) {
+  const auto it = std::lower_bound(kGraphRows.begin(), kGraphRows.end(), rows);
+  return it == kGraphRows.end() ? 0 : *it;
+}
+
+// What our kernels ask of a model beyond what a plan allows.
+Status CheckSupported(const ModelPlan& plan) {
+  const auto refuse = [](const std::string& what) {
+    return MakeError("{}; the CUDA kernels cannot run it, use --device cpu", what);
+  };
+  if (plan.hidden_size % 8 != 0) {
+    return refuse(fmt::format("hidden size {} is not a multiple of 8", plan.hidden_size));
+  }
+  for (const LayerPlan& layer : plan.layers) {
+    if (!AttentionSupports(layer.kv_entry)) {
+      return refuse(fmt::format("layer {} has heads of {} dims, of which {} turn", layer.index,
+                                layer.head_dim, 2 * layer.rope.num_turned_pairs));
+    }
+    if (layer.heads_per_kv_head() > 16) {
+      return refuse(fmt::format("layer {} has {} query heads for one KV head", layer.index,
+                                layer.heads_per_kv_head()));
+    }
+    if (layer.mlp_width % 8 != 0) {
+      return refuse(fmt::format("layer {} has an MLP of width {}, not a multiple of 8", layer.index,
+                                layer.mlp_width));
+    }
+  }
+  if (plan.ple && (plan.ple->width % 8 != 0 || plan.ple->width > 256)) {
+    return refuse(fmt::format("per-layer embeddings of width {}", plan.ple->width));
+  }
+  if (plan.moe &&
+      (plan.moe->num_experts > 256 || plan.moe->top_k > 16 || plan.moe->expert_width % 8 != 0)) {
+    return refuse(fmt::format("{} experts of width {}, {} at a time", plan.moe->num_experts,
+                              plan.moe->expert_width, plan.moe->top_k));
+  }
+  return {};
+}
+
+CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
+  CudaForwardLimits limits;
+  limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+  limits.max_logit_rows = std::max(options.max_num_seqs, 16);
+  limits.max_sequences = options.max_num_seqs;
+  limits.max_partials = kMaxPartials;
+  limits.batch_invariant = options.batch_invariant;
+  return limits;
+}
+
+StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOptions& options) {
+  StepArrays::Options arrays;
+  arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
+  arrays.padding_slot = options.max_num_seqs;
+  for (const LayerPlan& layer : plan.layers) {
+    const int group = KvGroupOf(layer.kind);
+    arrays.geometry[group] = {layer.num_heads, layer.num_kv_heads, layer.window};
+    for (const bool is_decode : {true, false}) {
+      AttentionWorkOptions& work = is_decode ? arrays.decode_work[group] : arrays.mixed_work[group];
+      work.tile_rows = is_decode ? kDecodeTileRows : kMixedTileRows;
+      work.num_blocks = AttentionBlocks(layer.kv_entry, work.tile_rows);
+      work.batch_invariant = options.batch_invariant;
+      work.max_partials = kMaxPartials;
+    }
+  }
+  return arrays;
+}
+
+}  // namespace
+
+// One step between Submit and Collect, and the page-locked memory it needs; reused.
+struct CudaExecutor::InFlight {
+  StepBatch batch;
+  StepShape shape;
+  std::vector<int32_t> first_sampled;  // by sequence
+  PinnedBuffer arrays;
+  PinnedBuffer copies;
+  PinnedBuffer sampled;
+  PinnedBuffer logits;
+  Event done;
+};
+
+struct CudaExecutor::Graph {
+  int times_seen = 0;
+  cudaGraphExec_t exec = nullptr;
+
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    if (exec != nullptr) cudaGraphExecDestroy(exec);
+  }
+};
+
+Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan,
+                                                           const TensorSource* source,
+                                                           const CudaExecutorOptions& options) {
+  RETURN_IF_ERROR(CheckSupported(plan));
+  try {
+    LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
+    size_t free_before = 0;
+    size_t total = 0;
+    LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
+    std::unique_ptr<CudaExecutor> executor(new CudaExecutor(plan, source, options));
+    RETURN_IF_ERROR(executor->LoadWeights());
+    executor->forward_ = std::make_unique<CudaForward>(executor->plan_, executor->weights_,
+                                                       executor->layout_, ForwardLimits(options));
+    RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
+    return executor;
+  } catch (const CudaError& error) {
+    return MakeError("{}", error.what());
+  }
+}
+
+CudaExecutor::CudaExecutor(const ModelPlan& plan, const TensorSource* source,
+                           const CudaExecutorOptions& options)
+    : plan_(plan),
+      options_(options),
+      layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, sizeof(bf16))),
+      context_{.stream = stream_.get(),
+               .dependent = options.dependent_launches && !options.synchronous,
+               .synchronous = options.synchronous} {
+  CHECK_EQ(layout_.element_bytes, static_cast<int>(sizeof(bf16)));
+  storage_ = std::make_unique<DeviceStorage>(plan_, source, options.dummy_seed,
+                                             options.ple_placement, stream_.get());
+  step_arrays_ = std::make_unique<StepArrays>(plan_, layout_, ArrayOptions(plan_, options));
+  num_pending_.resize(options.max_num_seqs + 1, 0);
+  for (int idx = 0; idx < kMaxInFlight; ++idx) idle_.push_back(std::make_unique<InFlight>());
+}
+
+CudaExecutor::~CudaExecutor() { cudaStreamSynchronize(stream_.get()); }
+
+Status CudaExecutor::LoadWeights() {
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(weights_, BindWeightsTo(plan_, *storage_));
+  storage_->Finish();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  spdlog::info("weights: {:.2f} GB on the GPU{} in {:.1f} s",
+               1e-9 * static_cast<double>(storage_->device_bytes()),
+               storage_->host_bytes() == 0
+                   ? ""
+                   : fmt::format(", {:.2f} GB page-locked on the host",
+                                 1e-9 * static_cast<double>(storage_->host_bytes())),
+               seconds);
+  return {};
+}
+
+Status CudaExecutor::AllocatePool(int64_t free_before) {
+  size_t free_now = 0;
+  size_t total = 0;
+  LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_now, &total));
+  const double usable = static_cast<double>(total) * options_.memory_utilization;
+  const double taken = static_cast<double>(free_before) - static_cast<double>(free_now);
+  const double others = static_cast<double>(total) - static_cast<double>(free_before);
+  const double left = std::max(0.0, usable - taken - others);
+  int64_t num_pages =
+      options_.num_pages ? *options_.num_pages : static_cast<int64_t>(left) / layout_.page_bytes;
+  if (num_pages < 2) {
+    return MakeError(
+        "no room for KV on the GPU: {:.2f} GB in all, {:.2f} GB usable (--gpu-memory-utilization "
+        "{:.2f}), {:.2f} GB held by others, {:.2f} GB by weights and workspace, and a page takes "
+        "{:.2f} MB",
+        1e-9 * static_cast<double>(total), 1e-9 * usable, options_.memory_utilization,
+        1e-9 * others, 1e-9 * taken, 1e-6 * static_cast<double>(layout_.page_bytes));
+  }
+  num_pages = std::min<int64_t>(num_pages, int64_t{1} << 30);
+  num_pages_ = static_cast<int>(num_pages);
+  pool_ = DeviceBuffer(num_pages * layout_.page_bytes, "the KV pool");
+  forward_->set_pool(pool_.As<std::byte>());
+  spdlog::info(
+      "KV pool: {} pages of {:.2f} MB = {:.2f} GB; of {:.2f} GB usable, weights and workspace take "
+      "{:.2f} GB and others {:.2f} GB",
+      num_pages_, 1e-6 * static_cast<double>(layout_.page_bytes),
+      1e-9 * static_cast<double>(pool_.num_bytes()), 1e-9 * usable, 1e-9 * taken, 1e-9 * others);
+  return {};
+}
+
+// Lists as long as any step of so many rows may need, so that one layout serves them all.
+StepShape CudaExecutor::GraphShape(int padded_rows) const {
+  constexpr int kListEntries = 1024;
+  StepShape shape;
+  shape.rows = padded_rows;
+  shape.sequences = padded_rows;
+  shape.outputs = padded_rows;
+  shape.sampled = padded_rows;
+  shape.list_entries = {kListEntries, kListEntries, kListEntries};
+  for (const LayerPlan& layer : plan_.layers) {
+    const int group = KvGroupOf(layer.kind);
+    shape.items[group] = padded_rows * layer.num_kv_heads + kMaxPartials;
+    const int64_t reach = layer.window == 0 ? plan_.max_context : layer.window + 1024;
+    shape.page_ids[group] =
+        static_cast<int>(padded_rows * (reach / layout_.tokens_per_page[group] + 3));
+  }
+  return shape;
+}
+
+void CudaExecutor::EnsureArrays(int64_t num_bytes) {
+  if (num_bytes <= arrays_.num_bytes()) return;
+  // Graphs know the old address. This happens a few times while the sizes of steps grow.
+  stream_.Synchronize();
+  graphs_.clear();
+  arrays_ = DeviceBuffer();
+  arrays_ = DeviceBuffer(num_bytes + num_bytes / 2, "a step's arrays");
+}
+
+void CudaExecutor::Upload(InFlight& step, const StepOffsets& offsets) {
+  EnsureArrays(offsets.total);
+  if (step.arrays.num_bytes() < offsets.total) {
+    step.arrays = PinnedBuffer(offsets.total + offsets.total / 2, "a step's arrays");
+  }
+  const int64_t num_bytes = step_arrays_->Write(offsets, step.arrays.As<std::byte>());
+  LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(arrays_.As<void>(), step.arrays.As<void>(), num_bytes,
+                                      cudaMemcpyHostToDevice, stream_.get()));
+}
+
+void CudaExecutor::RunPageCopies(InFlight& step) {
+  const std::vector<PageCopy>& copies = step.batch.page_copies;
+  if (copies.empty()) return;
+  const int64_t num_bytes = static_cast<int64_t>(copies.size()) * 2 * sizeof(int32_t);
+  if (step.copies.num_bytes() < num_bytes) step.copies = PinnedBuffer(2 * num_bytes, "page copies");
+  if (copies_.num_bytes() < num_bytes) {
+    stream_.Synchronize();
+    copies_ = DeviceBuffer(2 * num_bytes, "page copies");
+  }
+  int32_t* pairs = step.copies.As<int32_t>();
+  for (size_t idx = 0; idx < copies.size(); ++idx) {
+    pairs[2 * idx] = copies[idx].from;
+    pairs[2 * idx + 1] = copies[idx].to;
+  }
+  LAPIDARY_CUDA_CHECK(
+      cudaMemcpyAsync(copies_.As<void>(), pairs, num_bytes, cudaMemcpyHostToDevice, stream_.get()));
+  RunCopyPages({.stream = stream_.get(), .synchronous = options_.synchronous},
+               pool_.As<std::byte>(), layout_.page_bytes, copies_.As<int32_t>(),
+               static_cast<int>(copies.size()));
+}
+
+void CudaExecutor::RunKernels(const DeviceStep& step) {
+  forward_->Begin(context_, step);
+  RunDecoder(plan_, options_.skip_unneeded_rows, *forward_);
+}
+
+void CudaExecutor::RunOrReplay(const DeviceStep& step) {
+  Graph& graph = graphs_[{step.shape.rows, step.sampling}];
+  // The first time all libraries load what they need; a capture must find it loaded.
+  if (++graph.times_seen == 1) {
+    RunKernels(step);
+    return;
+  }
+  if (graph.exec == nullptr) {
+    LAPIDARY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
+    cudaGraph_t captured = nullptr;
+    try {
+      RunKernels(step);
+    } catch (...) {
+      cudaStreamEndCapture(stream_.get(), &captured);
+      if (captured != nullptr) cudaGraphDestroy(captured);
+      throw;
+    }
+    LAPIDARY_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &captured));
+    const cudaError_t code = cudaGraphInstantiate(&graph.exec, captured, 0);
+    cudaGraphDestroy(captured);
+    LAPIDARY_CUDA_CHECK(code);
+  }
+  LAPIDARY_CUDA_CHECK(cudaGraphLaunch(graph.exec, stream_.get()));
+}
+
+void CudaExecutor::Submit(StepBatch batch) {
+  CHECK_LT(in_flight_.size(), static_cast<size_t>(kMaxInFlight));
+  LAPIDARY_CUDA_CHECK(cudaSetDevice(options_.gpu_ordinal));
+  std::unique_ptr<InFlight> step = std::move(idle_.back());
+  idle_.pop_back();
+  step->batch = std::move(batch);
+  RunPageCopies(*step);
+
+  const int num_rows = static_cast<int>(step->batch.token_ids.size());
+  const int padded_rows = PaddedRows(num_rows);
+  // Padded with a graph or without: the two give the same bits.
+  const bool is_padded = padded_rows > 0 && padded_rows <= options_.max_num_seqs &&
+                         StepArrays::IsPlainDecode(step->batch);
+  step_arrays_->Collect(step->batch, is_padded ? padded_rows : 0,
+                        [&](int32_t slot) { return num_pending_[slot] > 0; });
+  DeviceStep device_step;
+  device_step.shape = step_arrays_->shape();
+  bool fits_graph =
+      is_padded && options_.use_graphs && !options_.synchronous && !step->batch.return_logits;
+  if (fits_graph) {
+    const StepShape padded = GraphShape(padded_rows);
+    for (int list = 0; list < 3; ++list) {
+      fits_graph &= device_step.shape.list_entries[list] <= padded.list_entries[list];
+    }
+    for (int group = 0; group < kNumKvGroups; ++group) {
+      fits_graph &= device_step.shape.items[group] <= padded.items[group] &&
+                    device_step.shape.page_ids[group] <= padded.page_ids[group];
+    }
+    if (fits_graph) device_step.shape = padded;
+  }
+  if (forward_->ReserveLists(device_step.shape)) graphs_.clear();
+  device_step.offsets = LayOutStep(device_step.shape);
+  device_step.is_decode = step_arrays_->is_decode();
+  device_step.sampling = step_arrays_->sampling_needs();
+  Upload(*step, device_step.offsets);
+  device_step.arrays = arrays_.As<std::byte>();
+  if (step->batch.return_logits) {
+    const int64_t num_bytes = int64_t{device_step.shape.outputs} * plan_.vocab_size * sizeof(float);
+    if (step->logits.num_bytes() < num_bytes) step->logits = PinnedBuffer(num_bytes, "logits");
+    device_step.logits_out = step->logits.As<float>();
+  }
+  if (fits_graph) {
+    RunOrReplay(device_step);
+  } else {
+    RunKernels(device_step);
+  }
+  const int64_t sampled_bytes = int64_t{device_step.shape.sampled} * sizeof(SampledRow);
+  if (step->sampled.num_bytes() < sampled_bytes) {
+    step->sampled = PinnedBuffer(2 * sampled_bytes, "sampled tokens");
+  }
+  if (sampled_bytes > 0) {
+    LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step->sampled.As<void>(), forward_->sampled(),
+                                        sampled_bytes, cudaMemcpyDeviceToHost, stream_.get()));
+  }
+  step->done.Record(stream_.get());
+  step->shape = device_step.shape;
+  step->first_sampled = step_arrays_->first_sampled();
+  for (const SequenceStep& sequence : step->batch.sequences) {
+    if (sequence.sampling) ++num_pending_[sequence.slot];
+  }
+  in_flight_.push_back(std::move(step));
+}
+
+void CudaExecutor::TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output) {
+  const SequenceStep& sequence = step.batch.sequences[sequence_idx];
+  const SampledRow* row = step.sampled.As<SampledRow>() + step.first_sampled[sequence_idx];
+  const auto take = [&](std::vector<SampledToken>& to) {
+    if (row->status != SamplingStatus::kOk) {
+      output.error = row->status == SamplingStatus::kNotFinite
+                         ? "the logits hold NaN or infinity"
+                         : "no token may be drawn: every logit is -inf";
+      return false;
+    }
+    SampledToken& token = to.emplace_back();
+    token.id = row->id;
+    token.logprob = row->logprob;
+    token.num_top = row->num_top;
+    for (int idx = 0; idx < row->num_top; ++idx) {
+      token.top[idx] = {row->top_ids[idx], row->top_logprobs[idx]};
+    }
+    ++row;
+    return true;
+  };
+  for (size_t idx = 0; idx < sequence.scored_ids.size(); ++idx) {
+    if (!take(output.scores)) return;
+  }
+  if (!sequence.sampling || sequence.num_outputs == 0) return;
+  for (int32_t idx = 0; idx <= sequence.num_drafts; ++idx) {
+    if (!take(output.tokens)) return;
+    const int32_t id = output.tokens.back().id;
+    if (sequence.history) sequence.history->AddOutput(id);
+    if (idx == sequence.num_drafts) return;
+    size_t end_row = 0;
+    for (size_t before = 0; before <= sequence_idx; ++before) {
+      end_row += step.batch.sequences[before].num_rows;
+    }
+    if (step.batch.token_ids[end_row - sequence.num_drafts + idx] != id) return;
+  }
+}
+
+StepOutput CudaExecutor::Collect() {
+  CHECK(!in_flight_.empty());
+  std::unique_ptr<InFlight> step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  step->done.Wait();
+  StepOutput output;
+  output.sequences.resize(step->batch.sequences.size());
+  for (size_t idx = 0; idx < step->batch.sequences.size(); ++idx) {
+    TakeTokens(*step, idx, output.sequences[idx]);
+    if (step->batch.sequences[idx].sampling) --num_pending_[step->batch.sequences[idx].slot];
+  }
+  if (step->batch.return_logits) {
+    int64_t num_outputs = 0;
+    for (const SequenceStep& sequence : step->batch.sequences) num_outputs += sequence.num_outputs;
+    const int64_t count = num_outputs * plan_.vocab_size;
+    output.logits.assign(step->logits.As<float>(), step->logits.As<float>() + count);
+  }
+  step->batch = {};
+  idle_.push_back(std::move(step));
+  return output;
+}
+
+Result<std::unique_ptr<Executor>> MakeCudaExecutor(const ModelPlan& plan,
+                                                   const TensorSource* source,
+                                                   const CudaExecutorOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaExecutor> executor,
+                   CudaExecutor::Create(plan, source, options));
+  return std::unique_ptr<Executor>(std::move(executor));
+}
+
+void CudaExecutor::PoisonPoolForTest() {
+  LAPIDARY_CUDA_CHECK(cudaMemsetAsync(pool_.As<void>(), 0xff, pool_.num_bytes(), stream_.get()));
+}
+
+int CudaExecutor::num_graphs_for_test() const {
+  return static_cast<int>(std::count_if(graphs_.begin(), graphs_.end(), [](const auto& entry) {
+    return entry.second.exec != nullptr;
+  }));
+}
+
+}  // namespace lapidary::cuda

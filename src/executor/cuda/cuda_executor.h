@@ -1,0 +1,80 @@
+// The CUDA executor: bf16 weights and KV on one GPU, steps queued on one stream.
+//
+// Decode steps are replayed as graphs, one per padded batch size, captured when a size comes the
+// second time; other steps are launched kernel by kernel. Nothing is allocated and nobody waits
+// between Submit and Collect.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "executor/cuda/cuda_forward.h"
+#include "executor/cuda/cuda_options.h"
+
+namespace lapidary::cuda {
+
+class CudaExecutor : public Executor {
+ public:
+  // As MakeCudaExecutor.
+  static Result<std::unique_ptr<CudaExecutor>> Create(const ModelPlan& plan,
+                                                      const TensorSource* source,
+                                                      const CudaExecutorOptions& options);
+  ~CudaExecutor() override;
+
+  const ModelPlan& plan() const override { return plan_; }
+  const KvLayout& kv_layout() const override { return layout_; }
+  int num_pages() const override { return num_pages_; }
+  void Submit(StepBatch batch) override;
+  StepOutput Collect() override;
+
+  // For tests: every byte of the pool becomes 0xff, which is NaN in bf16.
+  void PoisonPoolForTest();
+  int num_graphs_for_test() const;
+
+ private:
+  CudaExecutor(const ModelPlan& plan, const TensorSource* source,
+               const CudaExecutorOptions& options);
+  Status LoadWeights();
+  Status AllocatePool(int64_t free_before);
+
+  struct InFlight;
+  struct Graph;
+  struct GraphKey {
+    int rows;
+    SamplingNeeds needs;
+    auto operator<=>(const GraphKey& other) const = default;
+  };
+
+  StepShape GraphShape(int padded_rows) const;
+  void Upload(InFlight& step, const StepOffsets& offsets);
+  void EnsureArrays(int64_t num_bytes);
+  void RunPageCopies(InFlight& step);
+  void RunKernels(const DeviceStep& step);
+  void RunOrReplay(const DeviceStep& step);
+  void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
+
+  const ModelPlan plan_;
+  const CudaExecutorOptions options_;
+  const KvLayout layout_;
+  Stream stream_;
+  LaunchContext context_;
+  std::unique_ptr<DeviceStorage> storage_;
+  DeviceWeights weights_;
+  std::unique_ptr<CudaForward> forward_;
+  DeviceBuffer pool_;
+  int num_pages_ = 0;
+
+  DeviceBuffer arrays_;  // of the step that runs
+  DeviceBuffer copies_;  // its page copies
+  std::unique_ptr<StepArrays> step_arrays_;
+  std::vector<int> num_pending_;  // by slot: sampled tokens not collected yet
+  std::deque<std::unique_ptr<InFlight>> in_flight_;
+  std::vector<std::unique_ptr<InFlight>> idle_;
+  std::map<GraphKey, Graph> graphs_;
+};
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,156 @@
+// ForwardOps on the GPU: the residual stream in f32, everything between in bf16.
+//
+// Norms and residual sums are not operations of their own: what a block adds to the residual
+// stream stays pending until the next linear layer reads it, and that layer's prologue does both
+// (ResidualUpdate). All buffers are allocated once, for the largest step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "executor/cuda/device_memory.h"
+#include "executor/cuda/device_weights.h"
+#include "executor/cuda/step_arrays.h"
+#include "kv/kv_layout.h"
+#include "model/forward.h"
+#include "ops/cuda/attention.h"
+#include "ops/cuda/kv_entries.h"
+#include "ops/cuda/linear.h"
+
+namespace lapidary::cuda {
+
+// (query, head) pairs of an attention tile: few rows each in decode steps, chunks in others.
+inline constexpr int kDecodeTileRows = 16;
+inline constexpr int kMixedTileRows = 64;
+
+struct CudaForwardLimits {
+  int max_rows = 2048;       // of a step
+  int max_logit_rows = 256;  // of the logits buffer; more outputs are computed in turns
+  int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
+  int max_partials = 1024;   // of split attention
+  bool batch_invariant = false;
+};
+
+// One step on the device: its arrays and what it is to produce.
+struct DeviceStep {
+  StepShape shape;
+  StepOffsets offsets;
+  const std::byte* arrays = nullptr;
+  bool is_decode = false;
+  SamplingNeeds sampling;
+  float* logits_out = nullptr;  // [outputs, vocab], page-locked; null: not wanted
+
+  template <typename T>
+  const T* At(int64_t offset) const {
+    return reinterpret_cast<const T*>(arrays + offset);
+  }
+};
+
+class CudaForward : public ForwardOps {
+ public:
+  // Everything but `limits` must outlive this. `pool` holds the KV pages.
+  CudaForward(const ModelPlan& plan, const DeviceWeights& weights, const KvLayout& layout,
+              const CudaForwardLimits& limits);
+
+  void set_pool(std::byte* pool) { pool_ = pool; }
+
+  // Bytes that a forward of these limits allocates; `plan` counts with them before loading.
+  static int64_t BufferBytes(const ModelPlan& plan, const CudaForwardLimits& limits);
+
+  // Room for what the shape's sampling lists replace. True when buffers moved: graphs are void
+  // then.
+  bool ReserveLists(const StepShape& shape);
+
+  // Begin, RunDecoder: the sampled rows are then on their way to sampled().
+  void Begin(const LaunchContext& context, const DeviceStep& step);
+
+  const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
+  int32_t* last_tokens() const { return last_tokens_.As<int32_t>(); }
+
+  void Embed() override;
+  void MakePerLayerInputs() override;
+  void KeepOutputRows() override;
+  void ProjectAttention(const LayerPlan& layer) override;
+  void Attend(const LayerPlan& layer) override;
+  void AttentionOutput(const LayerPlan& layer) override;
+  void DenseMlp(const LayerPlan& layer) override;
+  void Experts(const LayerPlan& layer) override;
+  void MlpOutput(const LayerPlan& layer) override;
+  void PerLayerGate(const LayerPlan& layer) override;
+  void StoreKv(const LayerPlan& layer) override;
+  void Head() override;
+
+ private:
+  struct Sizes;
+
+  // What is added to the residual stream by whoever reads it next.
+  struct Pending {
+    const float* post_norm = nullptr;  // null: nothing
+    float scale = 1.0f;
+  };
+
+  // The update that brings the residual stream up to date and norms it; consumes what is pending.
+  ResidualUpdate TakeResidual(const float* pre_norm);
+  void RunLinear(LinearCall call, const ResidualUpdate* residual);
+  // New entries of an owning layer in this step: [rows, num_kv_heads, entry_len].
+  bf16* NewEntries(const LayerPlan& owner) const;
+  bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
+  void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
+  void HeadTurn(int first_output, int num_outputs, const ResidualUpdate* residual);
+  void Sample(int first_output, int num_outputs);
+
+  const ModelPlan& plan_;
+  const DeviceWeights& weights_;
+  const KvLayout& layout_;
+  const CudaForwardLimits limits_;
+  std::byte* pool_ = nullptr;
+  LinearRunner linear_;
+
+  // Rotary plans: at most one per attention kind.
+  std::vector<RopePlan> rope_plans_;
+  std::vector<int> rope_of_layer_;
+  std::vector<DeviceBuffer> rope_frequencies_;
+  std::vector<DeviceBuffer> rope_tables_;  // float2 [max_rows, pairs]
+
+  std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], in turns
+  DeviceBuffer x_;                      // bf16 [max_rows, hidden] normed rows
+  DeviceBuffer block_out_;              // bf16 [max_rows, hidden]
+  DeviceBuffer wide_;                   // projections, gates, per-layer projections: one at a time
+  DeviceBuffer queries_;                // bf16 [max_rows, heads, key_len]
+  DeviceBuffer attended_;               // bf16 [max_rows, heads, head_dim]
+  DeviceBuffer ple_inputs_;             // bf16 [max_rows, layers * width]
+  DeviceBuffer gathered_;               // rows on their way, in KeepOutputRows
+  DeviceBuffer resolved_ids_;           // int32 [max_rows]
+  DeviceBuffer last_tokens_;            // int32 [slots]
+  DeviceBuffer logits_;                 // f32 [max_logit_rows, vocab]
+  DeviceBuffer sampled_;                // SampledRow [max_rows]
+  DeviceBuffer sampling_scratch_;
+  DeviceBuffer sampling_replaced_;  // f32 [3 lists, list_capacity_]
+  int list_capacity_ = 0;
+  DeviceBuffer partials_;
+  DeviceBuffer counters_;
+  DeviceBuffer router_choice_;  // int32 and f32 [max_rows, top_k]
+  DeviceBuffer expert_scratch_;
+
+  // New entries: of all owners for small steps, of one at a time (and of donors) for large ones.
+  DeviceBuffer small_entries_;
+  DeviceBuffer large_entries_;
+  std::vector<int64_t> small_offset_;  // by layer, bytes
+  std::vector<int64_t> large_offset_;
+  std::vector<int> owner_index_;  // by layer: position in the StoredLayer arrays
+  DeviceBuffer small_stored_;     // StoredLayer [owners]
+  DeviceBuffer large_stored_;
+  int num_owners_ = 0;
+  int max_kv_heads_ = 0;
+
+  // The step under way.
+  LaunchContext context_;
+  DeviceStep step_;
+  int row_set_ = kAllRows;
+  int rows_ = 0;     // active: all, then the outputs
+  int current_ = 0;  // which of hidden_ is up to date
+  Pending pending_;
+};
+
+}  // namespace lapidary::cuda

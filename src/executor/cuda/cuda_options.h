@@ -1,0 +1,43 @@
+// The CUDA executor as the rest of the program sees it: options and a factory, no CUDA types.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/result.h"
+#include "executor/executor.h"
+#include "kv/kv_layout.h"
+#include "model/weights.h"
+
+namespace lapidary::cuda {
+
+// Where the per-layer embedding table lives: one row of it is read per token.
+enum class PlePlacement { kDevice, kHost };
+
+struct CudaExecutorOptions {
+  int gpu_ordinal = 0;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 2048;
+  // The KV pool: so many pages (scratch page included), or what this share of the GPU's memory
+  // leaves when everything else has its place.
+  std::optional<int> num_pages;
+  double memory_utilization = 0.9;
+  std::optional<KvLayout> kv_layout;  // default: MakeKvLayout(plan, 2)
+  PlePlacement ple_placement = PlePlacement::kDevice;
+  uint64_t dummy_seed = 0;  // without a source
+  bool skip_unneeded_rows = true;
+  bool batch_invariant = false;
+  bool use_graphs = true;
+  bool dependent_launches = true;
+  bool synchronous = false;  // wait after every kernel, so that a fault names its kernel
+};
+
+// Weights of `source` (which is not needed afterwards), or dummy ones made on the GPU without. An
+// error where the model has shapes our kernels do not know, the GPU too little memory, or this
+// build no CUDA part.
+Result<std::unique_ptr<Executor>> MakeCudaExecutor(const ModelPlan& plan,
+                                                   const TensorSource* source,
+                                                   const CudaExecutorOptions& options);
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,151 @@
+#include "executor/cuda/device_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "model/synthetic_values.h"
+#include "ops/cuda/synthetic.h"
+
+namespace lapidary::cuda {
+namespace {
+
+constexpr int64_t kStagingBytes = int64_t{64} << 20;
+constexpr int64_t kVectorAlignment = 16;  // bytes: vectors are read four floats at a time
+constexpr const char* kPleTableName = "embed_tokens_per_layer.weight";
+
+bool IsMatrix(const TensorSpec& spec) { return spec.shape.size() > 1; }
+
+int64_t VectorBytes(const TensorSpec& spec) {
+  const int64_t bytes = spec.num_elements() * static_cast<int64_t>(sizeof(float));
+  return (bytes + kVectorAlignment - 1) / kVectorAlignment * kVectorAlignment;
+}
+
+// Elements [first, first + count) of a stored tensor as bf16.
+void ConvertToBf16(const TensorView& tensor, int64_t first, int64_t count, uint16_t* out) {
+  if (tensor.dtype == DType::kBF16) {
+    std::memcpy(out, tensor.As<uint16_t>() + first, count * sizeof(uint16_t));
+    return;
+  }
+  for (int64_t idx = 0; idx < count; ++idx) {
+    const float value = tensor.dtype == DType::kF32
+                            ? tensor.As<float>()[first + idx]
+                            : F16ToFloat(tensor.As<uint16_t>()[first + idx]);
+    out[idx] = FloatToBf16(value);
+  }
+}
+
+}  // namespace
+
+struct DeviceStorage::Staging {
+  std::array<PinnedBuffer, 2> buffers{PinnedBuffer(kStagingBytes, "uploading weights"),
+                                      PinnedBuffer(kStagingBytes, "uploading weights")};
+  std::array<Event, 2> sent;
+  std::array<bool, 2> used{};
+  int next = 0;
+  ThreadPool threads{0};
+};
+
+DeviceStorage::DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
+                             PlePlacement ple_placement, cudaStream_t stream)
+    : source_(source), dummy_seed_(dummy_seed), ple_placement_(ple_placement), stream_(stream) {
+  int64_t matrix_bytes = 0;
+  int64_t vector_bytes = 0;
+  int64_t ple_bytes = 0;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    if (!IsMatrix(spec)) {
+      vector_bytes += VectorBytes(spec);
+    } else if (spec.name == kPleTableName && ple_placement == PlePlacement::kHost) {
+      ple_bytes += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
+    } else {
+      matrix_bytes += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
+    }
+  }
+  matrices_ = DeviceBuffer(matrix_bytes, "the weights");
+  vectors_ = DeviceBuffer(vector_bytes, "the weights");
+  ple_table_ = PinnedBuffer(ple_bytes, "the per-layer embedding table (--ple host)");
+  staging_ = std::make_unique<Staging>();
+  if (source_ != nullptr) {
+    progress_ = std::make_unique<Progress>("uploading weights", matrix_bytes + ple_bytes,
+                                           Progress::Unit::kBytes);
+  }
+}
+
+DeviceStorage::~DeviceStorage() = default;
+
+Result<DeviceStorage::Matrix> DeviceStorage::GetMatrix(const TensorSpec& spec) {
+  bf16* to = nullptr;
+  const bool on_host = spec.name == kPleTableName && ple_placement_ == PlePlacement::kHost;
+  if (on_host) {
+    to = ple_table_.As<bf16>();
+  } else {
+    to = matrices_.As<bf16>(matrix_end_);
+    matrix_end_ += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
+    CHECK_LE(matrix_end_, matrices_.num_bytes());
+  }
+  if (source_ == nullptr) {
+    RunFillSynthetic({stream_}, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(), to);
+    return to;
+  }
+  ASSIGN_OR_RETURN(const TensorView tensor, source_->Get(spec));
+  Upload(tensor, to);
+  return to;
+}
+
+void DeviceStorage::Upload(const TensorView& tensor, bf16* to) {
+  constexpr int64_t kPiece = kStagingBytes / static_cast<int64_t>(sizeof(bf16));
+  constexpr int64_t kGrain = int64_t{1} << 20;
+  const int64_t total = tensor.num_elements();
+  for (int64_t first = 0; first < total; first += kPiece) {
+    const int64_t count = std::min(kPiece, total - first);
+    const int which = std::exchange(staging_->next, 1 - staging_->next);
+    if (staging_->used[which]) staging_->sent[which].Wait();
+    uint16_t* piece = staging_->buffers[which].As<uint16_t>();
+    staging_->threads.ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
+      ConvertToBf16(tensor, first + begin, end - begin, piece + begin);
+    });
+    LAPIDARY_CUDA_CHECK(
+        cudaMemcpyAsync(to + first, piece, count * sizeof(bf16), cudaMemcpyDefault, stream_));
+    staging_->sent[which].Record(stream_);
+    staging_->used[which] = true;
+    progress_->Advance(count * static_cast<int64_t>(sizeof(bf16)));
+  }
+}
+
+Result<std::vector<float>> DeviceStorage::Floats(const TensorSpec& spec) {
+  if (source_ != nullptr) {
+    ASSIGN_OR_RETURN(const TensorView tensor, source_->Get(spec));
+    return ToFloats(tensor);
+  }
+  std::vector<float> values(spec.num_elements());
+  FillSynthetic(spec, dummy_seed_, 0, values);
+  for (float& value : values) value = Bf16ToFloat(FloatToBf16(value));
+  return values;
+}
+
+Result<DeviceStorage::Vector> DeviceStorage::GetVector(const TensorSpec& spec) {
+  ASSIGN_OR_RETURN(const std::vector<float> values, Floats(spec));
+  float* to = vectors_.As<float>(vector_end_);
+  vector_end_ += VectorBytes(spec);
+  CHECK_LE(vector_end_, vectors_.num_bytes());
+  LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(float),
+                                      cudaMemcpyHostToDevice, stream_));
+  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(stream_));  // `values` goes away.
+  return to;
+}
+
+Result<float> DeviceStorage::GetScalar(const TensorSpec& spec) {
+  ASSIGN_OR_RETURN(const std::vector<float> values, Floats(spec));
+  return values.at(0);
+}
+
+void DeviceStorage::Finish() {
+  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  staging_.reset();
+  progress_.reset();
+  source_ = nullptr;
+}
+
+}  // namespace lapidary::cuda

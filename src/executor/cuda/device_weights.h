@@ -1,0 +1,60 @@
+// The weights on the GPU: bf16 matrices and f32 vectors in two allocations, uploaded once or made
+// there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/progress.h"
+#include "executor/cuda/cuda_options.h"
+#include "executor/cuda/device_memory.h"
+#include "model/weights.h"
+#include "ops/cuda/launch.h"
+
+namespace lapidary::cuda {
+
+class DeviceStorage {
+ public:
+  using Matrix = const bf16*;
+  using Vector = const float*;
+
+  // Weights of a source, which need not outlive the binding; or synthetic ones without a source.
+  DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
+                PlePlacement ple_placement, cudaStream_t stream);
+  ~DeviceStorage();
+
+  Result<Matrix> GetMatrix(const TensorSpec& spec);
+  Result<Vector> GetVector(const TensorSpec& spec);
+  Result<float> GetScalar(const TensorSpec& spec);
+
+  // All uploads are done; staging memory and the source are no longer needed.
+  void Finish();
+
+  int64_t device_bytes() const { return matrices_.num_bytes() + vectors_.num_bytes(); }
+  int64_t host_bytes() const { return ple_table_.num_bytes(); }
+
+ private:
+  Result<std::vector<float>> Floats(const TensorSpec& spec);
+  // Copies or converts a stored tensor to bf16 on the device, a staging piece at a time.
+  void Upload(const TensorView& tensor, bf16* to);
+
+  const TensorSource* source_;
+  const uint64_t dummy_seed_;
+  const PlePlacement ple_placement_;
+  const cudaStream_t stream_;
+  DeviceBuffer matrices_;
+  DeviceBuffer vectors_;
+  PinnedBuffer ple_table_;
+  int64_t matrix_end_ = 0;  // bytes handed out so far
+  int64_t vector_end_ = 0;
+
+  // Two pieces of page-locked memory: one is filled while the other is on its way.
+  struct Staging;
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Progress> progress_;
+};
+
+using DeviceWeights = ModelWeightsOf<DeviceStorage>;
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,377 @@
+// Embeddings, cached entries, experts and page moves against the CPU operations in f32.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/thread_pool.h"
+#include "model/config.h"
+#include "model/presets.h"
+#include "model/synthetic_values.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/moe.h"
+#include "ops/cpu/rope.h"
+#include "ops/cuda/embedding.h"
+#include "ops/cuda/kv_entries.h"
+#include "ops/cuda/moe.h"
+#include "ops/cuda/synthetic.h"
+#include "ops/cuda/test_buffer.h"
+
+namespace lapidary::cuda {
+namespace {
+
+class SmallOpsTest : public testing::Test {
+ protected:
+  void SetUp() override { LAPIDARY_SKIP_WITHOUT_GPU(); }
+
+  std::vector<float> Floats(size_t count, float amplitude, float centre = 0.0f) {
+    std::vector<float> values(count);
+    std::uniform_real_distribution<float> uniform(-amplitude, amplitude);
+    for (float& value : values) value = centre + uniform(random_);
+    return values;
+  }
+  std::vector<bf16> Halves(size_t count, float amplitude) {
+    std::vector<bf16> halves;
+    for (const float value : Floats(count, amplitude)) halves.push_back(__float2bfloat16(value));
+    return halves;
+  }
+  static std::vector<float> ToFloat(const std::vector<bf16>& values) {
+    std::vector<float> floats;
+    for (const bf16 value : values) floats.push_back(__bfloat162float(value));
+    return floats;
+  }
+  static TensorView View(const std::vector<bf16>& values, std::vector<int64_t> shape) {
+    return {reinterpret_cast<const std::byte*>(values.data()), DType::kBF16, std::move(shape)};
+  }
+  // ||a - b|| / ||b||
+  static double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    double error = 0.0;
+    double norm = 0.0;
+    for (size_t idx = 0; idx < a.size(); ++idx) {
+      error += (a[idx] - b[idx]) * (a[idx] - b[idx]);
+      norm += b[idx] * b[idx];
+    }
+    return std::sqrt(error / norm);
+  }
+
+  std::mt19937 random_{3};
+};
+
+constexpr double kBf16Rounding = 4e-3;
+
+TEST_F(SmallOpsTest, SyntheticWeightsAreTheHostsBitForBit) {
+  for (const TensorRole role : {TensorRole::kMatrix, TensorRole::kNorm}) {
+    const TensorSpec spec{"layers.3.mlp.down_proj.weight", {321, 96}, TensorComponent::kMlp, role};
+    std::vector<uint16_t> expected(spec.num_elements());
+    FillSyntheticStored(spec, 9, 0, DType::kBF16, std::as_writable_bytes(std::span(expected)));
+    TestBuffer<bf16> made(expected.size());
+    RunFillSynthetic({}, MakeSyntheticLaw(spec, 9), spec.num_elements(), made.get());
+    const std::vector<bf16> values = made.Download();
+    EXPECT_EQ(std::memcmp(values.data(), expected.data(), expected.size() * 2), 0);
+    EXPECT_TRUE(made.GuardsIntact());
+  }
+}
+
+TEST_F(SmallOpsTest, EmbeddingLooksUpSlotsAndFillsRotaryTables) {
+  constexpr int kVocab = 50;
+  constexpr int kHidden = 96;
+  const std::vector<int32_t> ids = {7, -1, 49, -1, 0};
+  const std::vector<int32_t> slots = {0, 2, 1, 0, 3};
+  const std::vector<int32_t> last = {11, 12, 13, 14};
+  const std::vector<int32_t> positions = {0, 5, 70000, 131071, 262143};
+  const std::vector<int32_t> expected_ids = {7, 13, 49, 11, 0};
+  const std::vector<bf16> table = Halves(kVocab * kHidden, 1.0f);
+  RopePlan rope{.head_dim = 256, .num_turned_pairs = 128, .theta = 1e4};
+  TestBuffer<int32_t> d_ids(ids), d_slots(slots), d_last(last), d_positions(positions);
+  TestBuffer<bf16> d_table(table);
+  TestBuffer<int32_t> resolved(ids.size());
+  TestBuffer<float> hidden(ids.size() * kHidden);
+  TestBuffer<bf16> x(ids.size() * kHidden);
+  TestBuffer<float> frequencies(rope.Frequencies());
+  TestBuffer<float2> rope_table(ids.size() * 128);
+  EmbedCall call;
+  call.rows = static_cast<int>(ids.size());
+  call.hidden = kHidden;
+  call.token_ids = d_ids.get();
+  call.slots = d_slots.get();
+  call.last_tokens = d_last.get();
+  call.positions = d_positions.get();
+  call.embedding = d_table.get();
+  call.vocab_size = kVocab;
+  call.scale = 9.5f;
+  call.resolved_ids = resolved.get();
+  call.hidden_out = hidden.get();
+  call.x = x.get();
+  call.rope[0] = {frequencies.get(), 128, rope_table.get()};
+  RunEmbed({}, call);
+  EXPECT_EQ(resolved.Download(), expected_ids);
+  const std::vector<float> values = hidden.Download();
+  for (size_t row = 0; row < ids.size(); ++row) {
+    for (int at = 0; at < kHidden; ++at) {
+      ASSERT_EQ(values[row * kHidden + at],
+                __bfloat162float(table[expected_ids[row] * kHidden + at]) * 9.5f);
+    }
+  }
+  cpu::RopeTable expected;
+  expected.Fill(rope, positions);
+  const std::vector<float2> turns = rope_table.Download();
+  for (size_t idx = 0; idx < turns.size(); ++idx) {
+    ASSERT_NEAR(turns[idx].x, expected.cos[idx], 1e-7);
+    ASSERT_NEAR(turns[idx].y, expected.sin[idx], 1e-7);
+  }
+  EXPECT_TRUE(hidden.GuardsIntact() && x.GuardsIntact() && rope_table.GuardsIntact());
+}
+
+TEST_F(SmallOpsTest, PerLayerInputsMatch) {
+  for (const int width : {32, 256}) {
+    constexpr int kRows = 5;
+    constexpr int kLayers = 7;
+    constexpr int kHidden = 96;
+    const int columns = kLayers * width;
+    const std::vector<int32_t> ids = {3, 0, 9, 9, 1};
+    const std::vector<bf16> table = Halves(10 * columns, 1.0f);
+    const std::vector<bf16> projected = Halves(kRows * columns, 3.0f);
+    const std::vector<float> norm = Floats(width, 0.5f, 1.0f);
+    TestBuffer<int32_t> d_ids(ids);
+    TestBuffer<bf16> d_table(table), d_projected(projected), out(kRows * columns);
+    TestBuffer<float> d_norm(norm);
+    PerLayerInputsCall call{kRows,        kLayers,     width,         kHidden,
+                            1e-6f,        d_ids.get(), d_table.get(), d_projected.get(),
+                            d_norm.get(), out.get()};
+    RunPerLayerInputs({}, call);
+    std::vector<float> expected(kRows * columns);
+    std::vector<float> scratch(columns);
+    for (int row = 0; row < kRows; ++row) {
+      float* to = expected.data() + row * columns;
+      for (int at = 0; at < columns; ++at) {
+        scratch[at] = __bfloat162float(projected[row * columns + at]) / std::sqrt(float{kHidden});
+      }
+      for (int layer = 0; layer < kLayers; ++layer) {
+        cpu::RmsNorm(scratch.data() + layer * width, norm.data(), 1e-6f, width, to + layer * width);
+      }
+      for (int at = 0; at < columns; ++at) {
+        const float entry = __bfloat162float(table[ids[row] * columns + at]);
+        to[at] = (to[at] + entry * std::sqrt(static_cast<float>(width))) / std::sqrt(2.0f);
+      }
+    }
+    EXPECT_LT(Distance(ToFloat(out.Download()), expected), kBf16Rounding);
+    EXPECT_TRUE(out.GuardsIntact());
+  }
+}
+
+LayerPlan TestLayer(int head_dim, bool k_is_v) {
+  LayerPlan layer;
+  layer.head_dim = head_dim;
+  layer.num_heads = 5;
+  layer.num_kv_heads = 3;
+  layer.k_is_v = k_is_v;
+  const int turned = head_dim == 256 ? 128 : 64;
+  layer.rope = {.head_dim = head_dim, .num_turned_pairs = turned, .theta = 1e6};
+  layer.kv_entry = k_is_v ? KvEntryPlan{head_dim, 0, head_dim + 2 * turned, head_dim + 2 * turned}
+                          : KvEntryPlan{head_dim, head_dim, head_dim, 2 * head_dim};
+  return layer;
+}
+
+TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
+  for (const auto& [head_dim, k_is_v] :
+       {std::pair(256, false), std::pair(512, false), std::pair(512, true)}) {
+    const LayerPlan layer = TestLayer(head_dim, k_is_v);
+    constexpr int kRows = 6;
+    const std::vector<int32_t> positions = {0, 1, 77, 4095, 100001, 262143};
+    const int raw_heads = layer.num_heads + layer.num_kv_heads * (k_is_v ? 1 : 2);
+    const std::vector<bf16> raw = Halves(size_t(kRows) * raw_heads * head_dim, 3.0f);
+    const std::vector<float> q_norm = Floats(head_dim, 0.1f, 0.3f);
+    const std::vector<float> k_norm = Floats(head_dim, 0.1f, 0.3f);
+    cpu::RopeTable turns;
+    turns.Fill(layer.rope, positions);
+    std::vector<float2> packed(turns.cos.size());
+    for (size_t idx = 0; idx < packed.size(); ++idx) packed[idx] = {turns.cos[idx], turns.sin[idx]};
+    TestBuffer<bf16> d_raw(raw);
+    TestBuffer<float> d_q_norm(q_norm), d_k_norm(k_norm);
+    TestBuffer<float2> d_turns(packed);
+    TestBuffer<bf16> queries(size_t(kRows) * layer.num_heads * layer.kv_entry.key_len);
+    TestBuffer<bf16> entries(size_t(kRows) * layer.num_kv_heads * layer.kv_entry.entry_len);
+    QueryEntryCall call;
+    call.rows = kRows;
+    call.num_heads = layer.num_heads;
+    call.num_kv_heads = layer.num_kv_heads;
+    call.head_dim = head_dim;
+    call.k_is_v = k_is_v;
+    call.entry = layer.kv_entry;
+    call.raw = d_raw.get();
+    call.q_norm = d_q_norm.get();
+    call.k_norm = d_k_norm.get();
+    call.owner_k_norm = d_k_norm.get();
+    call.rope = d_turns.get();
+    call.turned_pairs = layer.rope.num_turned_pairs;
+    call.queries = queries.get();
+    call.entries = entries.get();
+    RunQueryEntry({}, call);
+
+    const std::vector<float> raw_floats = ToFloat(raw);
+    std::vector<float> expected_queries;
+    std::vector<float> expected_entries;
+    for (int row = 0; row < kRows; ++row) {
+      const float* row_raw = raw_floats.data() + size_t(row) * raw_heads * head_dim;
+      for (int head = 0; head < layer.num_heads; ++head) {
+        std::vector<float> query(layer.kv_entry.key_len);
+        cpu::MakeCachedQuery(layer, row_raw + head * head_dim, q_norm.data(), k_norm.data(), 1e-6f,
+                             turns.CosRow(row), turns.SinRow(row), query.data());
+        expected_queries.insert(expected_queries.end(), query.begin(), query.end());
+      }
+      for (int head = 0; head < layer.num_kv_heads; ++head) {
+        const float* key = row_raw + (layer.num_heads + head) * head_dim;
+        std::vector<float> entry(layer.kv_entry.entry_len);
+        cpu::MakeKvEntry(layer, key, key + layer.num_kv_heads * head_dim, k_norm.data(), 1e-6f,
+                         turns.CosRow(row), turns.SinRow(row), entry.data());
+        expected_entries.insert(expected_entries.end(), entry.begin(), entry.end());
+      }
+    }
+    EXPECT_LT(Distance(ToFloat(queries.Download()), expected_queries), kBf16Rounding) << head_dim;
+    EXPECT_LT(Distance(ToFloat(entries.Download()), expected_entries), kBf16Rounding) << head_dim;
+    EXPECT_TRUE(queries.GuardsIntact() && entries.GuardsIntact());
+  }
+}
+
+TEST_F(SmallOpsTest, EntriesReachTheirPagesAndNothingElse) {
+  constexpr int kRows = 3;
+  constexpr int kTokens[kNumKvGroups] = {4, 8};
+  constexpr int kHeads = 2;
+  constexpr int kEntry = 512;
+  constexpr int64_t kLayerBytes[kNumKvGroups] = {4 * kHeads * kEntry * 2, 8 * kHeads * kEntry * 2};
+  constexpr int64_t kPageBytes = 2 * kLayerBytes[1];
+  constexpr int kPages = 5;
+  const std::vector<bf16> first = Halves(kRows * kHeads * kEntry, 1.0f);
+  const std::vector<bf16> second = Halves(kRows * kHeads * kEntry, 1.0f);
+  TestBuffer<bf16> d_first(first), d_second(second);
+  const std::vector<StoredLayer> layers = {
+      {d_first.get(), kLayerBytes[0], kHeads, kEntry, 0, kTokens[0]},
+      {d_second.get(), 0, kHeads, kEntry, 1, kTokens[1]}};
+  TestBuffer<StoredLayer> d_layers(layers);
+  const std::vector<int32_t> pages[kNumKvGroups] = {{2, 0, 3}, {4, 4, 1}};
+  const std::vector<int32_t> slots[kNumKvGroups] = {{3, 1, 0}, {6, 7, 0}};
+  TestBuffer<int32_t> pages0(pages[0]), pages1(pages[1]), slots0(slots[0]), slots1(slots[1]);
+  TestBuffer<bf16> pool(kPages * kPageBytes / 2);
+  std::vector<bf16> expected = pool.Download();
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int row = 0; row < kRows; ++row) {
+      if (pages[layer][row] == 0) continue;
+      for (int head = 0; head < kHeads; ++head) {
+        const bf16* from = (layer == 0 ? first : second).data() + (row * kHeads + head) * kEntry;
+        const int64_t at = (pages[layer][row] * kPageBytes + layers[layer].layer_offset) / 2 +
+                           (head * kTokens[layer] + slots[layer][row]) * kEntry;
+        std::copy_n(from, kEntry, expected.begin() + at);
+      }
+    }
+  }
+  StoreEntriesCall call;
+  call.rows = kRows;
+  call.num_layers = 2;
+  call.max_kv_heads = kHeads;
+  call.layers = d_layers.get();
+  call.pages[0] = pages0.get();
+  call.pages[1] = pages1.get();
+  call.slots[0] = slots0.get();
+  call.slots[1] = slots1.get();
+  call.pool = reinterpret_cast<std::byte*>(pool.get());
+  call.page_bytes = kPageBytes;
+  RunStoreEntries({}, call);
+  EXPECT_TRUE(SameBits(pool.Download(), expected));
+  EXPECT_TRUE(pool.GuardsIntact());
+
+  // Copies happen in order: 2 to 1, then what is in 1 to 3.
+  const std::vector<int32_t> from_to = {2, 1, 1, 3};
+  TestBuffer<int32_t> d_from_to(from_to);
+  RunCopyPages({}, call.pool, kPageBytes, d_from_to.get(), 2);
+  const int64_t page_len = kPageBytes / 2;
+  std::copy_n(expected.begin() + 2 * page_len, page_len, expected.begin() + 1 * page_len);
+  std::copy_n(expected.begin() + 1 * page_len, page_len, expected.begin() + 3 * page_len);
+  EXPECT_TRUE(SameBits(pool.Download(), expected));
+}
+
+TEST_F(SmallOpsTest, ExpertsMatch) {
+  struct Shape {
+    int rows, hidden, width, experts, top_k;
+  };
+  for (const Shape& s : {Shape{1, 80, 48, 16, 4}, Shape{7, 80, 48, 16, 4}, Shape{70, 96, 40, 6, 3},
+                         Shape{300, 2816, 704, 128, 8}}) {
+    const std::vector<float> h = Floats(size_t(s.rows) * s.hidden, 2.0f);
+    const std::vector<float> router_scale = Floats(s.hidden, 0.3f, 0.9f);
+    const std::vector<bf16> router = Halves(size_t(s.experts) * s.hidden, 3.0f);
+    const std::vector<float> expert_scale = Floats(s.experts, 0.3f, 0.9f);
+    const std::vector<float> pre_norm = Floats(s.hidden, 0.5f, 1.0f);
+    const std::vector<float> dense_norm = Floats(s.hidden, 0.5f, 1.0f);
+    const std::vector<float> expert_norm = Floats(s.hidden, 0.5f, 1.0f);
+    const float weight_scale = 1.7f / std::sqrt(static_cast<float>(s.hidden));
+    const std::vector<bf16> gate_up =
+        Halves(size_t(s.experts) * 2 * s.width * s.hidden, weight_scale);
+    const std::vector<bf16> down = Halves(size_t(s.experts) * s.hidden * s.width, weight_scale);
+    const std::vector<bf16> dense = Halves(size_t(s.rows) * s.hidden, 1.0f);
+    TestBuffer<float> d_h(h), d_scale(router_scale), d_expert_scale(expert_scale), d_pre(pre_norm),
+        d_dense_norm(dense_norm), d_expert_norm(expert_norm);
+    TestBuffer<bf16> d_router(router), d_gate_up(gate_up), d_down(down), d_dense(dense);
+    TestBuffer<int32_t> experts(size_t(s.rows) * s.top_k);
+    TestBuffer<float> weights(size_t(s.rows) * s.top_k);
+    TestBuffer<bf16> x(size_t(s.rows) * s.hidden);
+    TestBuffer<std::byte> scratch(
+        ExpertScratchBytes(s.rows, s.hidden, s.width, s.experts, s.top_k));
+    RunRoute({},
+             {s.rows, s.hidden, s.experts, s.top_k, 1e-6f, d_h.get(), d_scale.get(), d_router.get(),
+              d_expert_scale.get(), d_pre.get(), experts.get(), weights.get(), x.get()});
+    RunExperts({}, {s.rows, s.hidden, s.width, s.experts, s.top_k, 1e-6f, experts.get(),
+                    weights.get(), x.get(), d_gate_up.get(), d_down.get(), d_dense_norm.get(),
+                    d_expert_norm.get(), d_dense.get(), scratch.get()});
+
+    // The same on the host, with the device's choice where two experts are nearly equal.
+    const std::vector<float> router_floats = ToFloat(router);
+    const std::vector<int32_t> chosen = experts.Download();
+    const std::vector<float> chosen_weights = weights.Download();
+    std::vector<cpu::ExpertChoice> choices(size_t(s.rows) * s.top_k);
+    std::vector<float> normed(size_t(s.rows) * s.hidden);
+    for (int row = 0; row < s.rows; ++row) {
+      std::vector<float> input(s.hidden);
+      std::vector<float> logits(s.experts);
+      cpu::MakeRouterInput(h.data() + size_t(row) * s.hidden, router_scale, 1e-6f, input.data());
+      for (int expert = 0; expert < s.experts; ++expert) {
+        logits[expert] = std::inner_product(
+            input.begin(), input.end(), router_floats.begin() + size_t(expert) * s.hidden, 0.0f);
+      }
+      std::vector<float> left = logits;
+      cpu::RouteRow(left, expert_scale,
+                    {choices.data() + size_t(row) * s.top_k, static_cast<size_t>(s.top_k)});
+      for (int rank = 0; rank < s.top_k; ++rank) {
+        cpu::ExpertChoice& choice = choices[size_t(row) * s.top_k + rank];
+        const size_t at = size_t(row) * s.top_k + rank;
+        ASSERT_NEAR(logits[chosen[at]], logits[choice.expert], 1e-4) << row << " " << rank;
+        if (chosen[at] == choice.expert) {
+          EXPECT_NEAR(chosen_weights[at], choice.weight, 1e-4);
+        }
+        choice = {chosen[at], chosen_weights[at]};
+      }
+      cpu::RmsNorm(h.data() + size_t(row) * s.hidden, pre_norm.data(), 1e-6f, s.hidden,
+                   normed.data() + size_t(row) * s.hidden);
+    }
+    ThreadPool threads(2);
+    MoeWeights host;
+    host.gate_up_proj = View(gate_up, {s.experts, 2 * s.width, s.hidden});
+    host.down_proj = View(down, {s.experts, s.hidden, s.width});
+    cpu::ExpertScratch host_scratch;
+    std::vector<float> sums(size_t(s.rows) * s.hidden);
+    cpu::RunExperts({s.experts, s.top_k, s.width}, host, normed.data(), s.rows, s.hidden, choices,
+                    host_scratch, sums.data(), threads);
+    std::vector<float> expected = ToFloat(dense);
+    for (int row = 0; row < s.rows; ++row) {
+      float* to = expected.data() + size_t(row) * s.hidden;
+      cpu::RmsNorm(to, dense_norm.data(), 1e-6f, s.hidden, to);
+      cpu::AddRmsNorm(sums.data() + size_t(row) * s.hidden, expert_norm.data(), 1e-6f, s.hidden,
+                      1.0f, to);
+    }
+    EXPECT_LT(Distance(ToFloat(d_dense.Download()), expected), 1e-2) << s.rows << " rows";
+    EXPECT_TRUE(scratch.GuardsIntact() && d_dense.GuardsIntact() && x.GuardsIntact());
+  }
+}
+
+}  // namespace
+}  // namespace lapidary::cuda

@@ -1,0 +1,442 @@
+// The CUDA executor: against transformers, against the CPU executor, and against itself in every
+// mode.
+#include "executor/cuda/cuda_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <random>
+
+#include "engine/single_sequence.h"
+#include "executor/cpu/cpu_executor.h"
+#include "model/tensor_sources.h"
+#include "ops/cuda/test_buffer.h"
+#include "tests/golden_file.h"
+#include "tests/test_models.h"
+
+namespace lapidary {
+namespace {
+
+using Logits = std::vector<float>;
+
+// |a - b| / |b| of one row.
+double RowError(const float* actual, const float* expected, int64_t count) {
+  double error = 0.0;
+  double norm = 0.0;
+  for (int64_t idx = 0; idx < count; ++idx) {
+    error += std::pow(double{actual[idx]} - expected[idx], 2);
+    norm += std::pow(double{expected[idx]}, 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+class CudaExecutorTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { LAPIDARY_SKIP_WITHOUT_GPU(); }
+
+  void OpenCheckpoint(const SynthOptions& options) {
+    const auto path = MakeTestModel(GetParam(), options, directory_);
+    plan_ = MakeModelPlan(ParseModelConfig(TestConfig(GetParam()), GetParam()).value()).value();
+    source_ = CheckpointSource::Open(path, plan_).value();
+  }
+  void MakeDummy() {
+    plan_ = MakeModelPlan(ParseModelConfig(TestConfig(GetParam()), GetParam()).value()).value();
+    ThreadPool threads(2);
+    source_ = DummySource::Make(plan_, /*seed=*/3, threads).value();
+  }
+
+  std::unique_ptr<cuda::CudaExecutor> MakeExecutor(cuda::CudaExecutorOptions options = {}) const {
+    options.num_pages = options.num_pages.value_or(400);
+    options.max_num_seqs = std::min(options.max_num_seqs, 32);
+    options.max_num_batched_tokens = std::min(options.max_num_batched_tokens, 256);
+    if (!options.kv_layout) options.kv_layout = MakeKvLayout(plan_, 2, {16, 64});
+    auto executor = cuda::CudaExecutor::Create(plan_, source_.get(), options);
+    CHECK(executor.ok()) << executor.error().message;
+    (*executor)->PoisonPoolForTest();  // Nothing unwritten may ever count.
+    return std::move(executor).value();
+  }
+
+  std::vector<int32_t> Tokens(int seed, int count) const {
+    std::mt19937 random(seed);
+    std::vector<int32_t> ids(count);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % plan_.vocab_size);
+    return ids;
+  }
+
+  static void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs,
+                      int32_t slot, StepBatch& batch) {
+    SequenceStep step;
+    step.slot = slot;
+    step.num_rows = static_cast<int32_t>(ids.size());
+    CHECK(pages.Reserve(step.num_rows));
+    step.num_cached = pages.length();
+    step.num_outputs = num_outputs;
+    step.pages = std::make_shared<PageTables>(pages.tables());
+    batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
+    batch.sequences.push_back(std::move(step));
+  }
+
+  // Logits of every row, the prompt cut into the given chunk sizes (repeated to the end).
+  Logits RunChunks(const cuda::CudaExecutorOptions& options, std::span<const int32_t> ids,
+                   const std::vector<int>& chunks) const {
+    auto executor = MakeExecutor(options);
+    PagePool pool(executor->num_pages());
+    SequencePages pages(plan_, executor->kv_layout(), pool);
+    Logits all;
+    for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
+      const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
+      StepBatch batch;
+      batch.return_logits = true;
+      AddStep(pages, ids.subspan(done, count), static_cast<int>(count), 0, batch);
+      const StepOutput output = executor->Run(std::move(batch));
+      pages.Commit(static_cast<int32_t>(count));
+      all.insert(all.end(), output.logits.begin(), output.logits.end());
+      done += count;
+    }
+    return all;
+  }
+
+  void ExpectSameBits(const Logits& expected, const Logits& actual, const std::string& mode) const {
+    ASSERT_EQ(expected.size(), actual.size()) << mode;
+    for (size_t idx = 0; idx < expected.size(); ++idx) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(expected[idx]), std::bit_cast<uint32_t>(actual[idx]))
+          << mode << ": row " << idx / plan_.vocab_size << " token " << idx % plan_.vocab_size
+          << ": " << expected[idx] << " vs " << actual[idx];
+    }
+  }
+
+  double MedianRowError(const Logits& actual, const float* expected) const {
+    std::vector<double> errors;
+    for (size_t at = 0; at < actual.size(); at += plan_.vocab_size) {
+      errors.push_back(RowError(actual.data() + at, expected + at, plan_.vocab_size));
+      EXPECT_TRUE(std::isfinite(errors.back())) << "row " << at / plan_.vocab_size;
+    }
+    std::nth_element(errors.begin(), errors.begin() + errors.size() / 2, errors.end());
+    return errors[errors.size() / 2];
+  }
+
+  // Decodes `count` tokens for several sequences at once, as a server would, two steps in flight.
+  std::vector<std::vector<int32_t>> Decode(Executor& executor,
+                                           const std::vector<std::vector<int32_t>>& prompts,
+                                           const std::vector<SamplingParams>& params,
+                                           int count) const {
+    PagePool pool(executor.num_pages());
+    std::vector<SequencePages> pages;
+    std::vector<std::shared_ptr<PenaltyState>> histories;
+    std::vector<std::vector<int32_t>> tokens(prompts.size());
+    for (const auto& prompt : prompts) {
+      pages.emplace_back(plan_, executor.kv_layout(), pool);
+      histories.push_back(std::make_shared<PenaltyState>());
+      histories.back()->AddPrompt(prompt);
+    }
+    const auto submit = [&](int step) {
+      StepBatch batch;
+      for (size_t idx = 0; idx < prompts.size(); ++idx) {
+        const std::vector<int32_t> next =
+            step == 0 ? prompts[idx] : std::vector<int32_t>{kTokenFromSlot};
+        AddStep(pages[idx], next, 1, static_cast<int32_t>(idx), batch);
+        SequenceStep& sequence = batch.sequences.back();
+        sequence.sampling = std::make_shared<SamplingParams>(params[idx]);
+        sequence.history = histories[idx];
+        sequence.sample_position = step;
+        pages[idx].Commit(static_cast<int32_t>(next.size()));
+      }
+      executor.Submit(std::move(batch));
+    };
+    const auto collect = [&] {
+      const StepOutput output = executor.Collect();
+      for (size_t idx = 0; idx < prompts.size(); ++idx) {
+        CHECK(!output.sequences[idx].error) << *output.sequences[idx].error;
+        tokens[idx].push_back(output.sequences[idx].tokens.at(0).id);
+      }
+    };
+    submit(0);
+    for (int step = 1; step < count; ++step) {
+      submit(step);
+      collect();
+    }
+    collect();
+    return tokens;
+  }
+
+  TemporaryDirectory directory_;
+  ModelPlan plan_;
+  std::shared_ptr<const TensorSource> source_;
+};
+
+TEST_P(CudaExecutorTest, LogitsAreAsCloseAsTheReferencesOwnBf16) {
+  const Golden golden = OpenGolden(GetParam());
+  OpenCheckpoint(OptionsOf(golden));
+  std::ifstream file(std::filesystem::path(LAPIDARY_SOURCE_DIR) / "tests/goldens/bf16_errors.json");
+  const Json bf16_errors = Json::parse(file);
+  for (const std::string prompt : {"short", "long"}) {
+    const std::vector<int32_t> ids = golden.Ids(prompt + ".ids");
+    const TensorView expected = golden.Tensor(prompt + ".logits");
+    for (const int chunk : {1, 64}) {
+      const Logits logits = RunChunks({}, ids, {chunk});
+      ASSERT_EQ(static_cast<int64_t>(logits.size()), expected.num_elements());
+      const double error = MedianRowError(logits, expected.As<float>());
+      const double reference = bf16_errors.at(GetParam()).at(prompt).get<double>();
+      EXPECT_LE(error, 1.5 * reference) << prompt << " in chunks of " << chunk;
+      std::printf("%s %s chunk %d: median row error %.5f, the reference's bf16 %.5f\n",
+                  GetParam().c_str(), prompt.c_str(), chunk, error, reference);
+    }
+  }
+}
+
+TEST_P(CudaExecutorTest, GreedyTokensAreTheReferencesUpToNearTies) {
+  const Golden golden = OpenGolden(GetParam());
+  OpenCheckpoint(OptionsOf(golden));
+  for (const std::string prompt : {"short", "long"}) {
+    const std::vector<int32_t> ids = golden.Ids(prompt + ".ids");
+    const std::vector<int32_t> expected = golden.Ids(prompt + ".greedy");
+    auto executor = MakeExecutor();
+    const std::vector<int32_t> tokens =
+        Decode(*executor, {ids}, {SamplingParams{.temperature = 0.0f}}, 128)[0];
+    EXPECT_GT(executor->num_graphs_for_test(), 0);
+    const auto [at, ignored] = std::mismatch(tokens.begin(), tokens.end(), expected.begin());
+    if (at == tokens.end()) continue;
+    // The CPU executor says how close the two candidates were.
+    std::vector<int32_t> until = ids;
+    until.insert(until.end(), tokens.begin(), at);
+    cpu::CpuExecutorOptions options;
+    options.num_pages = 400;
+    auto reference = cpu::CpuExecutor::Create(plan_, source_, options).value();
+    SingleSequence sequence(*reference, 512);
+    Logits last;
+    ASSERT_TRUE(sequence
+                    .Append(until,
+                            [&](std::span<const float> rows) -> Status {
+                              last.assign(rows.end() - plan_.vocab_size, rows.end());
+                              return {};
+                            })
+                    .ok());
+    const float gap = last[expected[at - tokens.begin()]] - last[*at];
+    const float largest = *std::max_element(
+        last.begin(), last.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
+    std::printf("%s %s: differs at token %td, gap %.4f of %.2f\n", GetParam().c_str(),
+                prompt.c_str(), at - tokens.begin(), gap, std::abs(largest));
+    EXPECT_LT(gap, 0.05f * std::abs(largest)) << prompt;
+  }
+}
+
+TEST_P(CudaExecutorTest, BatchInvariantModeGivesTheSameBitsInEveryChunking) {
+  MakeDummy();
+  const cuda::CudaExecutorOptions invariant{.batch_invariant = true};
+  const std::vector<int32_t> ids = Tokens(1, 90);
+  const Logits whole = RunChunks(invariant, ids, {90});
+  for (const float logit : whole) ASSERT_TRUE(std::isfinite(logit));
+  ExpectSameBits(whole, RunChunks(invariant, ids, {1}), "one token at a time");
+  ExpectSameBits(whole, RunChunks(invariant, ids, {7, 1, 13, 2}), "odd chunks");
+  ExpectSameBits(whole, RunChunks(invariant, ids, {3, 50}), "a chunk beyond the window");
+  cuda::CudaExecutorOptions odd_pages = invariant;
+  odd_pages.kv_layout = MakeKvLayout(plan_, 2, {7, 5});
+  ExpectSameBits(whole, RunChunks(odd_pages, ids, {16}), "odd pages");
+}
+
+TEST_P(CudaExecutorTest, EveryModeStaysWithinBf16Noise) {
+  MakeDummy();
+  const std::vector<int32_t> ids = Tokens(1, 90);
+  ThreadPool threads(2);
+  cpu::CpuExecutorOptions cpu_options;
+  cpu_options.num_pages = 400;
+  auto reference = cpu::CpuExecutor::Create(plan_, source_, cpu_options).value();
+  SingleSequence sequence(*reference, 512);
+  Logits expected;
+  ASSERT_TRUE(sequence
+                  .Append(ids,
+                          [&](std::span<const float> rows) -> Status {
+                            expected.insert(expected.end(), rows.begin(), rows.end());
+                            return {};
+                          })
+                  .ok());
+  for (const std::vector<int>& chunks :
+       std::vector<std::vector<int>>{{90}, {1}, {7, 1, 13, 2}, {3, 50}}) {
+    EXPECT_LT(MedianRowError(RunChunks({}, ids, chunks), expected.data()), 0.03);
+  }
+  EXPECT_LT(MedianRowError(RunChunks({.ple_placement = cuda::PlePlacement::kHost}, ids, {20}),
+                           expected.data()),
+            0.03);
+}
+
+TEST_P(CudaExecutorTest, TheTableOnTheHostGivesTheSameBits) {
+  MakeDummy();
+  const std::vector<int32_t> ids = Tokens(4, 60);
+  ExpectSameBits(RunChunks({}, ids, {20}),
+                 RunChunks({.ple_placement = cuda::PlePlacement::kHost}, ids, {20}), "--ple host");
+}
+
+TEST_P(CudaExecutorTest, WeightsMadeOnTheDeviceAreTheHosts) {
+  MakeDummy();
+  const std::vector<int32_t> ids = Tokens(5, 40);
+  const Logits uploaded = RunChunks({}, ids, {40});
+  source_ = nullptr;
+  ExpectSameBits(uploaded, RunChunks({.dummy_seed = 3}, ids, {40}), "dummy weights");
+}
+
+TEST_P(CudaExecutorTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
+  MakeDummy();
+  const std::vector<int32_t> ids = Tokens(3, 70);
+  std::vector<Logits> last_rows;
+  for (const bool skip : {true, false}) {
+    auto executor = MakeExecutor({.skip_unneeded_rows = skip, .batch_invariant = true});
+    PagePool pool(executor->num_pages());
+    SequencePages pages(plan_, executor->kv_layout(), pool);
+    Logits all;
+    for (const auto& [begin, count, wanted] :
+         std::vector<std::tuple<int, int, bool>>{{0, 30, true}, {30, 25, false}, {55, 15, true}}) {
+      StepBatch batch;
+      batch.return_logits = true;
+      AddStep(pages, std::span(ids).subspan(begin, count), wanted ? 1 : 0, 0, batch);
+      const StepOutput output = executor->Run(std::move(batch));
+      pages.Commit(count);
+      all.insert(all.end(), output.logits.begin(), output.logits.end());
+    }
+    last_rows.push_back(all);
+  }
+  ExpectSameBits(last_rows[0], last_rows[1], "shortcut on and off");
+}
+
+TEST_P(CudaExecutorTest, GraphsGiveTheTokensOfEagerSteps) {
+  MakeDummy();
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<SamplingParams> params;
+  for (int idx = 0; idx < 5; ++idx) {
+    prompts.push_back(Tokens(20 + idx, 3 + 17 * idx));
+    SamplingParams sampling{.temperature = idx % 2 == 0 ? 1.0f : 0.0f, .seed = uint64_t(idx)};
+    if (idx == 2) sampling.top_k = 20;
+    if (idx == 3) sampling.repetition_penalty = 1.3f;
+    if (idx == 4) sampling.top_p = 0.8f;
+    params.push_back(sampling);
+  }
+  for (const bool batch_invariant : {false, true}) {
+    auto eager = MakeExecutor(
+        {.batch_invariant = batch_invariant, .use_graphs = false, .dependent_launches = false});
+    auto graphs = MakeExecutor({.batch_invariant = batch_invariant});
+    const auto expected = Decode(*eager, prompts, params, 40);
+    EXPECT_EQ(Decode(*graphs, prompts, params, 40), expected);
+    EXPECT_GT(graphs->num_graphs_for_test(), 0);
+    EXPECT_EQ(eager->num_graphs_for_test(), 0);
+    if (!batch_invariant) continue;
+    for (size_t idx = 0; idx < prompts.size(); ++idx) {  // alone = in a batch
+      EXPECT_EQ(Decode(*graphs, {prompts[idx]}, {params[idx]}, 40)[0], expected[idx]) << idx;
+    }
+  }
+}
+
+TEST_P(CudaExecutorTest, SampledTokensAreTheHostSamplersOnTheSameLogits) {
+  MakeDummy();
+  auto executor = MakeExecutor();
+  Sampler sampler(plan_.vocab_size);
+  std::mt19937 random(8);
+  for (int round = 0; round < 10; ++round) {
+    PagePool pool(executor->num_pages());
+    std::vector<SequencePages> pages;
+    StepBatch batch;
+    batch.return_logits = true;
+    constexpr int kSequences = 4;
+    pages.reserve(kSequences);
+    for (int idx = 0; idx < kSequences; ++idx) {
+      pages.emplace_back(plan_, executor->kv_layout(), pool);
+      AddStep(pages.back(), Tokens(static_cast<int>(random() % 1000), 5 + idx), 1, idx, batch);
+      SamplingParams params{.temperature = 1.0f, .seed = random()};
+      params.num_logprobs = 4;
+      if (idx == 1) params.frequency_penalty = 1.0f;
+      if (idx == 2) params.top_k = 10;
+      if (idx == 3) params.logit_bias = {{5, 3.0f}};
+      batch.sequences.back().sampling = std::make_shared<SamplingParams>(params);
+      batch.sequences.back().history = std::make_shared<PenaltyState>();
+      batch.sequences.back().history->AddPrompt(Tokens(round, 10));
+      batch.sequences.back().sample_position = round;
+    }
+    const std::vector<SequenceStep> steps = batch.sequences;
+    std::vector<PenaltyState> histories;
+    for (const SequenceStep& step : steps) histories.push_back(*step.history);
+    const StepOutput output = executor->Run(std::move(batch));
+    for (int idx = 0; idx < kSequences; ++idx) {
+      const std::span<const float> row(output.logits.data() + int64_t{idx} * plan_.vocab_size,
+                                       static_cast<size_t>(plan_.vocab_size));
+      const auto expected = sampler.Sample(row, *steps[idx].sampling, histories[idx], round);
+      ASSERT_TRUE(expected.ok());
+      const SampledToken& token = output.sequences[idx].tokens.at(0);
+      EXPECT_EQ(token.id, expected->id);
+      EXPECT_NEAR(token.logprob, expected->logprob, 1e-5);
+      EXPECT_EQ(token.top[3].id, expected->top[3].id);
+    }
+    pages.clear();
+  }
+}
+
+TEST_P(CudaExecutorTest, DraftsAreAcceptedExactlyWhereTheyAreTheSampledTokens) {
+  MakeDummy();
+  const std::vector<int32_t> prompt = Tokens(6, 30);
+  const SamplingParams params{.temperature = 0.8f, .seed = 5};
+  auto executor = MakeExecutor({.batch_invariant = true});
+  const std::vector<int32_t> expected = Decode(*executor, {prompt}, {params}, 12)[0];
+  for (const int wrong_at : {0, 2, 4, 99}) {
+    PagePool pool(executor->num_pages());
+    SequencePages pages(plan_, executor->kv_layout(), pool, /*slack=*/32);
+    StepBatch first;
+    AddStep(pages, prompt, 1, 0, first);
+    first.sequences[0].sampling = std::make_shared<SamplingParams>(params);
+    ASSERT_EQ(executor->Run(std::move(first)).sequences[0].tokens.at(0).id, expected[0]);
+    pages.Commit(static_cast<int32_t>(prompt.size()));
+    constexpr int kDrafts = 4;
+    std::vector<int32_t> rows = {kTokenFromSlot};
+    for (int idx = 0; idx < kDrafts; ++idx) {
+      const int32_t draft = expected[1 + idx];
+      rows.push_back(idx == wrong_at ? (draft + 1) % plan_.vocab_size : draft);
+    }
+    StepBatch verify;
+    AddStep(pages, rows, kDrafts + 1, 0, verify);
+    verify.sequences[0].num_drafts = kDrafts;
+    verify.sequences[0].sampling = std::make_shared<SamplingParams>(params);
+    verify.sequences[0].sample_position = 1;
+    const StepOutput output = executor->Run(std::move(verify));
+    const int accepted = std::min(wrong_at, kDrafts) + 1;
+    ASSERT_EQ(static_cast<int>(output.sequences[0].tokens.size()), accepted);
+    for (int idx = 0; idx < accepted; ++idx) {
+      EXPECT_EQ(output.sequences[0].tokens[idx].id, expected[1 + idx]);
+    }
+    pages.Commit(accepted);
+    StepBatch next;  // The slot holds the last accepted token.
+    AddStep(pages, std::vector<int32_t>{kTokenFromSlot}, 1, 0, next);
+    next.sequences[0].sampling = std::make_shared<SamplingParams>(params);
+    next.sequences[0].sample_position = 1 + accepted;
+    EXPECT_EQ(executor->Run(std::move(next)).sequences[0].tokens.at(0).id, expected[1 + accepted]);
+  }
+}
+
+TEST_P(CudaExecutorTest, BlockingLaunchesGiveTheSameTokens) {
+  MakeDummy();
+  const std::vector<std::vector<int32_t>> prompts = {Tokens(1, 20)};
+  const std::vector<SamplingParams> params(1);
+  EXPECT_EQ(Decode(*MakeExecutor({.synchronous = true}), prompts, params, 8),
+            Decode(*MakeExecutor(), prompts, params, 8));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaExecutorTest,
+                         testing::Values("tiny-e", "tiny-moe", "tiny-dense"), ModelTestName);
+
+TEST(CudaExecutorErrorTest, HeadSizesWithoutAKernelAreRefused) {
+  const ModelPlan plan =
+      MakeModelPlan(ParseModelConfig(TestConfig("odd-window"), "odd-window").value()).value();
+  const auto executor = cuda::CudaExecutor::Create(plan, nullptr, {});
+  ASSERT_FALSE(executor.ok());
+  EXPECT_NE(executor.error().message.find("use --device cpu"), std::string::npos);
+}
+
+TEST(CudaExecutorErrorTest, TooSmallAShareOfMemoryIsExplained) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  const ModelPlan plan =
+      MakeModelPlan(ParseModelConfig(TestConfig("tiny-e"), "tiny-e").value()).value();
+  const auto executor = cuda::CudaExecutor::Create(plan, nullptr, {.memory_utilization = 0.0001});
+  ASSERT_FALSE(executor.ok());
+  EXPECT_NE(executor.error().message.find("--gpu-memory-utilization"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lapidary
