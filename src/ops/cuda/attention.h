@@ -2,7 +2,12 @@
 //
 // Query rows and cached entries are in the form KvEntryPlan describes: a score is one dot product
 // of key_len values, the value is the entry's head. The attention scale is 1. Supported entries
-// (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640).
+// (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640); 1 to 16 heads
+// per KV head; any number of tokens per page.
+//
+// Same items, same bits. With batch_invariant a query's bits depend on its own row and its keys
+// alone: not on the rows beside it, the chunks its prompt came in, the splits, the tile size, nor
+// on which keys are cached and which are new.
 #pragma once
 
 #include <cstddef>
@@ -34,12 +39,18 @@ struct AttentionCall {
   const AttentionSequence* sequences = nullptr;
   const AttentionItem* items = nullptr;
   const int32_t* num_items = nullptr;
-  float* partials = nullptr;    // AttentionPartialBytes(max_partials), shared by all layers
-  int32_t* counters = nullptr;  // [max_partials], zero before the first call; kernels leave zeros
+  int tile_rows = 64;            // as in AttentionWorkOptions; 128 is for value_len 256 only
+  bool batch_invariant = false;  // as in AttentionWorkOptions
+  float* partials = nullptr;     // AttentionPartialBytes(...), shared by all layers
+  int32_t* counters = nullptr;   // [max_partials], zero before the first call; kernels leave zeros
 };
 
-// Bytes of the partial-result buffer for so many split items.
-int64_t AttentionPartialBytes(int max_partials);
+// Bytes of the buffer for so many partial results (16 rows each), and for the blocks' own running
+// totals, which only batch_invariant needs.
+int64_t AttentionPartialBytes(int max_partials, bool batch_invariant);
+
+// Blocks of a launch on the current device: AttentionWorkOptions::num_blocks.
+int AttentionBlocks(const KvEntryPlan& entry, int tile_rows = 64);
 
 // One launch of a fixed grid whatever the items are, so graphs can replay it.
 void RunAttention(const LaunchContext& context, const AttentionCall& call);

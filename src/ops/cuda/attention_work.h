@@ -20,9 +20,18 @@ struct AttentionSequence {
       0;  // page of block b: page_ids[table_base + b]; block = tokens_per_page keys
 };
 
+// Keys are read in tiles of this many, at absolute positions; splits begin and end between tiles.
+inline constexpr int kAttentionKeyTile = 32;
+// With batch_invariant a row's sums are closed at every multiple of this position and folded in
+// order, whether one item walks over the boundary or each piece is an item of its own.
+inline constexpr int kAttentionFoldKeys = 512;
+// Rows of one partial result; a tile of r rows takes ceil(r / 16) of them per split.
+inline constexpr int kAttentionPartialRows = 16;
+
 // A tile of query rows (some queries of one sequence, all heads of one KV head) against the keys
 // [key_begin, key_end), which already respect the window's lower end and the causal upper end of
-// the tile as a whole; single rows are masked in the kernel.
+// the tile as a whole; single rows are masked in the kernel. The partial results of split s begin
+// at first_partial + s * ceil(rows / 16); the counter of the tile is the one at first_partial.
 struct AttentionItem {
   int32_t sequence = 0;
   int32_t kv_head = 0;
@@ -44,12 +53,17 @@ struct AttentionGeometry {
 };
 
 struct AttentionWorkOptions {
-  int num_blocks = 264;          // that run at once: enough items to fill them is enough splitting
+  int num_blocks = 264;          // that run at once (AttentionBlocks): enough to fill them
   bool batch_invariant = false;  // splits of a fixed key length, whatever else is in the step
   int max_partials = 0;          // capacity of the buffer for split tiles
+  int tile_rows = 64;            // (query, head) pairs of a tile at most: 16, 32, 64 or 128
+  int min_split_keys = 64;       // no piece of a split tile is planned shorter than this
 };
 
-// Appends the items of one step to `items` (cleared first), long ones first.
+// Writes the items of one step to `items` (cleared first): long ones first, and where they differ
+// in length, every second round of num_blocks items turned round so that blocks end up with equal
+// sums. Capacity in max_partials is never exceeded: tiles that would need more are split less.
+// Every sequence has at least one query, and its last query's position is at least num_cached - 1.
 void PlanAttentionWork(const AttentionGeometry& geometry,
                        std::span<const AttentionSequence> sequences,
                        const AttentionWorkOptions& options, std::vector<AttentionItem>& items);
