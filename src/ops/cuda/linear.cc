@@ -6,6 +6,7 @@
 #include "ops/cuda/gemm_lt.h"
 #include "ops/cuda/linear_epilogue.h"
 #include "ops/cuda/linear_skinny.h"
+#include "ops/cuda/linear_tiled.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -105,7 +106,9 @@ void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   CheckCall(call, impl_->options.max_rows);
   const SkinnyPlan plan = PlanSkinny(call);
   const bool streams = call.rows <= std::min(kMaxStreamedRows, SkinnyRowsPerPass(call, plan));
-  if (streams || impl_->options.batch_invariant) {
+  if (impl_->options.batch_invariant && TiledIsWorthwhile(call)) {
+    RunTiled(context, call, plan);
+  } else if (streams || impl_->options.batch_invariant) {
     RunSkinny(context, call, plan);
   } else {
     impl_->RunGemm(context, call);

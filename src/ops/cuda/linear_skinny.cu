@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/cuda/activation.cuh"
 #include "ops/cuda/linear_skinny.h"
+#include "ops/cuda/linear_store.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/row_norm.cuh"
 
@@ -15,17 +15,17 @@ constexpr int kFeatures = 16;          // of a tile: the rows of one mma
 constexpr int kPairs = kFeatures / 2;  // a lane holds features g and g + 8
 constexpr int kStagedNormBytes = 24 * 1024;
 
+// What registers allow.
+constexpr int BlocksPerSm(int depth, int column_tiles) {
+  return depth <= 6 && depth * column_tiles <= 8 ? 3 : 2;
+}
+
 struct SkinnyParams {
   const bf16* weight;
   const bf16* x;
-  void* y;
-  const bf16* multiplier;
-  int64_t multiplier_stride;
-  float softcap;
-  Epilogue epilogue;
+  LinearOutput output;
   int in_dim;
   int weight_rows;
-  int out_features;  // width of y
   int rows;
   int rows_per_pass;
   int num_tiles;
@@ -40,7 +40,8 @@ struct SkinnyParams {
 // Shared memory: partial sums, x, then what the residual update needs. Byte offsets, all multiples
 // of 16.
 struct SharedLayout {
-  int partials = 0;   // f32 [2][segments][kPairs / cluster][2][columns]
+  int partials = 0;   // f32 [2][warps][kPairs][2][columns]
+  int exchange = 0;   // f32 [2][cluster][kPairs / cluster][rows][2]
   int x = 0;          // bf16 [rows][x_stride]
   int norms = 0;      // f32 [2][in_dim], only when staged
   int hidden = 0;     // f32 [rows][in_dim]
@@ -54,6 +55,8 @@ __host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int columns, i
                                                                   bool stage_norms) {
   SharedLayout layout;
   int offset = 2 * kSkinnyWarps * kFeatures * columns * static_cast<int>(sizeof(float));
+  layout.exchange = offset;
+  offset += 2 * kFeatures * rows * static_cast<int>(sizeof(float));
   layout.x = offset;
   offset += rows * x_stride * static_cast<int>(sizeof(bf16));
   layout.norms = offset;
@@ -175,34 +178,28 @@ __device__ __forceinline__ void UpdateResidual(const SkinnyParams& p, int rows, 
   }
 }
 
-__device__ __forceinline__ void StoreOutput(const SkinnyParams& p, int row, int feature,
-                                            float value) {
-  if (feature >= p.out_features) return;
-  const int64_t index = static_cast<int64_t>(row) * p.out_features + feature;
-  if (p.epilogue == Epilogue::kSoftcap) {
-    static_cast<float*>(p.y)[index] = Softcap(value, p.softcap);
-    return;
-  }
-  if (p.epilogue == Epilogue::kGeluMul) {
-    const bf16* multiplier = p.multiplier + row * p.multiplier_stride + feature;
-    const uint16_t bits = __ldcg(reinterpret_cast<const uint16_t*>(multiplier));
-    value = GeluTanh(value) * __uint_as_float(static_cast<uint32_t>(bits) << 16);
-  }
-  static_cast<bf16*>(p.y)[index] = __float2bfloat16_rn(value);
-}
-
 // kDepth: chunks of 32 k in flight per warp. kColumnTiles: blocks of 8 rows of x.
 //
 // Each cluster takes every num_clusters-th tile. A warp walks its segment of one tile after the
 // other; loads run kDepth chunks ahead, across tiles, so barriers do not drain them.
 template <int kDepth, int kColumnTiles>
-__global__ void __launch_bounds__(kSkinnyThreads, kDepth <= 6 && kColumnTiles <= 2 ? 3 : 2)
+__global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTiles))
     SkinnyKernel(const __grid_constant__ SkinnyParams p) {
   constexpr int kColumns = 8 * kColumnTiles;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float norm_scratch[2][kNormWarps];
+  __shared__ uint64_t byte_barriers[2];
   AllowNextKernel();
-  ArriveAtCluster();  // waited for before the first write to another block's memory
+  const uint32_t barriers = SharedAddress(byte_barriers);
+  if (p.cluster > 1) {
+    if (threadIdx.x == 0) {
+      InitByteBarrier(barriers);
+      InitByteBarrier(barriers + 8);
+      PublishByteBarriers();
+    }
+    __syncwarp();
+    ArriveAtCluster();  // waited for before the first write to another block's memory
+  }
 
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -213,7 +210,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, kDepth <= 6 && kColumnTiles <=
   const int num_clusters = gridDim.x / p.cluster;
   const int first_row = blockIdx.y * p.rows_per_pass;
   const int rows = min(p.rows_per_pass, p.rows - first_row);
-  const bool gated = p.epilogue == Epilogue::kGatedGelu;
+  const bool gated = p.output.epilogue == Epilogue::kGatedGelu;
   const SharedLayout layout =
       MakeSharedLayout(kColumns, rows, p.x_stride, p.in_dim, p.has_residual, p.stage_norms);
 
@@ -233,11 +230,8 @@ __global__ void __launch_bounds__(kSkinnyThreads, kDepth <= 6 && kColumnTiles <=
   const bf16* load_low = nullptr;
   const bf16* load_high = nullptr;
   const auto seek_tile = [&] {
-    const int half = p.weight_rows / 2;
-    const int low_row = gated ? min(load_tile * kPairs + g, half - 1)
-                              : min(load_tile * kFeatures + g, p.weight_rows - 1);
-    const int high_row =
-        gated ? low_row + half : min(load_tile * kFeatures + kPairs + g, p.weight_rows - 1);
+    const int low_row = WeightRow(gated, p.weight_rows, load_tile, g);
+    const int high_row = WeightRow(gated, p.weight_rows, load_tile, g + kPairs);
     load_low = p.weight + static_cast<int64_t>(low_row) * p.in_dim + k_segment + 8 * t;
     load_high = p.weight + static_cast<int64_t>(high_row) * p.in_dim + k_segment + 8 * t;
   };
@@ -277,51 +271,52 @@ __global__ void __launch_bounds__(kSkinnyThreads, kDepth <= 6 && kColumnTiles <=
   }
   __syncthreads();
 
-  const int pairs = kPairs / p.cluster;  // of a tile that this block finishes
-  const int num_segments = p.segments.num_segments;
-  const float* partials = reinterpret_cast<const float*>(shared + layout.partials);
-  const auto finish = [&](int tile, int buffer) {
+  // In a cluster a block finishes kPairs / cluster pairs of each tile. The other blocks send their
+  // sums of tile n while it computes tile n + 1. They may overwrite what they sent for tile n - 2:
+  // a block sends tile n after it has finished n - 1, so who has received all of tile n - 1 knows
+  // that everyone is done with tile n - 2.
+  const int own_pairs = kPairs / p.cluster;
+  const float2* exchange = reinterpret_cast<const float2*>(shared + layout.exchange);
+  const int own_pair = threadIdx.x % own_pairs;
+  const int own_row = threadIdx.x / own_pairs;
+  const auto finish = [&](int tile, int sequence) {
+    if (own_row >= rows) return;
+    WaitForBytes(barriers + 8 * (sequence & 1), (sequence >> 1) & 1);
+    const float2* sums = exchange + ((sequence & 1) * kPairs + own_pair) * rows + own_row;
+    float2 total = sums[0];
 #pragma unroll 1
-    for (int i = threadIdx.x; i < pairs * rows; i += kSkinnyThreads) {
-      const int pair = i % pairs;
-      const int row = i / pairs;
-      const float* sums = partials + (buffer * num_segments * pairs + pair) * 2 * kColumns + row;
-      float low_sum = sums[0];
-      float high_sum = sums[kColumns];
-#pragma unroll 7
-      for (int s = 1; s < num_segments; ++s) {
-        sums += pairs * 2 * kColumns;
-        low_sum += sums[0];
-        high_sum += sums[kColumns];
-      }
-      const int feature = rank * pairs + pair;
-      if (gated) {
-        StoreOutput(p, first_row + row, tile * kPairs + feature, GeluTanh(low_sum) * high_sum);
-      } else {
-        StoreOutput(p, first_row + row, tile * kFeatures + feature, low_sum);
-        StoreOutput(p, first_row + row, tile * kFeatures + kPairs + feature, high_sum);
-      }
+    for (int r = 1; r < p.cluster; ++r) {
+      const float2 other = sums[r * own_pairs * rows];
+      total.x += other.x;
+      total.y += other.y;
     }
+    StorePair(p.output, first_row + own_row, tile, rank * own_pairs + own_pair, total.x, total.y);
+  };
+  const int pair = threadIdx.x % kPairs;
+  const int row = threadIdx.x / kPairs;
+  const auto send = [&](int sequence, float low_sum, float high_sum) {
+    const int offset = ((sequence & 1) * kPairs + rank * own_pairs + pair % own_pairs) * rows + row;
+    const uint32_t target = pair / own_pairs;
+    SendToBlock(AddressInBlock(SharedAddress(exchange + offset), target),
+                AddressInBlock(barriers + 8 * (sequence & 1), target), low_sum, high_sum);
   };
 
-  // Where this lane's sums go: the block that finishes feature g.
-  const uint32_t partials_at =
-      AddressInBlock(SharedAddress(partials), g / pairs) +
-      (((segment * pairs + g % pairs) * 2) * kColumns + 2 * t) * static_cast<int>(sizeof(float));
-  const uint32_t buffer_bytes =
-      num_segments * pairs * 2 * kColumns * static_cast<int>(sizeof(float));
+  float* partials = reinterpret_cast<float*>(shared + layout.partials);
+  constexpr int kWarpPartials = kFeatures * kColumns;
+  constexpr int kBufferPartials = kSkinnyWarps * kWarpPartials;
   const bf16* x_lane = x_shared + g * p.x_stride + k_segment - k_begin + 8 * t;
 
-  // Tile n's sums are exchanged while tile n + 1 is computed. Buffer n % 2 may be overwritten by
-  // tile n + 2: whoever writes it has waited for everyone's arrival with tile n + 1, and a block
-  // finishes tile n before that arrival.
-  int buffer = 0;
-  int unfinished_tile = -1;
-  for (int tile = first_tile; tile < p.num_tiles; tile += num_clusters) {
+  int sequence = 0;
+  int tile = first_tile;
+  for (; tile < p.num_tiles; tile += num_clusters, ++sequence) {
     float acc[kColumnTiles][4] = {};
     for (int first_chunk = 0; first_chunk < padded_chunks; first_chunk += kDepth) {
 #pragma unroll
       for (int j = 0; j < kDepth; ++j) {
+        // The copy ends the registers' use, so that the next load is under way before the mma.
+        const uint4 low_now = low[j];
+        const uint4 high_now = high[j];
+        load(j);
         if (first_chunk + j < num_chunks) {
 #pragma unroll
           for (int n = 0; n < kColumnTiles; ++n) {
@@ -330,29 +325,49 @@ __global__ void __launch_bounds__(kSkinnyThreads, kDepth <= 6 && kColumnTiles <=
               b = *reinterpret_cast<const uint4*>(x_lane + 8 * n * p.x_stride +
                                                   32 * (first_chunk + j));
             }
-            MmaChunk(acc[n], low[j], high[j], b);
+            MmaChunk(acc[n], low_now, high_now, b);
           }
         }
-        load(j);
       }
       advance_loads();
     }
-    WaitForCluster();
-    if (unfinished_tile >= 0) finish(unfinished_tile, buffer ^ 1);
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-      if (8 * n + 2 * t < rows) {
-        const uint32_t address = partials_at + buffer * buffer_bytes + 32 * n;
-        StoreToCluster(address, acc[n][0], acc[n][1]);
-        StoreToCluster(address + kColumns * 4, acc[n][2], acc[n][3]);
+    if (p.cluster > 1) {
+      if (sequence == 0) {
+        WaitForCluster();
+      } else {
+        finish(tile - num_clusters, sequence - 1);
+      }
+      if (threadIdx.x == 0) {
+        ExpectBytes(barriers + 8 * (sequence & 1), kPairs * rows * sizeof(float2));
       }
     }
-    ArriveAtCluster();
-    unfinished_tile = tile;
-    buffer ^= 1;
+    // Buffer n % 2 is written for tile n + 2 by warps that have passed the barrier of tile n + 1,
+    // after everyone's last look at tile n.
+    float* buffer = partials + (sequence & 1) * kBufferPartials;
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      float* target = buffer + warp * kWarpPartials + 2 * g * kColumns + 8 * n + 2 * t;
+      *reinterpret_cast<float2*>(target) = {acc[n][0], acc[n][1]};
+      *reinterpret_cast<float2*>(target + kColumns) = {acc[n][2], acc[n][3]};
+    }
+    __syncthreads();
+    if (row < rows) {
+      const float* sums = buffer + 2 * pair * kColumns + row;
+      float low_sum = sums[0];
+      float high_sum = sums[kColumns];
+#pragma unroll
+      for (int w = 1; w < kSkinnyWarps; ++w) {
+        low_sum += sums[w * kWarpPartials];
+        high_sum += sums[w * kWarpPartials + kColumns];
+      }
+      if (p.cluster == 1) {
+        StorePair(p.output, first_row + row, tile, pair, low_sum, high_sum);
+      } else {
+        send(sequence, low_sum, high_sum);
+      }
+    }
   }
-  WaitForCluster();
-  finish(unfinished_tile, buffer ^ 1);
+  if (p.cluster > 1) finish(tile - num_clusters, sequence - 1);
 }
 
 using SkinnyKernelPointer = void (*)(SkinnyParams);
@@ -371,6 +386,8 @@ SkinnyKernelPointer KernelFor(int depth, int column_tiles) {
 }
 
 constexpr int kMaxSharedBytes = 227 * 1024;
+constexpr int kSharedBytesPerSm = 228 * 1024;
+constexpr int kReservedSharedBytes = 1024 + 256;  // the system's per block, and static variables
 constexpr int kSharedBytesForTwoBlocks = 112 * 1024;  // so that two blocks share a multiprocessor
 
 int ColumnTiles(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
@@ -378,7 +395,6 @@ int ColumnTiles(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 // Facts of the current device that every launch needs, asked for once.
 struct DeviceLimits {
   int num_sms = 0;
-  int max_threads_per_sm = 0;
 };
 
 const DeviceLimits& Limits() {
@@ -401,13 +417,6 @@ const DeviceLimits& Limits() {
   return limits;
 }
 
-bool Gated(const LinearCall& call) { return call.epilogue == Epilogue::kGatedGelu; }
-
-int NumTiles(const LinearCall& call) {
-  return Gated(call) ? (call.out_dim / 2 + kPairs - 1) / kPairs
-                     : (call.out_dim + kFeatures - 1) / kFeatures;
-}
-
 bool StageNorms(int in_dim) { return 2 * in_dim * sizeof(float) <= kStagedNormBytes; }
 
 int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, int rows, bool has_residual) {
@@ -423,7 +432,7 @@ SkinnyPlan PlanSkinny(const LinearCall& call) {
   // blocks at 16 rows; at least one unit of k for each warp.
   constexpr int kEnoughBlocks = 264;
   constexpr int kMaxSlice = 2816;
-  const int num_tiles = NumTiles(call);
+  const int num_tiles = NumLinearTiles(call);
   const int num_units = (call.in_dim + 63) / 64;
   SkinnyPlan plan;
   while (plan.cluster < 8 && num_units >= 2 * plan.cluster * kSkinnyWarps &&
@@ -443,6 +452,11 @@ int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan) {
   return 8;
 }
 
+bool SkinnyFits(const LinearCall& call, const SkinnyPlan& plan) {
+  const int rows = std::min(call.rows, SkinnyRowsPerPass(call, plan));
+  return SharedBytes(call, plan, rows, false) <= kMaxSharedBytes - 1024;
+}
+
 void RunSkinny(const LaunchContext& context, const LinearCall& call, const SkinnyPlan& plan) {
   const DeviceLimits& limits = Limits();
   CHECK(plan.cluster == 1 || plan.cluster == 2 || plan.cluster == 4 || plan.cluster == 8);
@@ -451,17 +465,12 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
   SkinnyParams params{};
   params.weight = call.weight;
   params.x = call.x;
-  params.y = call.y;
-  params.multiplier = call.multiplier;
-  params.multiplier_stride = call.multiplier_stride;
-  params.softcap = call.softcap;
-  params.epilogue = call.epilogue;
+  params.output = MakeLinearOutput(call);
   params.in_dim = call.in_dim;
   params.weight_rows = call.out_dim;
-  params.out_features = Gated(call) ? call.out_dim / 2 : call.out_dim;
   params.rows = call.rows;
   params.rows_per_pass = SkinnyRowsPerPass(call, plan);
-  params.num_tiles = NumTiles(call);
+  params.num_tiles = NumLinearTiles(call);
   params.cluster = plan.cluster;
   params.segments = MakeSkinnySegments(call.in_dim, plan);
   params.x_stride = XStride(call.in_dim, plan.cluster);
@@ -483,8 +492,14 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
   CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim << " is too large";
 
   const SkinnyKernelPointer kernel = KernelFor(plan.depth, ColumnTiles(rows_in_pass));
-  const int num_clusters =
-      std::clamp(limits.num_sms * plan.blocks_per_sm / plan.cluster, 1, params.num_tiles);
+  const int blocks_per_sm =
+      std::clamp(std::min(BlocksPerSm(plan.depth, ColumnTiles(rows_in_pass)),
+                          kSharedBytesPerSm / (shared_bytes + kReservedSharedBytes)),
+                 1, plan.blocks_per_sm);
+  // No more clusters than run at once, each with the same number of tiles but for the last.
+  const int max_clusters = std::max(1, limits.num_sms * blocks_per_sm / plan.cluster);
+  const int tiles_per_cluster = (params.num_tiles + max_clusters - 1) / max_clusters;
+  const int num_clusters = (params.num_tiles + tiles_per_cluster - 1) / tiles_per_cluster;
   const int num_passes = (call.rows + params.rows_per_pass - 1) / params.rows_per_pass;
 
   cudaLaunchAttribute attributes[2]{};

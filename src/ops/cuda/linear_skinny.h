@@ -2,8 +2,9 @@
 //
 // The dimension that is summed over is cut into units of 64 values, and these into
 // kSkinnyWarps * cluster segments, one per warp of a cluster of blocks. A segment is summed by one
-// chain of mma instructions in rising order, and segments are added in rising order. The cut
-// depends on the weight's shape alone, so a row's result does not depend on the rows beside it.
+// chain of mma instructions in rising order; a block adds its segments in rising order, then the
+// sums of the cluster's blocks are added in rising order. The cut depends on the weight's shape
+// alone, so a row's result does not depend on the rows beside it.
 #pragma once
 
 #include "ops/cuda/linear.h"
@@ -40,6 +41,9 @@ SkinnyPlan PlanSkinny(const LinearCall& call);
 
 // The most rows (a multiple of 8) that one pass over the weights serves: what fits shared memory.
 int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan);
+
+// Whether shared memory has room for a call; PlanSkinny sees to it for every model's shapes.
+bool SkinnyFits(const LinearCall& call, const SkinnyPlan& plan);
 
 // Any number of rows, the weights read once per SkinnyRowsPerPass of them. With more than
 // plan.fused_residual_rows, the residual update is a launch of its own.

@@ -14,14 +14,24 @@ namespace lapidary::cuda {
 // of B transposed. acc: (row g, columns 2 t, 2 t + 1), (row g + 8, the same columns).
 __device__ __forceinline__ void MmaChunk(float (&acc)[4], const uint4& low, const uint4& high,
                                          const uint4& b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
       : "r"(low.x), "r"(high.x), "r"(low.y), "r"(high.y), "r"(b.x), "r"(b.y));
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
       : "r"(low.z), "r"(high.z), "r"(low.w), "r"(high.w), "r"(b.z), "r"(b.w));
+}
+
+// The barrier at which blocks of a cluster learn that all have started.
+__device__ __forceinline__ void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WaitForCluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // 16 bytes of a weight that are used once: past L1, whole lines into L2. Zeros unless `valid`.
@@ -59,24 +69,45 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// The two halves of a barrier of all threads of a cluster; writes before the first are seen after
-// the second, also those to shared memory of another block. Without a cluster: of the block.
-__device__ __forceinline__ void ArriveAtCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void WaitForCluster() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 // The shared-memory address of block `rank` of the cluster that corresponds to ours.
 __device__ __forceinline__ uint32_t AddressInBlock(uint32_t shared_address, uint32_t rank) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address), "r"(rank));
   return address;
 }
-__device__ __forceinline__ void StoreToCluster(uint32_t address, float a, float b) {
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b)
+
+// A barrier in shared memory that a phase of expected bytes completes: they are counted as they
+// arrive, from this block or another of the cluster, together with the data.
+__device__ __forceinline__ void InitByteBarrier(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+// Makes initialised barriers visible to the cluster before it is told that we have started.
+__device__ __forceinline__ void PublishByteBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void ExpectBytes(uint32_t barrier, uint32_t num_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+               "r"(num_bytes)
                : "memory");
+}
+__device__ __forceinline__ void WaitForBytes(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred done;\n"
+      "wait_for_bytes_%=:\n"
+      "  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "  @!done bra wait_for_bytes_%=;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Eight bytes to another block's shared memory (or our own), counted by a barrier beside them.
+__device__ __forceinline__ void SendToBlock(uint32_t address, uint32_t barrier, float a, float b) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(address),
+      "f"(a), "f"(b), "r"(barrier)
+      : "memory");
 }
 
 }  // namespace lapidary::cuda
