@@ -313,10 +313,6 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
     for (int first_chunk = 0; first_chunk < padded_chunks; first_chunk += kDepth) {
 #pragma unroll
       for (int j = 0; j < kDepth; ++j) {
-        // The copy ends the registers' use, so that the next load is under way before the mma.
-        const uint4 low_now = low[j];
-        const uint4 high_now = high[j];
-        load(j);
         if (first_chunk + j < num_chunks) {
 #pragma unroll
           for (int n = 0; n < kColumnTiles; ++n) {
@@ -325,9 +321,11 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
               b = *reinterpret_cast<const uint4*>(x_lane + 8 * n * p.x_stride +
                                                   32 * (first_chunk + j));
             }
-            MmaChunk(acc[n], low_now, high_now, b);
+            MmaChunk(acc[n], low[j], high[j], b);
           }
         }
+        __syncwarp();  // or the compiler gathers all loads behind the last mma
+        load(j);
       }
       advance_loads();
     }
