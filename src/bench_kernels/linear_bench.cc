@@ -179,6 +179,26 @@ class LinearBench {
     });
   }
 
+  // cuBLASLt's candidates for a product; the first is what it would take.
+  std::vector<KernelRow> TimeCandidates(const Shape& shape, int rows, int max_candidates) {
+    const bool f32_output = shape.epilogue == Epilogue::kSoftcap;
+    std::vector<KernelRow> timed;
+    for (const cublasLtMatmulAlgo_t& algorithm :
+         gemm_.Candidates(f32_output, shape.out_dim, shape.in_dim, rows, max_candidates)) {
+      bool runs = true;
+      const double us =
+          Time(shape, rows, false, [&](const LaunchContext& context, const LinearCall& call) {
+            runs = runs && gemm_.RunWith(algorithm, context.stream, call.weight, x_.get(), call.y,
+                                         f32_output, call.out_dim, call.in_dim, rows);
+          });
+      if (!runs) continue;
+      timed.push_back(MakeLinearRow(shape.name, cuda::DescribeAlgorithm(algorithm), rows,
+                                    shape.in_dim, shape.out_dim, us));
+      timed.back().baseline_us = timed.front().us;
+    }
+    return timed;
+  }
+
   double TimePlan(const Shape& shape, int rows, const SkinnyPlan& plan, bool dependent) {
     return Time(shape, rows, dependent, [&](const LaunchContext& context, const LinearCall& call) {
       cuda::RunSkinny(context, call, plan);
@@ -311,6 +331,18 @@ void BenchVariants(const LinearBenchOptions& options, LinearBench& bench,
   }
 }
 
+void BenchAlgorithms(const LinearBenchOptions& options, LinearBench& bench,
+                     LinearBenchResult& result) {
+  for (const Shape& shape : kShapes) {
+    if (!Selected(options, shape.name)) continue;
+    for (const int rows : {32, 64, 80, 128, 512, 4096}) {
+      if (shape.epilogue == Epilogue::kSoftcap && rows > 128) continue;
+      const std::vector<KernelRow> rows_timed = bench.TimeCandidates(shape, rows, 8);
+      result.algorithms.insert(result.algorithms.end(), rows_timed.begin(), rows_timed.end());
+    }
+  }
+}
+
 void BenchLayers(const LinearBenchOptions& options, LinearBench& bench, LinearBenchResult& result) {
   for (const Layer& layer : kLayers) {
     if (!Selected(options, layer.name)) continue;
@@ -361,6 +393,23 @@ void BenchLayers(const LinearBenchOptions& options, LinearBench& bench, LinearBe
   }
 }
 
+// Per name and number of rows: the baseline and the fastest variants.
+std::string FormatBest(const std::vector<KernelRow>& all, size_t count) {
+  std::map<std::pair<std::string, int>, std::vector<KernelRow>> groups;
+  for (const KernelRow& row : all) groups[{row.name, row.rows}].push_back(row);
+  std::string text;
+  for (auto& [key, rows] : groups) {
+    std::sort(rows.begin(), rows.end(),
+              [](const KernelRow& a, const KernelRow& b) { return a.us < b.us; });
+    text += fmt::format("{} {} rows: {:.1f}", key.first, key.second, rows[0].baseline_us);
+    for (size_t i = 0; i < std::min(count, rows.size()); ++i) {
+      text += fmt::format(" | {} {:.1f}", rows[i].variant, rows[i].us);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 LinearBenchResult BenchLinear(const LinearBenchOptions& options) {
@@ -368,13 +417,23 @@ LinearBenchResult BenchLinear(const LinearBenchOptions& options) {
   LinearBenchResult result;
   result.copy_gbps = bench.CopyGbps();
   BenchShapes(options, bench, result);
-  if (options.variants) BenchVariants(options, bench, result);
+  if (options.variants) {
+    BenchVariants(options, bench, result);
+    BenchAlgorithms(options, bench, result);
+  }
   BenchLayers(options, bench, result);
   return result;
 }
 
 std::string FormatLinearBench(const LinearBenchResult& result) {
-  std::string text = fmt::format(
+  std::string text;
+  if (!result.variants.empty()) {
+    text += "cuBLASLt: first candidate's us, then the best (id, tile, stages, split, ...)\n";
+    text += FormatBest(result.algorithms, 1);
+    text += "\nplans (cluster, depth, blocks): default us, then the best three\n";
+    text += FormatBest(result.variants, 3) + "\n";
+  }
+  text += fmt::format(
       "device copy, read + written: {:.0f} GB/s; shares are of {:.1f} TB/s\n\n"
       "us (share of the floor, times faster than cuBLASLt's product alone) by rows\n",
       result.copy_gbps, kFloorBytesPerSecond * 1e-12);
@@ -396,20 +455,6 @@ std::string FormatLinearBench(const LinearBenchResult& result) {
       text += fmt::format("{}{}:", line_name.empty() ? "" : "\n", row.name);
     line_name = row.name;
     text += fmt::format(" {}:{:.2f}", row.rows, row.us / row.baseline_us);
-  }
-  if (!result.variants.empty()) {
-    text += "\n\nplans (cluster, depth, blocks): default us, then the best three\n";
-    std::map<std::pair<std::string, int>, std::vector<KernelRow>> groups;
-    for (const KernelRow& row : result.variants) groups[{row.name, row.rows}].push_back(row);
-    for (auto& [key, rows] : groups) {
-      std::sort(rows.begin(), rows.end(),
-                [](const KernelRow& a, const KernelRow& b) { return a.us < b.us; });
-      text += fmt::format("{} {} rows: {:.1f}", key.first, key.second, rows[0].baseline_us);
-      for (size_t i = 0; i < std::min<size_t>(3, rows.size()); ++i) {
-        text += fmt::format(" | {} {:.1f}", rows[i].variant, rows[i].us);
-      }
-      text += "\n";
-    }
   }
   text += "\n\ndecoder layers, linear calls alone: us per layer (share of the floor)\n";
   line_name.clear();

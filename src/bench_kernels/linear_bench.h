@@ -15,10 +15,11 @@ struct LinearBenchOptions {
 };
 
 struct LinearBenchResult {
-  std::vector<KernelRow> shapes;    // LinearRunner, with the library's product as the baseline
-  std::vector<KernelRow> variants;  // other plans; the baseline is the default plan
-  std::vector<KernelRow> layers;    // us per decoder layer at one row
-  double copy_gbps = 0;             // read plus written
+  std::vector<KernelRow> shapes;      // LinearRunner, with the library's product as the baseline
+  std::vector<KernelRow> variants;    // other plans; the baseline is the default plan
+  std::vector<KernelRow> algorithms;  // cuBLASLt's candidates; the baseline is its first
+  std::vector<KernelRow> layers;      // us per decoder layer at one row
+  double copy_gbps = 0;               // read plus written
 };
 
 LinearBenchResult BenchLinear(const LinearBenchOptions& options);

@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   if (!json_path.empty()) {
     std::vector<lapidary::KernelRow> rows = result.shapes;
     rows.insert(rows.end(), result.variants.begin(), result.variants.end());
+    rows.insert(rows.end(), result.algorithms.begin(), result.algorithms.end());
     rows.insert(rows.end(), result.layers.begin(), result.layers.end());
     std::ofstream file(json_path);
     file << lapidary::ToJson(rows);

@@ -58,10 +58,9 @@ GemmLt::~GemmLt() {
   (void)cublasLtDestroy(handle_);
 }
 
-cublasLtMatmulAlgo_t GemmLt::Choose(cublasLtMatmulDesc_t operation,
-                                    cublasLtMatrixLayout_t weight_layout, const Key& key,
-                                    int rows) {
+std::vector<cublasLtMatmulAlgo_t> GemmLt::Search(const Key& key, int rows, int max_candidates) {
   const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
   const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
   const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
   cublasLtMatmulPreference_t preference = nullptr;
@@ -87,45 +86,75 @@ cublasLtMatmulAlgo_t GemmLt::Choose(cublasLtMatmulDesc_t operation,
     LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
         preference, attribute, &output_alignment, sizeof(output_alignment)));
   }
-  cublasLtMatmulHeuristicResult_t result{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(max_candidates);
   int num_results = 0;
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(
-      handle_, operation, weight_layout, x_layout.get(), y_layout.get(), y_layout.get(), preference,
-      1, &result, &num_results));
-  CHECK_EQ(num_results, 1) << "cuBLASLt knows no algorithm for " << rows << " x " << in_dim << " x "
+      handle_, operation_, weight_layout.get(), x_layout.get(), y_layout.get(), y_layout.get(),
+      preference, max_candidates, results.data(), &num_results));
+  CHECK_GE(num_results, 1) << "cuBLASLt knows no algorithm for " << rows << " x " << in_dim << " x "
                            << out_dim;
-  return result.algo;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < num_results; ++i) algorithms.push_back(results[i].algo);
+  return algorithms;
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmLt::Candidates(bool f32_output, int out_dim, int in_dim,
+                                                     int rows, int max_candidates) {
+  return Search({out_dim, in_dim, RowBucket(rows), f32_output, true}, rows, max_candidates);
+}
+
+bool GemmLt::RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const bf16* weight,
+                     const bf16* x, void* y, bool f32_output, int out_dim, int in_dim, int rows) {
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
+  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
+                        &zero, y, y_layout.get(), y, y_layout.get(), &algorithm, workspace_,
+                        GemmLt::kWorkspaceBytes, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
                  int out_dim, int in_dim, int rows) {
-  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
-  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
-  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
   const bool aligned = reinterpret_cast<uintptr_t>(y) % 16 == 0;
-
-  Key key{out_dim, in_dim, RowBucket(rows), f32_output, aligned};
-  const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    const float one = 1.0f;
-    const float zero = 0.0f;
-    return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
-                          &zero, y, y_layout.get(), y, y_layout.get(), &algorithm, workspace_,
-                          GemmLt::kWorkspaceBytes, stream);
+  const auto run_for = [&](int bucket, int searched_rows) {
+    const Key key{out_dim, in_dim, bucket, f32_output, aligned};
+    auto found = algorithms_.find(key);
+    if (found == algorithms_.end()) {
+      found = algorithms_.emplace(key, Search(key, searched_rows, 1).front()).first;
+    }
+    return RunWith(found->second, stream, weight, x, y, f32_output, out_dim, in_dim, rows);
   };
-  auto found = algorithms_.find(key);
-  if (found == algorithms_.end()) {
-    found = algorithms_.emplace(key, Choose(operation_, weight_layout.get(), key, std::get<2>(key)))
-                .first;
-  }
-  if (run(found->second) == CUBLAS_STATUS_SUCCESS) return;
+  if (run_for(RowBucket(rows), RowBucket(rows))) return;
   // What suits the bucket's upper end need not suit every row count in it. Exact entries are told
   // apart from buckets by their sign.
-  std::get<2>(key) = -rows;
-  found = algorithms_.find(key);
-  if (found == algorithms_.end()) {
-    found = algorithms_.emplace(key, Choose(operation_, weight_layout.get(), key, rows)).first;
+  if (run_for(-rows, rows)) return;
+  throw CudaError(cudaErrorUnknown, fmt::format("cuBLASLt failed at {} rows, {} inputs, {} outputs",
+                                                rows, in_dim, out_dim));
+}
+
+std::string DescribeAlgorithm(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const auto attribute :
+       {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+        CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+        CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+        CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID}) {
+    uint32_t value = 0;
+    size_t written = 0;
+    (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value),
+                                               &written);
+    // Some attributes are 16 bits wide.
+    if (written == 0) {
+      uint16_t narrow = 0;
+      (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &narrow, sizeof(narrow),
+                                                 &written);
+      value = narrow;
+    }
+    text += fmt::format("{}{}", text.empty() ? "" : " ", value);
   }
-  LAPIDARY_CUBLAS_CHECK(run(found->second));
+  return text;
 }
 
 }  // namespace lapidary::cuda

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "ops/cuda/launch.h"
 
@@ -25,17 +27,27 @@ class GemmLt {
   void Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
            int out_dim, int in_dim, int rows);
 
+  // For benchmarks: the algorithms cuBLASLt would try for a shape, best guess first, and a run with
+  // one of them; false where it cannot run.
+  std::vector<cublasLtMatmulAlgo_t> Candidates(bool f32_output, int out_dim, int in_dim, int rows,
+                                               int max_candidates);
+  bool RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const bf16* weight,
+               const bf16* x, void* y, bool f32_output, int out_dim, int in_dim, int rows);
+
  private:
   // out_dim, in_dim, the upper end of the row bucket, f32 output, aligned output
   using Key = std::tuple<int, int, int, bool, bool>;
 
-  cublasLtMatmulAlgo_t Choose(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t weight_layout,
-                              const Key& key, int rows);
+  std::vector<cublasLtMatmulAlgo_t> Search(const Key& key, int rows, int max_candidates);
 
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulDesc_t operation_ = nullptr;
   void* workspace_ = nullptr;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
 };
+
+// The attributes that tell algorithms apart: id, tile, stages, split, reduction, swizzle, option,
+// inner shape, cluster shape.
+std::string DescribeAlgorithm(const cublasLtMatmulAlgo_t& algorithm);
 
 }  // namespace lapidary::cuda
