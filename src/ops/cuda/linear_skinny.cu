@@ -306,22 +306,27 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
   constexpr int kBufferPartials = kSkinnyWarps * kWarpPartials;
   const bf16* x_lane = x_shared + g * p.x_stride + k_segment - k_begin + 8 * t;
 
+  const auto load_x = [&](int n, int chunk) -> uint4 {
+    if (8 * n + g >= rows || chunk >= num_chunks) return {0, 0, 0, 0};
+    return *reinterpret_cast<const uint4*>(x_lane + 8 * n * p.x_stride + 32 * chunk);
+  };
+
   int sequence = 0;
   int tile = first_tile;
   for (; tile < p.num_tiles; tile += num_clusters, ++sequence) {
     float acc[kColumnTiles][4] = {};
+    uint4 b = load_x(0, 0);
     for (int first_chunk = 0; first_chunk < padded_chunks; first_chunk += kDepth) {
 #pragma unroll
       for (int j = 0; j < kDepth; ++j) {
         if (first_chunk + j < num_chunks) {
 #pragma unroll
           for (int n = 0; n < kColumnTiles; ++n) {
-            uint4 b = {0, 0, 0, 0};
-            if (8 * n + g < rows) {
-              b = *reinterpret_cast<const uint4*>(x_lane + 8 * n * p.x_stride +
-                                                  32 * (first_chunk + j));
-            }
-            MmaChunk(acc[n], low[j], high[j], b);
+            // One ahead: shared memory answers while the tensor core works.
+            const uint4 b_now = b;
+            b = n + 1 < kColumnTiles ? load_x(n + 1, first_chunk + j)
+                                     : load_x(0, first_chunk + j + 1);
+            MmaChunk(acc[n], low[j], high[j], b_now);
           }
         }
         __syncwarp();  // or the compiler gathers all loads behind the last mma

@@ -27,9 +27,7 @@ struct SkinnyPlan {
 struct SkinnySegments {
   int num_units = 0;
   int num_segments = 0;
-  __host__ __device__ int Begin(int segment) const {
-    return static_cast<int>(static_cast<int64_t>(segment) * num_units / num_segments);
-  }
+  __host__ __device__ int Begin(int segment) const { return segment * num_units / num_segments; }
 };
 
 inline SkinnySegments MakeSkinnySegments(int in_dim, const SkinnyPlan& plan) {
