@@ -21,9 +21,9 @@ struct CudaExecutorOptions {
   int max_num_batched_tokens = 2048;
   // The KV pool: so many pages (scratch page included), or what this share of the GPU's memory
   // leaves when everything else has its place.
-  std::optional<int> num_pages;
+  std::optional<int> num_pages = {};
   double memory_utilization = 0.9;
-  std::optional<KvLayout> kv_layout;  // default: MakeKvLayout(plan, 2)
+  std::optional<KvLayout> kv_layout = {};  // default: MakeKvLayout(plan, 2)
   PlePlacement ple_placement = PlePlacement::kDevice;
   uint64_t dummy_seed = 0;  // without a source
   bool skip_unneeded_rows = true;
