@@ -316,14 +316,20 @@ void BenchVariants(const LinearBenchOptions& options, LinearBench& bench,
         }
       }
       for (const int cluster : {1, 2, 4, 8}) {
+        if ((rows == 4 || rows == 32) && cluster != standard.cluster) continue;
         if (cluster > 1 && (shape.in_dim + 63) / 64 < cluster * cuda::kSkinnyWarps) continue;
         for (const int depth : {4, 6, 8}) {
-          for (const int blocks : {1, 2, 3}) {
-            SkinnyPlan plan = standard;
-            plan.cluster = cluster;
-            plan.depth = depth;
-            plan.blocks_per_sm = blocks;
-            add(fmt::format("c{} d{} b{}", cluster, depth, blocks), plan, true);
+          for (const int blocks : {1, 2, 3, 4}) {
+            for (const bool ring : {false, true}) {
+              if (!ring && blocks == 4) continue;  // more than its registers allow
+              SkinnyPlan plan = standard;
+              plan.cluster = cluster;
+              plan.depth = depth;
+              plan.blocks_per_sm = blocks;
+              plan.shared_ring = ring;
+              add(fmt::format("{}c{} d{} b{}", ring ? "ring " : "", cluster, depth, blocks), plan,
+                  true);
+            }
           }
         }
       }
@@ -376,6 +382,15 @@ void BenchLayers(const LinearBenchOptions& options, LinearBench& bench, LinearBe
           add(fmt::format("d{} b{}", depth, blocks), rows, true, [=](SkinnyPlan& p, int) {
             p.depth = depth;
             p.blocks_per_sm = blocks;
+          });
+        }
+      }
+      for (const int depth : {4, 6, 8}) {
+        for (const int blocks : {2, 3, 4}) {
+          add(fmt::format("ring d{} b{}", depth, blocks), rows, true, [=](SkinnyPlan& p, int) {
+            p.depth = depth;
+            p.blocks_per_sm = blocks;
+            p.shared_ring = true;
           });
         }
       }

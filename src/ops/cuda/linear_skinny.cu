@@ -16,7 +16,8 @@ constexpr int kPairs = kFeatures / 2;  // a lane holds features g and g + 8
 constexpr int kStagedNormBytes = 24 * 1024;
 
 // What registers allow.
-constexpr int BlocksPerSm(int depth, int column_tiles) {
+constexpr int BlocksPerSm(int depth, int column_tiles, bool shared_ring) {
+  if (shared_ring) return column_tiles <= 2 ? 4 : 3;
   return depth <= 6 && depth * column_tiles <= 8 ? 3 : 2;
 }
 
@@ -46,13 +47,15 @@ struct SharedLayout {
   int norms = 0;      // f32 [2][in_dim], only when staged
   int hidden = 0;     // f32 [rows][in_dim]
   int block_out = 0;  // bf16 [rows][in_dim]
+  int ring = 0;       // 16 bytes [warps][depth][2][lanes], only with a shared ring
   int total = 0;
 };
 
 __host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int columns, int rows,
                                                                   int x_stride, int in_dim,
                                                                   bool has_residual,
-                                                                  bool stage_norms) {
+                                                                  bool stage_norms,
+                                                                  int ring_depth) {
   SharedLayout layout;
   int offset = 2 * kSkinnyWarps * kFeatures * columns * static_cast<int>(sizeof(float));
   layout.exchange = offset;
@@ -67,7 +70,8 @@ __host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int columns, i
     layout.block_out = offset;
     offset += rows * in_dim * static_cast<int>(sizeof(bf16));
   }
-  layout.total = offset;
+  layout.ring = offset;
+  layout.total = offset + ring_depth * kSkinnyWarps * 2 * 32 * 16;
   return layout;
 }
 
@@ -182,8 +186,8 @@ __device__ __forceinline__ void UpdateResidual(const SkinnyParams& p, int rows, 
 //
 // Each cluster takes every num_clusters-th tile. A warp walks its segment of one tile after the
 // other; loads run kDepth chunks ahead, across tiles, so barriers do not drain them.
-template <int kDepth, int kColumnTiles>
-__global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTiles))
+template <int kDepth, int kColumnTiles, bool kSharedRing>
+__global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTiles, kSharedRing))
     SkinnyKernel(const __grid_constant__ SkinnyParams p) {
   constexpr int kColumns = 8 * kColumnTiles;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -211,8 +215,8 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
   const int first_row = blockIdx.y * p.rows_per_pass;
   const int rows = min(p.rows_per_pass, p.rows - first_row);
   const bool gated = p.output.epilogue == Epilogue::kGatedGelu;
-  const SharedLayout layout =
-      MakeSharedLayout(kColumns, rows, p.x_stride, p.in_dim, p.has_residual, p.stage_norms);
+  const SharedLayout layout = MakeSharedLayout(kColumns, rows, p.x_stride, p.in_dim, p.has_residual,
+                                               p.stage_norms, kSharedRing ? kDepth : 0);
 
   const int segment = rank * kSkinnyWarps + warp;
   const int num_chunks = 2 * (p.segments.Begin(segment + 1) - p.segments.Begin(segment));
@@ -237,11 +241,26 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
   };
   // Valid k of this lane, as a number of chunks.
   const int lane_chunks = min(num_chunks, max(0, (p.in_dim - k_segment - 8 * t + 31) / 32));
+  uint4* ring = reinterpret_cast<uint4*>(shared + layout.ring) + warp * kDepth * 2 * 32 + lane;
   const auto load = [&](int j) {
     const int chunk = load_chunk + j;
     const bool valid = chunk < lane_chunks && load_tile < p.num_tiles;
-    low[j] = LoadWeight(load_low + 32 * chunk, valid);
-    high[j] = LoadWeight(load_high + 32 * chunk, valid);
+    if constexpr (kSharedRing) {
+      CopyWeightAsync(ring + 2 * j * 32, valid ? load_low + 32 * chunk : p.weight, valid);
+      CopyWeightAsync(ring + (2 * j + 1) * 32, valid ? load_high + 32 * chunk : p.weight, valid);
+      CommitCopies();
+    } else {
+      low[j] = LoadWeight(load_low + 32 * chunk, valid);
+      high[j] = LoadWeight(load_high + 32 * chunk, valid);
+    }
+  };
+  // A lane reads back only what it copied itself, so its own wait is enough.
+  const auto take = [&](int j) {
+    if constexpr (kSharedRing) {
+      WaitForCopies<kDepth - 1>();
+      low[j] = ring[2 * j * 32];
+      high[j] = ring[(2 * j + 1) * 32];
+    }
   };
   const auto advance_loads = [&] {
     load_chunk += kDepth;
@@ -319,6 +338,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
     for (int first_chunk = 0; first_chunk < padded_chunks; first_chunk += kDepth) {
 #pragma unroll
       for (int j = 0; j < kDepth; ++j) {
+        take(j);
         if (first_chunk + j < num_chunks) {
 #pragma unroll
           for (int n = 0; n < kColumnTiles; ++n) {
@@ -371,21 +391,28 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
     }
   }
   if (p.cluster > 1) finish(tile - num_clusters, sequence - 1);
+  if constexpr (kSharedRing) WaitForCopies<0>();
 }
 
 using SkinnyKernelPointer = void (*)(SkinnyParams);
 
-template <int kDepth>
+template <int kDepth, bool kSharedRing>
 SkinnyKernelPointer KernelForColumns(int column_tiles) {
-  return column_tiles == 1   ? SkinnyKernel<kDepth, 1>
-         : column_tiles == 2 ? SkinnyKernel<kDepth, 2>
-                             : SkinnyKernel<kDepth, 4>;
+  return column_tiles == 1   ? SkinnyKernel<kDepth, 1, kSharedRing>
+         : column_tiles == 2 ? SkinnyKernel<kDepth, 2, kSharedRing>
+                             : SkinnyKernel<kDepth, 4, kSharedRing>;
 }
 
-SkinnyKernelPointer KernelFor(int depth, int column_tiles) {
-  return depth == 4   ? KernelForColumns<4>(column_tiles)
-         : depth == 6 ? KernelForColumns<6>(column_tiles)
-                      : KernelForColumns<8>(column_tiles);
+template <bool kSharedRing>
+SkinnyKernelPointer KernelForDepth(int depth, int column_tiles) {
+  return depth == 4   ? KernelForColumns<4, kSharedRing>(column_tiles)
+         : depth == 6 ? KernelForColumns<6, kSharedRing>(column_tiles)
+                      : KernelForColumns<8, kSharedRing>(column_tiles);
+}
+
+SkinnyKernelPointer KernelFor(int depth, int column_tiles, bool shared_ring) {
+  return shared_ring ? KernelForDepth<true>(depth, column_tiles)
+                     : KernelForDepth<false>(depth, column_tiles);
 }
 
 constexpr int kMaxSharedBytes = 227 * 1024;
@@ -410,9 +437,11 @@ const DeviceLimits& Limits() {
     // Raising the limit once is enough; it is a property of the kernel, not of a launch.
     for (const int depth : {4, 6, 8}) {
       for (const int column_tiles : {1, 2, 4}) {
-        LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(KernelFor(depth, column_tiles),
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 kMaxSharedBytes - 1024));
+        for (const bool shared_ring : {false, true}) {
+          LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(KernelFor(depth, column_tiles, shared_ring),
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   kMaxSharedBytes - 1024));
+        }
       }
     }
     return found;
@@ -424,7 +453,8 @@ bool StageNorms(int in_dim) { return 2 * in_dim * sizeof(float) <= kStagedNormBy
 
 int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, int rows, bool has_residual) {
   return MakeSharedLayout(8 * ColumnTiles(rows), rows, XStride(call.in_dim, plan.cluster),
-                          call.in_dim, has_residual, StageNorms(call.in_dim))
+                          call.in_dim, has_residual, StageNorms(call.in_dim),
+                          plan.shared_ring ? plan.depth : 0)
       .total;
 }
 
@@ -449,8 +479,9 @@ SkinnyPlan PlanSkinny(const LinearCall& call) {
 }
 
 int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan) {
+  const int limit = plan.shared_ring ? kMaxSharedBytes - 1024 : kSharedBytesForTwoBlocks;
   for (const int rows : {32, 16}) {
-    if (SharedBytes(call, plan, rows, false) <= kSharedBytesForTwoBlocks) return rows;
+    if (SharedBytes(call, plan, rows, false) <= limit) return rows;
   }
   return 8;
 }
@@ -494,9 +525,10 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
   const int shared_bytes = SharedBytes(call, plan, rows_in_pass, params.has_residual);
   CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim << " is too large";
 
-  const SkinnyKernelPointer kernel = KernelFor(plan.depth, ColumnTiles(rows_in_pass));
+  const SkinnyKernelPointer kernel =
+      KernelFor(plan.depth, ColumnTiles(rows_in_pass), plan.shared_ring);
   const int blocks_per_sm =
-      std::clamp(std::min(BlocksPerSm(plan.depth, ColumnTiles(rows_in_pass)),
+      std::clamp(std::min(BlocksPerSm(plan.depth, ColumnTiles(rows_in_pass), plan.shared_ring),
                           kSharedBytesPerSm / (shared_bytes + kReservedSharedBytes)),
                  1, plan.blocks_per_sm);
   // No more clusters than run at once, each with the same number of tiles but for the last.

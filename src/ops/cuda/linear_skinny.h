@@ -17,8 +17,9 @@ constexpr int kMaxSkinnyRows = 32;  // of one block
 
 // How a weight is streamed. `cluster` is part of the result's rounding, the rest is not.
 struct SkinnyPlan {
-  int cluster = 1;  // blocks that share a tile of outputs and split the sum: 1, 2, 4 or 8
-  int depth = 4;    // loads of 64 bytes and row in flight per warp: 4, 6 or 8
+  int cluster = 1;           // blocks that share a tile of outputs and split the sum: 1, 2, 4 or 8
+  int depth = 4;             // loads of 64 bytes and row in flight per warp: 4, 6 or 8
+  bool shared_ring = false;  // loads wait in shared memory instead of registers
   int blocks_per_sm = 3;
   int fused_residual_rows = 4;  // up to so many rows, each block computes the residual update
 };

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/linear_skinny.h"
 #include "ops/cuda/test_buffer.h"
 
 namespace lapidary::cuda {
@@ -561,6 +562,74 @@ TEST_P(CudaLinearTest, FusedResidualUpdateHasTheBitsOfTheSeparateOne) {
 INSTANTIATE_TEST_SUITE_P(Modes, CudaLinearTest, ::testing::Bool(), [](const auto& mode) {
   return mode.param ? "BatchInvariant" : "Default";
 });
+
+// Only the cluster size is part of the rounding: how deep loads run ahead, where they wait, how
+// many blocks there are and who updates the residual is not.
+TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  constexpr int kInDim = 4104, kOutDim = 1000, kMaxRows = 30;
+  Random random(11);
+  TestBuffer<bf16> weight(RandomBf16(random, size_t(kOutDim) * kInDim, 0.03f));
+  TestBuffer<float> hidden(RandomF32(random, size_t(kMaxRows) * kInDim, 2.0f));
+  TestBuffer<bf16> block_out(RandomBf16(random, size_t(kMaxRows) * kInDim, 1.0f));
+  TestBuffer<float> norm(RandomF32(random, kInDim, 0.5f, 1.0f));
+  TestBuffer<float> hidden_out(hidden.size());
+  TestBuffer<bf16> x(hidden.size()), y(size_t(kMaxRows) * kOutDim / 2);
+  const ResidualUpdate update{.hidden = hidden.get(),
+                              .block_out = block_out.get(),
+                              .post_norm = norm.get(),
+                              .hidden_out = hidden_out.get(),
+                              .pre_norm = norm.get()};
+  for (const int rows : {1, 3, 11, 30}) {
+    const LinearCall call{.weight = weight.get(),
+                          .out_dim = kOutDim,
+                          .in_dim = kInDim,
+                          .rows = rows,
+                          .x = x.get(),
+                          .residual = &update,
+                          .epilogue = Epilogue::kGatedGelu,
+                          .y = y.get()};
+    std::vector<bf16> first_of_rows;
+    for (const int cluster : {1, 2, 4, 8}) {
+      std::vector<bf16> first;
+      for (const int depth : {4, 6, 8}) {
+        for (const bool shared_ring : {false, true}) {
+          for (const int blocks_per_sm : {1, 4}) {
+            for (const int fused_rows : {0, 4}) {
+              const SkinnyPlan plan{.cluster = cluster,
+                                    .depth = depth,
+                                    .shared_ring = shared_ring,
+                                    .blocks_per_sm = blocks_per_sm,
+                                    .fused_residual_rows = fused_rows};
+              if (!SkinnyFits(call, plan)) continue;
+              SCOPED_TRACE(fmt::format("rows {} cluster {} depth {} ring {} blocks {} fused {}",
+                                       rows, cluster, depth, shared_ring, blocks_per_sm,
+                                       fused_rows));
+              y.Poison();
+              RunSkinny({}, call, plan);
+              LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
+              ASSERT_TRUE(y.GuardsIntact());
+              std::vector<bf16> values = y.Download();
+              values.resize(size_t(rows) * kOutDim / 2);
+              for (const bf16 value : values) ASSERT_FALSE(std::isnan(__bfloat162float(value)));
+              if (first.empty()) first = values;
+              ASSERT_TRUE(SameBits(values, first));
+            }
+          }
+        }
+      }
+      // Another cluster size rounds differently, but only in the last bits.
+      if (first_of_rows.empty()) first_of_rows = first;
+      double error = 0, norm_squared = 0;
+      for (size_t i = 0; i < first.size(); ++i) {
+        const double a = __bfloat162float(first[i]), b = __bfloat162float(first_of_rows[i]);
+        error += (a - b) * (a - b);
+        norm_squared += b * b;
+      }
+      EXPECT_LT(std::sqrt(error / norm_squared), 2e-3);
+    }
+  }
+}
 
 TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {
   LAPIDARY_SKIP_WITHOUT_GPU();
