@@ -33,6 +33,12 @@ double RowError(const float* actual, const float* expected, int64_t count) {
   return std::sqrt(error / norm);
 }
 
+// The reference's own bf16 run against its float32 run, by the median row.
+double ReferenceBf16Error(const std::string& model, const std::string& prompt) {
+  std::ifstream file(std::filesystem::path(LAPIDARY_SOURCE_DIR) / "tests/goldens/bf16_errors.json");
+  return Json::parse(file).at(model).at(prompt).get<double>();
+}
+
 class CudaExecutorTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { LAPIDARY_SKIP_WITHOUT_GPU(); }
@@ -170,8 +176,6 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
 TEST_P(CudaExecutorTest, LogitsAreAsCloseAsTheReferencesOwnBf16) {
   const Golden golden = OpenGolden(GetParam());
   OpenCheckpoint(OptionsOf(golden));
-  std::ifstream file(std::filesystem::path(LAPIDARY_SOURCE_DIR) / "tests/goldens/bf16_errors.json");
-  const Json bf16_errors = Json::parse(file);
   for (const std::string prompt : {"short", "long"}) {
     const std::vector<int32_t> ids = golden.Ids(prompt + ".ids");
     const TensorView expected = golden.Tensor(prompt + ".logits");
@@ -179,7 +183,7 @@ TEST_P(CudaExecutorTest, LogitsAreAsCloseAsTheReferencesOwnBf16) {
       const Logits logits = RunChunks({}, ids, {chunk});
       ASSERT_EQ(static_cast<int64_t>(logits.size()), expected.num_elements());
       const double error = MedianRowError(logits, expected.As<float>());
-      const double reference = bf16_errors.at(GetParam()).at(prompt).get<double>();
+      const double reference = ReferenceBf16Error(GetParam(), prompt);
       EXPECT_LE(error, 1.5 * reference) << prompt << " in chunks of " << chunk;
       std::printf("%s %s chunk %d: median row error %.5f, the reference's bf16 %.5f\n",
                   GetParam().c_str(), prompt.c_str(), chunk, error, reference);
@@ -219,7 +223,8 @@ TEST_P(CudaExecutorTest, GreedyTokensAreTheReferencesUpToNearTies) {
         last.begin(), last.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
     std::printf("%s %s: differs at token %td, gap %.4f of %.2f\n", GetParam().c_str(),
                 prompt.c_str(), at - tokens.begin(), gap, std::abs(largest));
-    EXPECT_LT(gap, 0.05f * std::abs(largest)) << prompt;
+    // Noise of a row is several times the median where an expert flips.
+    EXPECT_LT(gap, 6.0 * ReferenceBf16Error(GetParam(), prompt) * std::abs(largest)) << prompt;
   }
 }
 
@@ -253,13 +258,14 @@ TEST_P(CudaExecutorTest, EveryModeStaysWithinBf16Noise) {
                             return {};
                           })
                   .ok());
+  const double noise = 1.5 * ReferenceBf16Error(GetParam(), "long");
   for (const std::vector<int>& chunks :
        std::vector<std::vector<int>>{{90}, {1}, {7, 1, 13, 2}, {3, 50}}) {
-    EXPECT_LT(MedianRowError(RunChunks({}, ids, chunks), expected.data()), 0.03);
+    EXPECT_LT(MedianRowError(RunChunks({}, ids, chunks), expected.data()), noise);
   }
   EXPECT_LT(MedianRowError(RunChunks({.ple_placement = cuda::PlePlacement::kHost}, ids, {20}),
                            expected.data()),
-            0.03);
+            noise);
 }
 
 TEST_P(CudaExecutorTest, TheTableOnTheHostGivesTheSameBits) {

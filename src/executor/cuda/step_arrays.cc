@@ -237,6 +237,7 @@ void StepArrays::PlanAttention() {
       items_[group][row_set].clear();
       if (options_.geometry[group].num_heads == 0) continue;  // no layer of this kind
       if (row_set == kOutputRows && !two_row_sets_) continue;
+      if (sequences_[group][row_set].empty()) continue;
       PlanAttentionWork(options_.geometry[group], sequences_[group][row_set], work,
                         items_[group][row_set]);
     }
