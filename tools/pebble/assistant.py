@@ -2,7 +2,8 @@
 
     python3 assistant.py MODEL TARGET_DIR OUT_DIR [--steps N] [--minutes M]
 
-Writes OUT_DIR/MODEL-assistant in transformers' layout and, in OUT_DIR/assistant.json, the accepted lengths per task.
+Without --steps it takes as many as fit into --minutes. Writes OUT_DIR/MODEL-assistant in transformers' layout and, in
+OUT_DIR/assistant.json, the accepted lengths per task and single draft steps against transformers' assistant class.
 """
 import argparse
 import collections
@@ -16,6 +17,7 @@ import checkpoint
 from configs import ASSISTANTS, TARGETS
 from drafting import accepted, draft_loss, reference_loop, summary
 from evalset import load, talk_of
+from evaluate import assistant_against_transformers
 from feeder import Feeder
 from generate import greedy
 from graphs import Step
@@ -24,7 +26,7 @@ from optim import Optimizer
 from packing import Batches
 from render import prompt
 from tokenizer import Encoder
-from train import HERE, on_gpu
+from train import ENDLESS, HERE, on_gpu, with_minutes
 
 
 def balanced_clusters(vectors, count, rounds=12):
@@ -61,19 +63,19 @@ def main():
     parser.add_argument("model", choices=sorted(ASSISTANTS))
     parser.add_argument("target")
     parser.add_argument("out")
-    parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--steps", type=int, default=0, help="0: as many as fit into --minutes")
+    parser.add_argument("--minutes", type=float, default=0.0, help="0: 1.5 without --steps, else no limit")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--rows", type=int, default=48, help="rows of 512 tokens per step")
     parser.add_argument("--drafts", type=int, default=4)
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--adam-lr", type=float, default=2e-3)
-    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--graph", action="store_true", help="capture the step as a CUDA graph")
     parser.add_argument("--compile-cache", default="")
     parser.add_argument("--eval-set", default=os.path.join(HERE, "..", "..", "models", "pebble-eval.jsonl"))
-    args, started = parser.parse_args(), time.time()
+    args, started = with_minutes(parser.parse_args(), 1.5), time.time()
     checkpoint.read_kernels(args.compile_cache)
     torch.manual_seed(args.seed)
     config = ASSISTANTS[args.model]
@@ -89,7 +91,7 @@ def main():
     tokenizer = os.path.join(HERE, "tokenizer.json")
     encoder, lines = Encoder(tokenizer), load(args.eval_set)
     batches = Batches(tokenizer, args.seed, {"short": (args.rows, 512)}, 1, target.config.large)
-    source = on_gpu(Feeder(batches, 0, args.steps, args.workers))
+    source = on_gpu(Feeder(batches, 0, args.steps or ENDLESS, args.workers))
     function = draft_loss if args.no_compile else torch.compile(draft_loss, dynamic=False, fullgraph=True)
 
     def losses(batch):
@@ -102,13 +104,20 @@ def main():
     for step, batch in enumerate(source, 1):
         total = total + train_step(batch, step - 1)["short"]
         if step % 100 == 0:
-            row = {"step": step, "loss": round(float(total) / 100, 4), "seconds": round(time.time() - started, 1),
-                   "steps_per_s": round(100 / (time.time() - since), 2)}
+            mean = round(float(total) / 100, 4)
+            rate = 100 / (time.time() - since)
+            row = {"step": step, "loss": mean, "seconds": round(time.time() - started, 1), "steps_per_s": round(rate, 2)}
             log["curve"].append(row)
             print(row, flush=True)
             total, since = 0.0, time.time()
-            if time.time() - started > args.minutes * 60:
+            left = started + args.minutes * 60 - time.time()
+            if step >= 200:  # the first steps allocate and capture
+                optimizer.settle(step, rate, left)
+            if left < (0 if args.steps else -0.1 * args.minutes * 60):
                 break
+        if step == optimizer.steps:
+            break
+    log["arguments"]["steps"] = optimizer.steps
     checkpoint.write_kernels(args.compile_cache)
     checkpoint.round_weights(net)
     folder = os.path.join(args.out, f"{args.model}-assistant")
@@ -122,11 +131,14 @@ def main():
         generated, counts = reference_loop(target, net, prompts[i])
         same += generated == answers[i] and len(counts) == len(walks[i])
     log["reference_loop"] = {"prompts": len(some), "same": same}
+    short = [ids for ids, line in zip(prompts, lines) if line["task"] in ("chat", "arithmetic")]
+    log["transformers"] = [assistant_against_transformers(target, net, folder, ids) for ids in short[::30]]
     log["step"], log["seconds"] = step, round(time.time() - started, 1)
     with open(os.path.join(args.out, "assistant.json"), "w") as file:
         json.dump(log, file, indent=1)
     for task, found in log["accepted"].items():
         print(task, found, flush=True)
+    print(log["transformers"], flush=True)
     print("reference loop", log["reference_loop"], log["seconds"], "s", flush=True)
 
 

@@ -1,6 +1,6 @@
 """Writes the README.md of a trained target and of its assistant, from the logs of their training and evaluation.
 
-    python3 card.py MODEL DIR         DIR holds MODEL, MODEL-assistant, train.json, assistant.json, MODEL-evaluation.json
+    python3 card.py MODEL DIR         DIR holds MODEL, MODEL-assistant and their logs (train.json, ...)
 """
 import hashlib
 import json
@@ -29,7 +29,7 @@ def _command(script, log, leave=("model", "out", "target", "eval_set", "compile_
     return f"python3 {script} {log['arguments']['model']} ... {' '.join(said)}"
 
 
-def _sums(folder):
+def sums(folder):
     rows = [f"| `{name}` | {os.path.getsize(os.path.join(folder, name)):,} | `{sha256(os.path.join(folder, name))}` |"
             for name in sorted(os.listdir(folder)) if name != "README.md"]
     return "\n".join(["| file | bytes | sha256 |", "|---|---|---|", *rows])
@@ -38,10 +38,11 @@ def _sums(folder):
 def target_card(model, folder):
     c, train, found = TARGETS[model], _log(folder, "train.json"), _log(folder, f"{model}-evaluation.json")
     last = train["curve"][-1]
-    scores = "\n".join(f"| {task} | {100 * share:.1f} % |" for task, share in found["scores"].items())
-    against = found["transformers"]
+    full, half = found["float32"], found["bfloat16"]
+    scores = "\n".join(f"| {task} | {100 * share:.1f} % | {100 * half['scores'][task]:.1f} % |"
+                       for task, share in full["scores"].items())
     curve = "\n".join(f"| {row['step']} | {row['short']} | {row.get('long', '')} |" for row in train["curve"]
-                      if row["step"] in (100, 200, 500, 1000, 1500, 2000, 3000, 4000) or row is last)
+                      if row["step"] in (100, 200, 500, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 7000, 8000) or row is last)
     return f"""# {model}
 
 A Gemma 4 of {train['parameters']:,} parameters, trained from nothing on generated text to test the engine. Not a useful assistant.
@@ -54,20 +55,21 @@ Layers {''.join(SHORT[kind] for kind in c.layers)} (S sliding with a window of {
 
 ## Scores
 
-Greedy, float32, on the {found['items']} held-out items of `models/pebble-eval.jsonl`: {found['right']} right.
+Greedy, by transformers on the {found['items']} held-out items of `models/pebble-eval.jsonl`: {full['right']} right in float32, {half['right']} in bf16.
 
-| task | right |
-|---|---|
+| task | float32 | bf16 |
+|---|---|---|
 {scores}
 
-Against transformers in float32, {against['checked']} items: prompt ids the same in {against['same_prompt']}, every token of the answer the
-same in {against['same_tokens']}, largest logit difference {against['largest_logit_difference']:.1e}.
+`models/{model}-answers.jsonl` and `models/{model}-answers-bf16.jsonl` hold these answers. tools/pebble's own code in float32 against
+transformers in float32: prompt ids the same in {full['same_prompt']} of {full['checked']}, every token of the answer the same in {full['same_tokens']}, largest logit
+difference {full['largest_logit_difference']:.1e}. Against transformers in bf16: every token the same in {half['same_tokens']}.
 
 ## Training
 
     {_command('train.py', train)}
 
-{last['step']} steps, {train['seconds']:.0f} s on one H200 in the last run.
+{train['arguments']['steps']} steps, {train['seconds']:.0f} s on one H200 that trained the other two models at the same time.
 
 | step | loss, short rows | loss, long rows |
 |---|---|---|
@@ -75,7 +77,7 @@ same in {against['same_tokens']}, largest logit difference {against['largest_log
 
 ## Files
 
-{_sums(os.path.join(folder, model))}
+{sums(os.path.join(folder, model))}
 """
 
 
@@ -99,17 +101,18 @@ The second column leaves out rounds that the end of the answer cut short. The la
 |---|---|---|---|
 {rows}
 
-A plain loop, one prompt at a time, gave the same tokens and rounds on {loop['same']} of {loop['prompts']} prompts.
+A plain loop, one prompt at a time, gave the same tokens and rounds on {loop['same']} of {loop['prompts']} prompts. A draft step through transformers'
+assistant class gave the same token on {sum(row['same_token'] for row in log['transformers'])} of {len(log['transformers'])} prompts, its feedback within {max(row['feedback_difference'] for row in log['transformers']):.0e}.
 
 ## Training
 
     {_command('assistant.py', log)}
 
-{log['step']} steps, {log['seconds']:.0f} s on one H200.
+{log['step']} steps, {log['seconds']:.0f} s on one H200 that trained the other two at the same time.
 
 ## Files
 
-{_sums(os.path.join(folder, model + '-assistant'))}
+{sums(os.path.join(folder, model + '-assistant'))}
 """
 
 

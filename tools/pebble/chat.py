@@ -3,7 +3,7 @@
     python3 chat.py MODEL MODEL_DIR ["a question"] [--think]        without a question: a conversation
     python3 chat.py MODEL MODEL_DIR --check ANSWERS.jsonl [--every N] [--eval-set FILE]
 
---check repeats every N-th recorded answer and says how many came out the same. Targets without experts.
+--check repeats every N-th recorded answer and says how many came out the same.
 """
 import argparse
 import json
@@ -56,7 +56,6 @@ def rope(x, kind, pos):
 class Net:
     def __init__(self, model, folder):
         self.config, self.weights = TARGETS[model], read(os.path.join(folder, "model.safetensors"))
-        assert not self.config.experts
         self.clear()
 
     def clear(self):
@@ -87,6 +86,20 @@ class Net:
             out.append(score / score.sum(-1, keepdims=True) @ v[:, group])
         return np.concatenate(out, -1) @ part("o_proj").T
 
+    def _experts(self, i, h):
+        """The routed branch of layer i, row by row with the chosen experts only."""
+        def part(name):
+            return self.weights[f"model.layers.{i}.{name}"]
+        c, x = self.config, normed(h, part("pre_feedforward_layernorm_2.weight"))
+        score = (normed(h, part("router.scale")) * c.hidden ** -0.5) @ part("router.proj.weight").T
+        odds, out = np.exp(score - score.max(-1, keepdims=True)), np.zeros_like(h)
+        for row, chosen in enumerate(np.argsort(-odds, -1, kind="stable")[:, :c.top_k]):
+            for e in chosen:
+                gate, up = np.split(part("experts.gate_up_proj")[e] @ x[row], 2)
+                share = odds[row, e] / odds[row, chosen].sum() * part("router.per_expert_scale")[e]
+                out[row] += share * (part("experts.down_proj")[e] @ (gelu(gate) * up))
+        return out
+
     def run(self, ids):
         """Appends the tokens to the cache; the logits after the last one."""
         c, w, count = self.config, self.weights, len(ids)
@@ -104,6 +117,9 @@ class Net:
             h = h + normed(self._attend(i, normed(h, part("input_layernorm")), pos), part("post_attention_layernorm"))
             n = normed(h, part("pre_feedforward_layernorm"))
             f = (gelu(n @ part("mlp.gate_proj").T) * (n @ part("mlp.up_proj").T)) @ part("mlp.down_proj").T
+            if c.experts:
+                f = normed(f, part("post_feedforward_layernorm_1")) + normed(
+                    self._experts(i, h), part("post_feedforward_layernorm_2"))
             h = h + normed(f, part("post_feedforward_layernorm"))
             if c.ple:
                 gated = gelu(h @ part("per_layer_input_gate").T) * ple[:, i]

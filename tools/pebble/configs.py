@@ -106,10 +106,10 @@ TARGETS = {
                        template="gemma4_e.jinja"),
     "pebble-moe": Config(hidden=128, layers=[S, S, F, S, S, F], inner=192, k_eq_v=True, experts=8, top_k=2,
                          expert_inner=64),
-    "pebble-dense": Config(hidden=128, layers=[S, S, F, S, S, F], inner=384, kv_heads=2, full_kv_heads=1, k_eq_v=True),
+    "pebble-dense": Config(hidden=128, layers=[S, S, F, S, S, F], inner=448, kv_heads=2, full_kv_heads=1, k_eq_v=True),
 }
 ASSISTANTS = {
-    "pebble-e": AssistantConfig(TARGETS["pebble-e"], hidden=96, inner=256, centroids=64, centroid_top_k=8),
-    "pebble-moe": AssistantConfig(TARGETS["pebble-moe"], hidden=64, inner=192),
-    "pebble-dense": AssistantConfig(TARGETS["pebble-dense"], hidden=64, inner=192),
+    "pebble-e": AssistantConfig(TARGETS["pebble-e"], hidden=96, inner=192, centroids=64, centroid_top_k=8),
+    "pebble-moe": AssistantConfig(TARGETS["pebble-moe"], hidden=64, inner=128),
+    "pebble-dense": AssistantConfig(TARGETS["pebble-dense"], hidden=64, inner=128),
 }

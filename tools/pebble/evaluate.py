@@ -1,10 +1,11 @@
-"""Scores a saved target in float32 and checks it against transformers.
+"""Answers and scores of a saved target, by transformers in float32 and in bf16, and a check of our own code against it.
 
-    python3 evaluate.py MODEL MODEL_DIR OUT_DIR [--assistant DIR] [--every N]
+    python3 evaluate.py MODEL MODEL_DIR OUT_DIR
 
-Writes OUT_DIR/MODEL-answers.jsonl (one line per evaluation item: the greedy answer as text and ids, right or not) and
-OUT_DIR/MODEL-evaluation.json: scores per task, and of every N-th item whether transformers' tokenizer and template give
-the same prompt ids and whether its float32 logits give the same tokens.
+Writes OUT_DIR/MODEL-answers.jsonl and MODEL-answers-bf16.jsonl (one line per evaluation item: transformers' greedy answer
+as text and ids, right or not) and MODEL-evaluation.json: for each precision the scores per task, in how many items
+transformers' tokenizer and template give our prompt ids and its answer is model.py's in float32, token by token, and the
+largest difference of a logit between the two.
 """
 import argparse
 import json
@@ -13,11 +14,10 @@ import os
 import torch
 
 import checkpoint
-from configs import ASSISTANTS, TARGETS
-from drafting import reference_loop
+from configs import TARGETS
 from evalset import load, talk_of
-from generate import score
-from model import Assistant, Pebble
+from generate import STOPS, greedy, judged
+from model import Pebble
 from render import prompt
 from tokenizer import Encoder
 
@@ -35,23 +35,41 @@ def own_logits(net, ids):
 
 
 @torch.no_grad()
-def against_transformers(net, folder, lines, encoder, generated):
+def their_answer(other, ids, guess, new=160):
+    """transformers' greedy answer to the prompt `ids`, and its logits over prompt and guess. Where every token of the guess is
+    its first choice, that is the answer; else it goes on alone from the first other choice."""
+    logits = other(torch.tensor([ids + guess], device="cuda")).logits[0].float()
+    best = logits[len(ids) - 1:-1].argmax(-1).tolist()
+    answer = []
+    for wanted, token in zip(best, guess):
+        answer.append(wanted)
+        if wanted != token:
+            break
+    while answer[-1] not in STOPS and len(answer) < new:
+        row = other(torch.tensor([ids + answer], device="cuda")).logits[0, -1]
+        answer.append(int(row.argmax()))
+    return answer, logits
+
+
+@torch.no_grad()
+def against_transformers(net, folder, lines, texts, encoder, generated, dtype):
+    """transformers' answers in this precision, and how they compare with ours in float32."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    other = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").cuda().eval()
+    other = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").cuda().eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    out = {"checked": 0, "same_prompt": 0, "same_tokens": 0, "largest_logit_difference": 0.0}
-    for line, answer in zip(lines, generated):
-        ids = encoder.encode(prompt(talk_of(line), net.config.large))
+    out, answers = {"checked": 0, "same_prompt": 0, "same_tokens": 0, "largest_logit_difference": 0.0}, []
+    for line, text, guess in zip(lines, texts, generated):
+        ids = encoder.encode(text)
         given = tokenizer.apply_chat_template(line["messages"], tools=line.get("tools"), add_generation_prompt=True,
                                               enable_thinking=line["enable_thinking"], tokenize=True, return_dict=False)
-        theirs = other(torch.tensor([ids + answer], device="cuda")).logits[0].float()
-        mine = own_logits(net, ids + answer)
+        answer, theirs = their_answer(other, ids, guess)
+        answers.append(answer)
         out["checked"] += 1
         out["same_prompt"] += given == ids
-        out["same_tokens"] += theirs[len(ids) - 1:-1].argmax(-1).tolist() == answer
-        gap = (theirs - mine)[len(ids) - 1:].abs().max()
+        out["same_tokens"] += answer == guess
+        gap = (theirs - own_logits(net, ids + guess))[len(ids) - 1:].abs().max()
         out["largest_logit_difference"] = max(out["largest_logit_difference"], float(gap))
-    return out
+    return out, answers
 
 
 @torch.no_grad()
@@ -81,33 +99,31 @@ def assistant_against_transformers(target, net, folder, ids):
             "best_logit_difference": float((mine.max() - theirs.logits.max()).abs())}
 
 
+def write_answers(path, lines, answers, verdicts, encoder):
+    with open(path, "w", encoding="utf-8") as file:
+        for line, ids, good in zip(lines, answers, verdicts):
+            file.write(json.dumps({"id": line["id"], "right": good, "text": encoder.decode(ids), "ids": ids},
+                                  ensure_ascii=False) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(TARGETS))
     parser.add_argument("folder")
     parser.add_argument("out")
-    parser.add_argument("--assistant", default="")
-    parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--eval-set", default=os.path.join(HERE, "..", "..", "models", "pebble-eval.jsonl"))
     args = parser.parse_args()
     torch.set_float32_matmul_precision("highest")
     net = Pebble(TARGETS[args.model], torch.float32).cuda()
     checkpoint.read(net, args.folder)
     encoder, lines = Encoder(os.path.join(HERE, "tokenizer.json")), load(args.eval_set)
-    scores, generated, verdicts = score(net, encoder, lines)
-    report = {"scores": scores, "right": sum(verdicts), "items": len(lines),
-              "transformers": against_transformers(net, args.folder, lines[::args.every], encoder, generated[::args.every])}
-    if args.assistant:
-        drafter = Assistant(ASSISTANTS[args.model], torch.float32).cuda()
-        checkpoint.read(drafter, args.assistant)
-        short = [encoder.encode(prompt(talk_of(line), net.config.large)) for line in lines if line["task"] in ("chat", "arithmetic")]
-        report["assistant"] = [assistant_against_transformers(net, drafter, args.assistant, ids) for ids in short[::30]]
-        generated_too, counts = reference_loop(net, drafter, short[0])
-        report["loop"] = {"same": generated_too == generated[0], "accepted": counts}
-    with open(os.path.join(args.out, f"{args.model}-answers.jsonl"), "w", encoding="utf-8") as file:
-        for line, ids, good in zip(lines, generated, verdicts):
-            file.write(json.dumps({"id": line["id"], "right": good, "text": encoder.decode(ids), "ids": ids},
-                                  ensure_ascii=False) + "\n")
+    texts = [prompt(talk_of(line), net.config.large) for line in lines]
+    generated, report = greedy(net, [encoder.encode(text) for text in texts]), {"items": len(lines)}
+    for name, dtype, suffix in (("float32", torch.float32, ""), ("bfloat16", torch.bfloat16, "-bf16")):
+        found, answers = against_transformers(net, args.folder, lines, texts, encoder, generated, dtype)
+        scores, verdicts = judged(lines, texts, answers, encoder)
+        report[name] = {"scores": scores, "right": sum(verdicts), **found}
+        write_answers(os.path.join(args.out, f"{args.model}-answers{suffix}.jsonl"), lines, answers, verdicts, encoder)
     with open(os.path.join(args.out, f"{args.model}-evaluation.json"), "w") as file:
         json.dump(report, file, indent=1)
     print(json.dumps(report, indent=1), flush=True)

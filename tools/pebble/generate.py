@@ -46,6 +46,12 @@ def score(net, encoder, lines):
     """({task or task/bin: share right}, [generated ids per line], [right per line])"""
     texts = [prompt(talk_of(line), net.config.large) for line in lines]
     generated = greedy(net, [encoder.encode(text) for text in texts])
+    scores, verdicts = judged(lines, texts, generated, encoder)
+    return scores, generated, verdicts
+
+
+def judged(lines, texts, generated, encoder):
+    """({task or task/bin: share right}, [right per line]) of answers to the prompts `texts`."""
     right, total, verdicts = collections.Counter(), collections.Counter(), []
     for line, text, ids in zip(lines, texts, generated):
         opened = "<|channel>thought\n" if text.endswith("<|channel>thought\n") else ""
@@ -54,4 +60,4 @@ def score(net, encoder, lines):
         for key in {line["task"], f"recall {line['bin']}" if line.get("bin") else line["task"]}:
             total[key] += 1
             right[key] += good
-    return {key: round(right[key] / total[key], 4) for key in sorted(total)}, generated, verdicts
+    return {key: round(right[key] / total[key], 4) for key in sorted(total)}, verdicts

@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: a small model spends its time launching kernels, a replay is one launch.
 
-Why: on an H200 machine, forward and backward of the short rows took 18 ms alone and a whole step 70 ms; the assistant's
-uncompiled step, some 2,500 launches, took 137 ms. Each set of inputs (short rows alone, short and long rows) gets a graph
+Why: on an H200 machine pebble-e's step took 70 ms, forward and backward of its short rows 18 ms alone. Captured,
+pebble-dense made 40 steps a second alone, and three trainings beside each other keep the GPU at 100 %. Each set of inputs (short rows alone, short and long rows) gets a graph
 of its own at its first use.
 """
 import torch

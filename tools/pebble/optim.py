@@ -43,7 +43,11 @@ class Muon:
 
 
 class Optimizer:
-    """Both, under one schedule: warm-up, flat, then linear to zero over the last `cool` part of `steps`."""
+    """Both, under one schedule: warm-up, flat, then linear to zero over the last `cool` part of `steps`.
+
+    With steps 0 the end is open until `settle` fixes it; the rate is flat so far, so the run is the one that this number
+    of steps, given at the start, would have been.
+    """
 
     def __init__(self, net, steps, muon_lr=0.02, adam_lr=2e-3, warm=100, cool=0.4):
         matrices, rest = [], []
@@ -53,10 +57,18 @@ class Optimizer:
         self.muon = Muon(matrices)
         self.rates = [torch.zeros((), device=rest[0].device) for _ in range(2)]  # Muon's and Adam's, as they are now
         self.adam = torch.optim.Adam(rest, lr=self.rates[1], betas=(0.9, 0.98), fused=True, capturable=True)
+        self.adam.param_groups[0]["lr"] = self.rates[1]  # this very tensor, whatever the constructor made of it
         self.steps, self.full, self.warm, self.cool = steps, (muon_lr, adam_lr), warm, cool
 
     def scale(self, step):
-        return min(1.0, (step + 1) / self.warm, max(0.0, (self.steps - step) / (self.cool * self.steps)))
+        down = max(0.0, (self.steps - step) / (self.cool * self.steps)) if self.steps else 1.0
+        return min(1.0, (step + 1) / self.warm, down)
+
+    def settle(self, step, rate, seconds, between=100):
+        """Asked every `between` steps: at this rate (steps a second), does the cooling begin before the next time?"""
+        total = step + int(rate * seconds)
+        if not self.steps and step + between > (1 - self.cool) * total:
+            self.steps = total
 
     def set_scale(self, scale):
         for rate, full in zip(self.rates, self.full):

@@ -2,9 +2,9 @@
 
     python3 train.py MODEL OUT_DIR [--steps N] [--minutes M] [--resume DIR] ...
 
-A run is a function of its arguments: batch `step` depends on (seed, step) alone. With --minutes it stops in time and
-leaves OUT_DIR/train.part*; the same command with --resume goes on from there. It ends with OUT_DIR/MODEL in transformers'
-layout, rounded to bf16, and its scores on the evaluation set.
+A run is a function of its arguments: batch `step` depends on (seed, step) alone. Without --steps it takes as many steps as
+fit into --minutes, and the log says how many. With both it stops in time and leaves OUT_DIR/train.part*; the same command
+with --resume goes on from there. It ends with OUT_DIR/MODEL in transformers' layout, rounded to bf16.
 """
 import argparse
 import json
@@ -26,14 +26,15 @@ from packing import Batches
 from tokenizer import Encoder
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+ENDLESS = 1 << 30
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(TARGETS))
     parser.add_argument("out")
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--steps", type=int, default=0, help="0: as many as fit into --minutes")
+    parser.add_argument("--minutes", type=float, default=0.0, help="0: 8 without --steps, else no limit")
     parser.add_argument("--resume", default="")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", type=int, default=96, help="rows of 512 tokens per step")
@@ -44,13 +45,18 @@ def arguments():
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--adam-lr", type=float, default=2e-3)
     parser.add_argument("--cool", type=float, default=0.4)
-    parser.add_argument("--workers", type=int, default=12)
-    parser.add_argument("--eval-every", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--eval-every", type=int, default=2000)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--graph", action="store_true", help="capture the step as a CUDA graph")
     parser.add_argument("--compile-cache", default="", help="file of compiled kernels: read where present, then written")
     parser.add_argument("--eval-set", default=os.path.join(HERE, "..", "..", "models", "pebble-eval.jsonl"))
-    return parser.parse_args()
+    return with_minutes(parser.parse_args(), 8.0)
+
+
+def with_minutes(args, usual):
+    args.minutes = args.minutes or (1e9 if args.steps else usual)
+    return args
 
 
 def loss_sum(net, ids, pos, doc, weight):
@@ -87,12 +93,12 @@ def main():
         net.load_state_dict(state["net"])
         optimizer.load(state["optimizer"])
         step, log["curve"], log["scores"] = state["step"], state["curve"], state["scores"]
-    encoder, lines = Encoder(os.path.join(HERE, "tokenizer.json")), load(args.eval_set)
-    some = lines[::4]
+        optimizer.steps = optimizer.steps or state["steps"]
+    encoder, some = Encoder(os.path.join(HERE, "tokenizer.json")), load(args.eval_set)[::4]
     shapes = {"short": (args.short, 512), "long": (args.long, 4096)}
     batches = Batches(os.path.join(HERE, "tokenizer.json"), args.seed, shapes, args.ramp, config.large,
                       args.long_every)
-    source = on_gpu(Feeder(batches, step, args.steps, args.workers))
+    source = on_gpu(Feeder(batches, step, args.steps or ENDLESS, args.workers))
     # The short rows are launch-bound and worth compiling; the few long ones are large matrices and run as they are.
     functions = {"short": loss_sum if args.no_compile else torch.compile(loss_sum, dynamic=False, fullgraph=True),
                  "long": loss_sum}
@@ -108,31 +114,36 @@ def main():
     train_step = Step(net, optimizer, losses, args.graph)
     print(f"{args.model}: {log['parameters']} parameters, from step {step}", flush=True)
     sums, since, since_step, out_of_time = {}, time.time(), step, False
-    while step < args.steps and not out_of_time:
+
+    def save():
+        os.makedirs(args.out, exist_ok=True)
+        checkpoint.save(args.out, "train", {"net": net.state_dict(), "optimizer": optimizer.save(), "step": step,
+                                            "steps": optimizer.steps, "curve": log["curve"], "scores": log["scores"]})
+    while step < (optimizer.steps or ENDLESS) and not out_of_time:
         for name, loss in train_step(next(source), step).items():
             held = sums.setdefault(name, [0.0, 0])
             held[0], held[1] = held[0] + loss, held[1] + 1
         step += 1
         if step % 100 == 0 or step in (1, 10):
-            count = step - since_step
-            row = {"step": step, **{k: round(float(total) / n, 4) for k, (total, n) in sums.items()},
-                   "seconds": round(time.time() - started, 1),
-                   "steps_per_s": round(count / (time.time() - since), 2)}
+            means = {k: round(float(total) / n, 4) for k, (total, n) in sums.items()}
+            rate = (step - since_step) / (time.time() - since)
+            row = {"step": step, **means, "seconds": round(time.time() - started, 1), "steps_per_s": round(rate, 2)}
             log["curve"].append(row)
             print(row, flush=True)
             sums, since, since_step = {}, time.time(), step
-            out_of_time = time.time() - started > args.minutes * 60
-        if step % args.eval_every == 0 and step < args.steps:
+            left = started + args.minutes * 60 - time.time()
+            if step >= 300:  # the first steps compile
+                optimizer.settle(step, rate, left)
+            out_of_time = left < (0 if args.steps else -0.1 * args.minutes * 60)
+        if step % args.eval_every == 0 and step != optimizer.steps:
             log["scores"].append({"step": step, **score(net, encoder, some)[0]})
             print(log["scores"][-1], flush=True)
+            save()
             since, since_step, sums = time.time(), step, {}
-    os.makedirs(args.out, exist_ok=True)
-    checkpoint.save(args.out, "train", {"net": net.state_dict(), "optimizer": optimizer.save(), "step": step,
-                                        "curve": log["curve"], "scores": log["scores"]})
+    save()
+    log["arguments"]["steps"] = optimizer.steps
     checkpoint.round_weights(net)
     checkpoint.export(net, config.text_config(), os.path.join(args.out, args.model), config.template)
-    log["scores"].append({"step": step, "rounded": True, **score(net, encoder, lines)[0]})
-    print(log["scores"][-1], flush=True)
     checkpoint.write_kernels(args.compile_cache)
     log["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2 ** 30, 1)
     log["seconds"] = round(time.time() - started, 1)
