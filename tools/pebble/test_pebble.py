@@ -1,10 +1,12 @@
 """Tests of what needs no GPU: python3 -m unittest test_pebble (in this folder; needs jinja2, numpy and tokenizers)."""
+import json
 import os
 import unittest
 
 import jinja2.sandbox
 
-from configs import TARGETS
+from card import sha256, sums
+from configs import ASSISTANTS, TARGETS
 from data import facts
 from evalset import conversations, item, judge, load, talk_of, wanted_calls
 from mixture import SHORT, conversation
@@ -152,6 +154,44 @@ class EvaluationTest(unittest.TestCase):
             for message in conversation(Rng("leak", i))["messages"]:
                 if message["role"] == "user":
                     self.assertNotIn(message["content"].lower(), kept)
+
+
+class ShippedTest(unittest.TestCase):
+    """What lies in models/: limits in bytes of a target with its assistant, everything in the two folders counted."""
+    LIMITS = {"pebble-e": 14_000_000, "pebble-moe": 8_000_000, "pebble-dense": 8_000_000}
+
+    def test_models_stay_within_their_sizes(self):
+        for model, most in self.LIMITS.items():
+            folders = [os.path.join(ROOT, "models", name) for name in (model, model + "-assistant")]
+            size = sum(os.path.getsize(os.path.join(folder, name)) for folder in folders for name in os.listdir(folder))
+            self.assertLessEqual(size, most)
+
+    def test_cards_have_the_checksums_of_the_files(self):
+        for model in self.LIMITS:
+            for name in (model, model + "-assistant"):
+                folder = os.path.join(ROOT, "models", name)
+                with open(os.path.join(folder, "README.md"), encoding="utf-8") as file:
+                    self.assertIn(sums(folder), file.read())
+
+    def test_configs_and_tokenizer_are_those_of_the_scripts(self):
+        for model in self.LIMITS:
+            folder = os.path.join(ROOT, "models", model)
+            for name, config in ((folder, TARGETS[model].text_config()), (folder + "-assistant", ASSISTANTS[model].config())):
+                with open(os.path.join(name, "config.json"), encoding="utf-8") as file:
+                    self.assertEqual(json.load(file), config)
+            self.assertEqual(sha256(os.path.join(folder, "tokenizer.json")), sha256(TOKENIZER))
+
+    def test_recorded_answers_are_judged_as_recorded(self):
+        encoder, lines = Encoder(TOKENIZER), load(os.path.join(ROOT, "models", "pebble-eval.jsonl"))
+        for model in self.LIMITS:
+            for kind in ("", "-bf16"):
+                answers = load(os.path.join(ROOT, "models", f"{model}-answers{kind}.jsonl"))
+                self.assertEqual([answer["id"] for answer in answers], [line["id"] for line in lines])
+                for line, answer in zip(lines, answers):
+                    text = prompt(talk_of(line), TARGETS[model].large)
+                    opened = "<|channel>thought\n" if text.endswith("<|channel>thought\n") else ""
+                    self.assertEqual(encoder.decode(answer["ids"]), answer["text"])
+                    self.assertEqual(judge(line, opened + answer["text"]), answer["right"], answer["id"])
 
 
 class ShapeTest(unittest.TestCase):
