@@ -1,8 +1,8 @@
 """A training step as one CUDA graph: a small model spends its time launching kernels, a replay is one launch.
 
 Why: on an H200 machine pebble-e's step took 70 ms, forward and backward of its short rows 18 ms alone. Captured,
-pebble-dense made 40 steps a second alone, and three trainings beside each other keep the GPU at 100 %. Each set of inputs (short rows alone, short and long rows) gets a graph
-of its own at its first use.
+pebble-dense made 40 steps a second alone, and three trainings beside each other keep the GPU at 100 %. Each set of
+inputs (short rows alone, short and long rows) gets a graph of its own at its first use.
 """
 import torch
 
