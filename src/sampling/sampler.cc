@@ -55,9 +55,20 @@ Result<SampledToken> Sampler::Score(std::span<const float> logits, int32_t id, i
 std::span<const float> Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
                                        const PenaltyState& history) {
   const bool penalize = params.has_penalties() && !history.entries().empty();
-  if (params.logit_bias.empty() && params.suppress_tokens.empty() && !penalize) return logits;
+  if (params.allowed_tokens.empty() && params.logit_bias.empty() &&
+      params.suppress_tokens.empty() && !penalize) {
+    return logits;
+  }
 
-  adjusted_.assign(logits.begin(), logits.end());
+  if (params.allowed_tokens.empty()) {
+    adjusted_.assign(logits.begin(), logits.end());
+  } else {
+    adjusted_.assign(logits.size(), -kInfinity);
+    for (const int32_t id : params.allowed_tokens) {
+      CHECK(id >= 0 && id < vocab_size_) << id;
+      adjusted_[id] = logits[id];
+    }
+  }
   for (const int32_t id : params.suppress_tokens) {
     CHECK(id >= 0 && id < vocab_size_) << id;
     adjusted_[id] = -kInfinity;

@@ -2,7 +2,7 @@
 //
 // The order is that of Hugging Face transformers:
 //
-//   suppress_tokens, logit_bias
+//   allowed_tokens, suppress_tokens, logit_bias
 //   -> repetition penalty (prompt and output), frequency and presence penalties (output)
 //   -> temperature -> top-k -> top-p (of what top-k left) -> min-p -> draw (draw.h)
 //

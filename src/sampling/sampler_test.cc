@@ -222,6 +222,27 @@ TEST(Sampler, BadRowsAreErrors) {
   EXPECT_FALSE(sampler.Sample(std::vector<float>{0.0f, kNan, 1.0f}, hides_nan, kNoHistory, 0).ok());
 }
 
+TEST(Sampler, NothingButAllowedTokensIsDrawn) {
+  constexpr int32_t kVocab = 3001;
+  const std::vector<int32_t> allowed = {7, 300, 301, 2999};
+  Sampler sampler(kVocab);
+  std::set<int32_t> drawn;
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    const std::vector<float> row = RandomRow(kVocab, seed);
+    const SamplingParams greedy{.temperature = 0.0f, .allowed_tokens = allowed};
+    const int32_t best = *std::max_element(allowed.begin(), allowed.end(),
+                                           [&](int32_t a, int32_t b) { return row[a] < row[b]; });
+    EXPECT_EQ(sampler.Sample(row, greedy, kNoHistory, 0).value().id, best);
+    const SamplingParams warm{.temperature = 1e4f, .allowed_tokens = allowed, .seed = seed};
+    for (uint64_t position = 0; position < 20; ++position) {
+      drawn.insert(sampler.Sample(row, warm, kNoHistory, position).value().id);
+    }
+  }
+  EXPECT_EQ(drawn, std::set<int32_t>(allowed.begin(), allowed.end()));
+  const SamplingParams contradictory{.suppress_tokens = {7}, .allowed_tokens = {7}};
+  EXPECT_FALSE(sampler.Sample(RandomRow(kVocab, 1), contradictory, kNoHistory, 0).ok());
+}
+
 TEST(Sampler, LogprobsAreThoseOfTheRawRow) {
   constexpr int32_t kVocab = 3001;
   std::vector<float> row = RandomRow(kVocab, 4);
@@ -339,6 +360,8 @@ TEST(SamplingParams, AcceptsTheEdgesAndRefusesBeyond) {
                                 {.logit_bias = {{0, kNan}}},
                                 {.suppress_tokens = {100}},
                                 {.suppress_tokens = {-1}},
+                                {.allowed_tokens = {100}},
+                                {.allowed_tokens = {-1}},
                                 {.num_logprobs = 21},
                                 {.num_logprobs = -2},
                                 {.logit_bias = std::vector<LogitBias>(1025)}};

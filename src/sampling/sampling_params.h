@@ -29,6 +29,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // [-2, 2], per occurrence in the output.
   std::vector<LogitBias> logit_bias = {};
   std::vector<int32_t> suppress_tokens = {};  // Never drawn.
+  std::vector<int32_t> allowed_tokens = {};   // Nothing else is drawn; empty: every token may be.
   uint64_t seed = 0;
   int32_t num_logprobs = -1;  // -1: none; 0: of the drawn token; up to 20: also of the likeliest.
 
