@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "apps/answer_printer.h"
+#include "apps/bundled_models.h"
 #include "apps/chat_session.h"
 #include "apps/commands.h"
 #include "apps/interrupts.h"
@@ -134,11 +135,6 @@ class SignalPolicy {
 };
 
 Status Chat(const ChatFlags& flags) {
-  if (flags.model.model.empty()) {
-    return MakeError(
-        "chat needs a model: lapidary chat MODEL, where MODEL is a checkpoint "
-        "directory");
-  }
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model.model));
   ASSIGN_OR_RETURN(const TextModel text_model, description.directory
                                                    ? TextModel::Load(*description.directory)
@@ -177,8 +173,11 @@ Status Chat(const ChatFlags& flags) {
 
 void AddChatCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ChatFlags>();
-  CLI::App* command = command_line.Add("chat", "Talk with a model on the terminal",
-                                       [flags] { return Chat(*flags); });
+  CLI::App* command =
+      command_line.Add("chat", "Talk with a model on the terminal", [flags]() -> Status {
+        RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+        return Chat(*flags);
+      });
   constexpr const char* kGroup = "Conversation";
   command->add_option("--system-prompt", flags->system_prompt, "Instructions for the model")
       ->group(kGroup);
@@ -200,7 +199,6 @@ void AddChatCommand(CommandLine& command_line) {
       ->group(kGroup);
   flags->sampling.AddTo(*command);
   flags->model.AddTo(*command);
-  command->get_option("model")->required(false);
   command->footer(
       fmt::format("In the conversation:\n{}\n\nWhere input is not a terminal, each of "
                   "its lines is a message or a command.",

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
@@ -175,7 +176,10 @@ CLI::Option* AddText(CLI::App* command, const char* name, std::optional<std::str
 void AddGenerateCommand(CommandLine& command_line) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = command_line.Add("generate", "Continue one prompt, or answer one message",
-                                       [flags] { return Generate(*flags); });
+                                       [flags]() -> Status {
+                                         RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+                                         return Generate(*flags);
+                                       });
   constexpr const char* kPrompt = "Prompt (one of --prompt, --chat, --ids)";
   auto* text = AddText(command, "--prompt", flags->text,
                        "Text to continue; special tokens such as <|turn> may be spelled out")

@@ -1,4 +1,5 @@
 // `lapidary logits`: teacher-forced logits of every position, as a NumPy file.
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/npy.h"
@@ -35,7 +36,10 @@ void AddLogitsCommand(CommandLine& command_line) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = command_line.Add(
       "logits", "Write the logits of every position of a prompt as float32 [tokens, vocab] (.npy)",
-      [flags] { return Logits(flags->model, flags->ids, flags->output); });
+      [flags]() -> Status {
+        RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+        return Logits(flags->model, flags->ids, flags->output);
+      });
   flags->model.AddTo(*command);
   command->add_option("--ids", flags->ids, "Token ids, used as they stand: 2,5,9")->required();
   command->add_option("--output", flags->output, "File to write")->required();

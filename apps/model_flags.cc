@@ -2,14 +2,15 @@
 
 #include <charconv>
 
+#include "apps/bundled_models.h"
+
 namespace lapidary {
 
 void ModelFlags::AddTo(CLI::App& command) {
   constexpr const char* kGroup = "Model";
-  command
-      .add_option("model", model,
-                  "Checkpoint directory, or with --load-format dummy a preset (e2b e4b ...)")
-      ->required();
+  command.add_option(
+      "model", model,
+      fmt::format("{}; with --load-format dummy, a preset (e2b e4b ...)", kDefaultModelHelp));
   command.add_option("--load-format", load_format, "auto: the checkpoint's weights; dummy: random")
       ->group(kGroup)
       ->check(CLI::IsMember({"auto", "dummy"}))

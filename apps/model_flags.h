@@ -13,7 +13,7 @@
 namespace lapidary {
 
 struct ModelFlags {
-  std::string model;
+  std::string model;  // Empty until FillDefaultModel: the user named none.
   std::string load_format = "auto";
   int threads = 0;
   int chunk_rows = 512;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <future>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/device_flag.h"
 #include "checkpoint/mapped_file.h"
@@ -215,7 +216,7 @@ CLI::Option* WithVariable(CLI::Option* option) {
 }
 
 void AddModelFlags(CLI::App& command, ServeFlags& flags) {
-  command.add_option("model", flags.model, "Checkpoint directory")->required();
+  command.add_option("model", flags.model, kDefaultModelHelp);
   const auto add = [&](const char* name, auto& value, const char* help) {
     return WithVariable(command.add_option(name, value, help))->group("Model");
   };
@@ -307,8 +308,11 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
 
 void AddServeCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
-                                       [flags] { return Serve(*flags); });
+  CLI::App* command =
+      command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API", [flags]() -> Status {
+        RETURN_IF_ERROR(FillDefaultModel(&flags->model));
+        return Serve(*flags);
+      });
   AddModelFlags(*command, *flags);
   AddSchedulerFlags(*command, *flags);
   AddHttpFlags(*command, *flags);

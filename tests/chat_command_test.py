@@ -84,7 +84,7 @@ class ChatTest(command_harness.CommandTest):
 
     def test_models_that_cannot_chat_say_why(self):
         no_template = self.variant("no-template", without=["chat_template.jinja"])
-        for message, *arguments in ((b"chat needs a model", ), (b"no chat template", no_template),
+        for message, *arguments in ((b"no chat template", no_template),
                                     (b"is a preset", "tiny-e", "--load-format", "dummy")):
             result = self.run_lapidary("chat", *arguments, input=b"")
             self.assertEqual(result.returncode, 1)

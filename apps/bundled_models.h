@@ -1,0 +1,23 @@
+// The models that come with Lapidary, in models/ of its source tree.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace lapidary {
+
+// For --help of every command that has a default model.
+inline constexpr const char* kDefaultModelHelp =
+    "Checkpoint directory (default: the bundled pebble-e, a toy-sized model)";
+
+// models/NAME: in the folder that $LAPIDARY_MODELS_DIR names, as ./lapidary sets it; else of the
+// tree that holds the program. An error says where it was looked for.
+Result<std::string> FindBundled(std::string_view name);
+
+// Commands that run a model run the bundled pebble-e when the user named none: fills in an empty
+// `model`.
+Status FillDefaultModel(std::string* model);
+
+}  // namespace lapidary
