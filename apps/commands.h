@@ -8,6 +8,7 @@ namespace lapidary {
 void AddChatCommand(CommandLine& command_line);
 void AddGenerateCommand(CommandLine& command_line);
 void AddServeCommand(CommandLine& command_line);
+void AddEvalCommand(CommandLine& command_line);
 void AddTokenizeCommand(CommandLine& command_line);
 void AddDetokenizeCommand(CommandLine& command_line);
 void AddInspectCommand(CommandLine& command_line);

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   lapidary::AddChatCommand(command_line);
   lapidary::AddGenerateCommand(command_line);
   lapidary::AddServeCommand(command_line);
+  lapidary::AddEvalCommand(command_line);
   lapidary::AddTokenizeCommand(command_line);
   lapidary::AddDetokenizeCommand(command_line);
   lapidary::AddInspectCommand(command_line);

@@ -1,0 +1,266 @@
+// `lapidary eval`: questions with known answers, and how many a model gets right.
+#include <cstdio>
+
+#include "apps/bundled_models.h"
+#include "apps/commands.h"
+#include "apps/model_flags.h"
+#include "base/progress.h"
+#include "eval/batch_run.h"
+#include "eval/mmlu.h"
+#include "eval/pebble_suite.h"
+#include "eval/subset.h"
+#include "front/text_model.h"
+
+namespace lapidary {
+namespace {
+
+constexpr const char* kPebbleItems = "pebble-eval.jsonl";
+
+struct EvalFlags {
+  ModelFlags model;
+  std::string suite = "pebble";
+  int64_t num_items = 0;  // 0: all
+  uint64_t seed = 0;
+  int concurrency = 64;
+  std::string items;         // of the pebble suite; empty: the bundled ones
+  std::string answers;       // empty: those beside the model, if any
+  std::string save_answers;  // empty: nowhere
+  std::string data;          // of the mmlu suite
+  std::string split = "test";
+  bool verbose = false;
+  bool json = false;
+};
+
+// What can be refused before the weights are read.
+struct OpenedModel {
+  ModelDescription description;
+  TextModel text;
+};
+
+Result<OpenedModel> OpenModel(const EvalFlags& flags) {
+  ASSIGN_OR_RETURN(ModelDescription description, DescribeModel(flags.model.model));
+  ASSIGN_OR_RETURN(TextModel text, description.directory ? TextModel::Load(*description.directory)
+                                                         : TextModel::None(description.name));
+  if (!text.tokenizer.ok()) return text.tokenizer.error();
+  return OpenedModel{std::move(description), std::move(text)};
+}
+
+// The outputs of all requests, with a progress line.
+Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, const ModelPlan& plan,
+                                                 std::vector<SequenceSpec> specs) {
+  int64_t max_tokens = 0;
+  for (const SequenceSpec& spec : specs) {
+    RETURN_IF_ERROR(CheckPrompt(plan, spec.prompt, spec.max_new_tokens));
+    max_tokens = std::max(max_tokens, std::ssize(spec.prompt) + spec.max_new_tokens);
+  }
+  const auto num_specs = static_cast<int64_t>(specs.size());
+  const auto in_flight = static_cast<int>(std::min<int64_t>(flags.concurrency, num_specs));
+  ASSIGN_OR_RETURN(const LoadedEngine loaded, flags.model.LoadAsEngine(max_tokens, in_flight));
+  Progress progress(flags.suite, num_specs, Progress::Unit::kItems);
+  return RunBatch(*loaded.engine, std::move(specs), in_flight, [&] { progress.Advance(1); });
+}
+
+std::vector<size_t> Choose(const EvalFlags& flags, const std::vector<std::string>& task_of) {
+  const size_t count = flags.num_items > 0 ? static_cast<size_t>(flags.num_items) : task_of.size();
+  return StratifiedSubset(task_of, count, flags.seed);
+}
+
+void Print(const EvalFlags& flags, const Scores& scores, Json json, const std::string& remarks) {
+  if (!flags.json) {
+    fmt::print("{}{}", scores.ToText(), remarks);
+    return;
+  }
+  json.update(scores.ToJson());
+  json["suite"] = flags.suite;
+  json["model"] = flags.model.model;
+  fmt::print("{}\n", json.dump());
+}
+
+Json AgreementJson(const PebbleAgreement& agreement, const std::string& path) {
+  Json differences = Json::array();
+  for (const PebbleAgreement::Difference& difference : agreement.differences) {
+    differences.push_back({{"id", difference.ours.id},
+                           {"text", difference.ours.text},
+                           {"correct", difference.ours.is_right},
+                           {"reference_text", difference.recorded.text},
+                           {"reference_correct", difference.recorded.is_right}});
+  }
+  return {{"answers", path},
+          {"count", agreement.count},
+          {"agree", agreement.num_agreeing()},
+          {"differences", std::move(differences)}};
+}
+
+std::string AgreementText(const PebbleAgreement& agreement, const std::string& path, bool verbose) {
+  std::string text = fmt::format("\n{} of {} answers equal the reference's, token by token ({})\n",
+                                 agreement.num_agreeing(), agreement.count, path);
+  if (!verbose) return text;
+  for (const PebbleAgreement::Difference& difference : agreement.differences) {
+    text += fmt::format("{}\n  here       {}\n  reference  {}\n", difference.ours.id,
+                        Json(difference.ours.text).dump(), Json(difference.recorded.text).dump());
+  }
+  return text;
+}
+
+// The answers to compare with: those named, or those found beside the model.
+std::optional<std::filesystem::path> AnswersPath(const EvalFlags& flags,
+                                                 const ModelDescription& description) {
+  if (!flags.answers.empty()) return flags.answers;
+  return description.directory ? FindPebbleAnswers(*description.directory) : std::nullopt;
+}
+
+Status EvalPebble(const EvalFlags& flags) {
+  ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags));
+  std::string items_path = flags.items;
+  if (items_path.empty()) {
+    ASSIGN_OR_RETURN(items_path, FindBundled(kPebbleItems));
+  }
+  ASSIGN_OR_RETURN(const std::vector<PebbleItem> items, LoadPebbleItems(items_path));
+  const auto answers_path = AnswersPath(flags, model.description);
+  PebbleAnswers recorded;
+  if (answers_path) {
+    ASSIGN_OR_RETURN(recorded, LoadPebbleAnswers(*answers_path));
+  }
+  std::vector<std::string> task_of;
+  for (const PebbleItem& item : items) task_of.push_back(item.task);
+  const std::vector<size_t> chosen = Choose(flags, task_of);
+
+  std::vector<SequenceSpec> specs;
+  std::vector<bool> starts_in_thought;
+  for (const size_t idx : chosen) {
+    ASSIGN_OR_RETURN(PebbleRequest request, MakePebbleRequest(model.text, items[idx]));
+    specs.push_back(std::move(request.spec));
+    starts_in_thought.push_back(request.starts_in_thought);
+  }
+  ASSIGN_OR_RETURN(auto outputs, RunAll(flags, model.description.plan, std::move(specs)));
+
+  Scores scores;
+  std::vector<PebbleAnswer> answers;
+  for (size_t place = 0; place < chosen.size(); ++place) {
+    const PebbleItem& item = items[chosen[place]];
+    answers.push_back(JudgePebbleAnswer(*model.text.tokenizer, item, starts_in_thought[place],
+                                        std::move(outputs[place])));
+    scores.Add(item.task, item.bin, answers.back().is_right);
+  }
+  if (!flags.save_answers.empty()) {
+    RETURN_IF_ERROR(SavePebbleAnswers(answers, flags.save_answers));
+  }
+  Json json = Json::object();
+  std::string remarks;
+  if (answers_path) {
+    const auto agreement = CompareAnswers(answers, recorded);
+    if (!agreement.ok()) {
+      return MakeError("{}: {}", answers_path->string(), agreement.error().message);
+    }
+    json["agreement"] = AgreementJson(*agreement, answers_path->string());
+    remarks = AgreementText(*agreement, answers_path->string(), flags.verbose);
+  }
+  Print(flags, scores, std::move(json), remarks);
+  return {};
+}
+
+Status EvalMmlu(const EvalFlags& flags) {
+  if (flags.data.empty()) {
+    return MakeError(
+        "--suite mmlu needs --data DIR, the folder with dev/ and test/ of the public archive");
+  }
+  ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags));
+  ASSIGN_OR_RETURN(const std::vector<MmluSubject> subjects, LoadMmlu(flags.data, flags.split));
+  ASSIGN_OR_RETURN(const MmluEncoder encoder, MmluEncoder::Create(*model.text.tokenizer));
+
+  struct Asked {
+    const MmluSubject* subject;
+    size_t question;
+  };
+  std::vector<Asked> all;
+  std::vector<std::string> task_of;
+  for (const MmluSubject& subject : subjects) {
+    for (size_t idx = 0; idx < subject.questions.size(); ++idx) {
+      all.push_back({&subject, idx});
+      task_of.push_back(subject.name);
+    }
+  }
+  std::vector<Asked> asked;
+  for (const size_t idx : Choose(flags, task_of)) asked.push_back(all[idx]);
+
+  MmluRequests requests;
+  for (auto begin = asked.begin(); begin != asked.end();) {
+    const MmluSubject* subject = begin->subject;
+    std::vector<size_t> questions;
+    for (; begin != asked.end() && begin->subject == subject; ++begin) {
+      questions.push_back(begin->question);
+    }
+    RETURN_IF_ERROR(AddMmluRequests(encoder, *subject, questions,
+                                    model.description.plan.max_context, &requests));
+  }
+  ASSIGN_OR_RETURN(const auto outputs,
+                   RunAll(flags, model.description.plan, std::move(requests.specs)));
+
+  Scores scores;
+  for (size_t place = 0; place < asked.size(); ++place) {
+    const int answer = asked[place].subject->questions[asked[place].question].answer;
+    const bool is_right = outputs[place].at(0) == encoder.letter_ids()[answer];
+    scores.Add(asked[place].subject->name, "", is_right);
+  }
+  std::string remarks;
+  if (requests.num_shortened > 0) {
+    remarks = fmt::format("\n{} prompts have fewer than {} shots, to fit the context\n",
+                          requests.num_shortened, kMmluShots);
+  }
+  Print(flags, scores, {{"shortened_prompts", requests.num_shortened}}, remarks);
+  return {};
+}
+
+}  // namespace
+
+void AddEvalCommand(CommandLine& command_line) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App* command = command_line.Add(
+      "eval", "Score a model on questions with known answers", [flags]() -> Status {
+        RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+        return flags->suite == "mmlu" ? EvalMmlu(*flags) : EvalPebble(*flags);
+      });
+  constexpr const char* kGroup = "Questions";
+  command
+      ->add_option("--suite", flags->suite,
+                   "pebble: the bundled 500 tasks of a small made-up world; mmlu: 5-shot, from "
+                   "--data")
+      ->group(kGroup)
+      ->check(CLI::IsMember({"pebble", "mmlu"}))
+      ->capture_default_str();
+  command
+      ->add_option("--n", flags->num_items,
+                   "Ask only so many, drawn with --seed so that every task or subject keeps its "
+                   "share (default: all)")
+      ->group(kGroup)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command->add_option("--seed", flags->seed, "Of that draw")->group(kGroup)->capture_default_str();
+  command->add_option("--data", flags->data, "mmlu: folder with dev/ and test/ of the public CSVs")
+      ->group(kGroup);
+  command->add_option("--split", flags->split, "mmlu: which questions are asked")
+      ->group(kGroup)
+      ->check(CLI::IsMember({"test", "val"}))
+      ->capture_default_str();
+  command->add_option("--items", flags->items, "pebble: another set of the same form")
+      ->group(kGroup);
+  command
+      ->add_option("--answers", flags->answers,
+                   "pebble: recorded answers to compare with, token by token (default: "
+                   "MODEL-answers.jsonl beside the model, if there)")
+      ->group(kGroup);
+  command
+      ->add_option("--save-answers", flags->save_answers,
+                   "pebble: write the answers to this file, in the form --answers reads")
+      ->group(kGroup);
+  command
+      ->add_option("--concurrency", flags->concurrency,
+                   "Requests in flight; changes speed and memory alone")
+      ->group(kGroup)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_flag("--verbose", flags->verbose, "Show the answers that differ from the recorded");
+  command->add_flag("--json", flags->json, "Print one JSON object: accuracy, tasks, agreement");
+  flags->model.AddTo(*command);
+}
+
+}  // namespace lapidary

@@ -1,0 +1,65 @@
+#include "eval/pebble_suite.h"
+
+#include "eval/pebble_judge.h"
+#include "front/prompt.h"
+#include "front/text_stream.h"
+
+namespace lapidary {
+namespace {
+
+// tools/pebble/generate.py: the longest answer, and the tokens that end one.
+constexpr int32_t kMaxNewTokens = 160;
+constexpr int32_t kStopIds[] = {1, 106, 50};
+
+constexpr std::string_view kOpenedThought = "<|channel>thought\n";
+
+}  // namespace
+
+Result<PebbleRequest> MakePebbleRequest(const TextModel& model, const PebbleItem& item) {
+  ChatInput input;
+  input.messages = item.messages;
+  input.tools = item.tools;
+  input.enable_thinking = item.enable_thinking;
+  Result<ChatPrompt> prompt = EncodeChatPrompt(model, std::move(input));
+  if (!prompt.ok()) return MakeError("item {}: {}", item.id, prompt.error().message);
+  PebbleRequest request;
+  request.starts_in_thought = prompt->starts_in_thought;
+  request.spec.prompt = std::move(prompt->ids);
+  request.spec.max_new_tokens = kMaxNewTokens;
+  request.spec.stop_ids.assign(std::begin(kStopIds), std::end(kStopIds));
+  request.spec.cache_at_end = false;  // No item goes on where another ends.
+  auto sampling = std::make_shared<SamplingParams>();
+  sampling->temperature = 0.0f;
+  request.spec.sampling = std::move(sampling);
+  return request;
+}
+
+PebbleAnswer JudgePebbleAnswer(const Tokenizer& tokenizer, const PebbleItem& item,
+                               bool starts_in_thought, std::vector<int32_t> ids) {
+  PebbleAnswer answer;
+  answer.id = item.id;
+  TextStream text(tokenizer, /*skip_special=*/false);
+  for (const int32_t id : ids) answer.text += text.Push(id);
+  answer.text += text.Finish();
+  answer.is_right = IsRightAnswer(
+      item, starts_in_thought ? std::string(kOpenedThought) + answer.text : answer.text);
+  answer.ids = std::move(ids);
+  return answer;
+}
+
+Result<PebbleAgreement> CompareAnswers(const std::vector<PebbleAnswer>& answers,
+                                       const PebbleAnswers& recorded) {
+  PebbleAgreement agreement;
+  for (const PebbleAnswer& answer : answers) {
+    const auto match = recorded.find(answer.id);
+    if (match == recorded.end()) {
+      return MakeError("there is no recorded answer to item {}: they belong to another set",
+                       answer.id);
+    }
+    ++agreement.count;
+    if (match->second.ids != answer.ids) agreement.differences.push_back({answer, match->second});
+  }
+  return agreement;
+}
+
+}  // namespace lapidary

@@ -1,0 +1,83 @@
+"""The bundled models answer as transformers does. Usage: pebble_eval_test.py BINARY MODELS_DIR [N]
+
+Every models/pebble-* with weights answers the evaluation set (or N items of it, pebble-e alone) as its recorded
+float32 answers say, but for one item at most, and scores what its card says.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+MAX_DIFFERENCES = 1
+NUM_ITEMS = 500
+REQUIRED_MODEL = "pebble-e"
+REQUIRED_ACCURACY = 0.9  # of pebble-e, in every task
+
+
+def card_scores(card):
+    """{task: share} of the float32 column of a model's README."""
+    header = re.search(r"^\| task \|(.*)\|$", card, re.MULTILINE)
+    columns = [name.strip() for name in header[1].split("|")]
+    column = columns.index("float32")
+    scores = {}
+    for line in card[header.end():].splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        task, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        scores[task] = cells[column]
+    return scores
+
+
+class PebbleEvalTest(unittest.TestCase):
+    def evaluate(self, model):
+        command = [BINARY, "eval", model, "--suite", "pebble", "--json", "--device", "cpu"]
+        if SUBSET:
+            command += ["--n", SUBSET]
+        result = subprocess.run(command, stdout=subprocess.PIPE)
+        self.assertEqual(result.returncode, 0)
+        return json.loads(result.stdout)
+
+    def check(self, model):
+        report = self.evaluate(model)
+        self.assertEqual(report["count"], int(SUBSET or NUM_ITEMS))
+        self.assertIn("agreement", report, f"{model.name}-answers.jsonl is missing")
+        agreement = report["agreement"]
+        print(f"{model.name}: {report['correct']} of {report['count']} right, {agreement['agree']} as recorded")
+        self.assertEqual(agreement["count"], report["count"])
+        self.assertLessEqual(agreement["count"] - agreement["agree"], MAX_DIFFERENCES, agreement["differences"])
+        if not SUBSET:
+            self.check_card(model, report)
+
+    def check_card(self, model, report):
+        differing = {line["id"].rsplit("-", 1)[0] for line in report["agreement"]["differences"]}
+        ours = {}
+        for task, score in report["tasks"].items():
+            if model.name == REQUIRED_MODEL:
+                self.assertGreaterEqual(score["accuracy"], REQUIRED_ACCURACY, task)
+            if task in differing:
+                continue
+            ours[task] = score["accuracy"]
+            ours.update({f"{task} {name}": part["accuracy"] for name, part in score.get("bins", {}).items()})
+        card = card_scores((model / "README.md").read_text(encoding="utf-8"))
+        self.assertEqual({task: f"{100 * share:.1f} %" for task, share in ours.items()},
+                         {task: share for task, share in card.items() if task.split()[0] not in differing})
+
+    def test_models_answer_as_recorded(self):
+        models = [path for path in sorted(MODELS.glob("pebble-*"))
+                  if path.is_dir() and not path.name.endswith("-assistant")]
+        names = [path.name for path in models]
+        self.assertIn(REQUIRED_MODEL, names, f"{MODELS} has no {REQUIRED_MODEL}, the bundled default model")
+        for model in models:
+            if SUBSET and model.name != REQUIRED_MODEL:
+                continue
+            with self.subTest(model=model.name):
+                self.check(model)
+
+
+if __name__ == "__main__":
+    BINARY, MODELS = sys.argv[1], pathlib.Path(sys.argv[2])
+    SUBSET = sys.argv[3] if len(sys.argv) > 3 else None
+    unittest.main(argv=sys.argv[:1], verbosity=2)
