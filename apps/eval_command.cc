@@ -73,7 +73,8 @@ void Print(const EvalFlags& flags, const Scores& scores, Json json, const std::s
   json.update(scores.ToJson());
   json["suite"] = flags.suite;
   json["model"] = flags.model.model;
-  fmt::print("{}\n", json.dump());
+  // A path may be any bytes.
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 Json AgreementJson(const PebbleAgreement& agreement, const std::string& path) {
@@ -125,9 +126,17 @@ Status EvalPebble(const EvalFlags& flags) {
   for (const PebbleItem& item : items) task_of.push_back(item.task);
   const std::vector<size_t> chosen = Choose(flags, task_of);
 
+  // What would be refused after the run is refused before it.
+  if (!flags.save_answers.empty()) {
+    RETURN_IF_ERROR(SavePebbleAnswers({}, flags.save_answers));
+  }
   std::vector<SequenceSpec> specs;
   std::vector<bool> starts_in_thought;
   for (const size_t idx : chosen) {
+    if (answers_path && !recorded.contains(items[idx].id)) {
+      return MakeError("{}: there is no recorded answer to item {}: it belongs to another set",
+                       answers_path->string(), items[idx].id);
+    }
     ASSIGN_OR_RETURN(PebbleRequest request, MakePebbleRequest(model.text, items[idx]));
     specs.push_back(std::move(request.spec));
     starts_in_thought.push_back(request.starts_in_thought);
@@ -148,12 +157,9 @@ Status EvalPebble(const EvalFlags& flags) {
   Json json = Json::object();
   std::string remarks;
   if (answers_path) {
-    const auto agreement = CompareAnswers(answers, recorded);
-    if (!agreement.ok()) {
-      return MakeError("{}: {}", answers_path->string(), agreement.error().message);
-    }
-    json["agreement"] = AgreementJson(*agreement, answers_path->string());
-    remarks = AgreementText(*agreement, answers_path->string(), flags.verbose);
+    const PebbleAgreement agreement = CompareAnswers(answers, recorded);
+    json["agreement"] = AgreementJson(agreement, answers_path->string());
+    remarks = AgreementText(agreement, answers_path->string(), flags.verbose);
   }
   Print(flags, scores, std::move(json), remarks);
   return {};

@@ -198,6 +198,9 @@ class EvalTest(command_harness.CommandTest):
         self.assert_refused("cannot open", "eval", self.model, "--items", self.scratch / "none.jsonl")
         path.write_text(json.dumps(item(0, messages=[{"role": "user", "content": "long " * 2000}])))
         self.assert_refused("exceed the model's context", "eval", self.model, "--items", path)
+        path.write_text(json.dumps(item(0)))
+        self.assert_refused("cannot be written", "eval", self.model, "--items", path, "--save-answers",
+                            self.scratch / "none" / "answers.jsonl")
         self.assert_refused("no chat template", "eval", self.variant("bare", without=["chat_template.jinja"]), "--items",
                             self.write_items("one.jsonl", [item(0)]))
 

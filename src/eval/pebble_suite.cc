@@ -47,17 +47,13 @@ PebbleAnswer JudgePebbleAnswer(const Tokenizer& tokenizer, const PebbleItem& ite
   return answer;
 }
 
-Result<PebbleAgreement> CompareAnswers(const std::vector<PebbleAnswer>& answers,
-                                       const PebbleAnswers& recorded) {
+PebbleAgreement CompareAnswers(const std::vector<PebbleAnswer>& answers,
+                               const PebbleAnswers& recorded) {
   PebbleAgreement agreement;
   for (const PebbleAnswer& answer : answers) {
-    const auto match = recorded.find(answer.id);
-    if (match == recorded.end()) {
-      return MakeError("there is no recorded answer to item {}: they belong to another set",
-                       answer.id);
-    }
+    const PebbleAnswer& reference = recorded.at(answer.id);
     ++agreement.count;
-    if (match->second.ids != answer.ids) agreement.differences.push_back({answer, match->second});
+    if (reference.ids != answer.ids) agreement.differences.push_back({answer, reference});
   }
   return agreement;
 }

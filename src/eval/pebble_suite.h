@@ -35,8 +35,8 @@ struct PebbleAgreement {
   int64_t num_agreeing() const { return count - std::ssize(differences); }
 };
 
-// An error when an answer has no recorded one.
-Result<PebbleAgreement> CompareAnswers(const std::vector<PebbleAnswer>& answers,
-                                       const PebbleAnswers& recorded);
+// Every answer must have a recorded one.
+PebbleAgreement CompareAnswers(const std::vector<PebbleAnswer>& answers,
+                               const PebbleAnswers& recorded);
 
 }  // namespace lapidary
