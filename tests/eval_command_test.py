@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import shutil
+import subprocess
 
 import command_harness
 
@@ -219,16 +220,24 @@ class EvalTest(command_harness.CommandTest):
         self.assertEqual(report["count"], 3)
         chat = self.run_lapidary("chat", "--max-tokens", "2", input=b"Hello\n", env=environment)
         self.assertEqual(chat.returncode, 0, chat.stderr)
+        server = subprocess.Popen([self.binary, "serve", "--port", "0"], env=environment, stderr=subprocess.PIPE)
+        self.addCleanup(server.stderr.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.terminate)
+        log = b""
+        while b"serving pebble-e on http://127.0.0.1:" not in log:
+            line = server.stderr.readline()
+            self.assertTrue(line, log)
+            log += line
 
     def test_a_program_beside_models_finds_them(self):
         tree = self.scratch / "tree"
         (tree / "build").mkdir(parents=True)
         program = shutil.copy(self.binary, tree / "build" / "lapidary")
         environment = {name: value for name, value in os.environ.items() if name != "LAPIDARY_MODELS_DIR"}
-        command_harness.subprocess.run([self.binary, "synth", "--preset", "tiny-e", "--out", tree / "models" / "pebble-e"],
-                                       check=True, capture_output=True)
-        result = command_harness.subprocess.run([program, "generate", "--ids", "2", "--max-tokens", "1"], cwd="/",
-                                                env=environment, capture_output=True)
+        shutil.copytree(self.model, tree / "models" / "pebble-e")
+        result = subprocess.run([program, "generate", "--ids", "2", "--max-tokens", "1"], cwd="/", env=environment,
+                                capture_output=True)
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_missing_bundled_model_is_explained(self):
