@@ -15,6 +15,7 @@
 #include "model/footprint.h"
 #include "server/api.h"
 #include "server/http_server.h"
+#include "server/origin_check.h"
 
 namespace lapidary {
 namespace {
@@ -164,6 +165,11 @@ Status Serve(const ServeFlags& flags) {
     return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",
                      flags.metrics_prefix);
   }
+  for (const std::string& origin : flags.http.allowed_origins) {
+    if (!IsOrigin(origin)) {
+      return MakeError("--allowed-origins '{}': an origin looks like https://app.example", origin);
+    }
+  }
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model));
   if (!description.directory) {
@@ -278,7 +284,7 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->allow_extra_args(false);
   add("--api-key-file", flags.api_key_file, "The same from a file, one per line");
   add("--allowed-origins", flags.http.allowed_origins,
-      "Web origins that browsers may ask from, * for any (default: none)")
+      "Web origins whose pages may use the server, * for any (default: none)")
       ->allow_extra_args(false)
       ->delimiter(',');
   add("--max-connections", flags.http.max_connections, "Most clients at once")

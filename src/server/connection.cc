@@ -19,10 +19,11 @@ std::string ToString(boost::beast::string_view text) { return {text.data(), text
 
 }  // namespace
 
-Connection::Connection(tcp::socket socket, const HttpOptions& options, HttpHandler& handler,
-                       std::function<void()> on_closed)
+Connection::Connection(tcp::socket socket, const HttpOptions& options, const OriginCheck& origins,
+                       HttpHandler& handler, std::function<void()> on_closed)
     : stream_(std::move(socket)),
       options_(options),
+      origins_(origins),
       handler_(handler),
       on_closed_(std::move(on_closed)),
       buffer_(std::max<size_t>(options.max_header_bytes, size_t{64} << 10)) {}
@@ -92,6 +93,8 @@ void Connection::OnHead() {
   omits_body_ = head.method() == http::verb::head;
   origin_ = ToString(head[http::field::origin]);
   if (draining_) return Reject(ShuttingDown());
+  const std::string host = ToString(head[http::field::host]);
+  if (const ApiStatus refused = origins_.Check(host, origin_)) return Reject(*refused);
   if (const ApiStatus refused = handler_.CheckHead(TakeRequest())) return Reject(*refused);
   if (!boost::beast::iequals(head[http::field::expect], "100-continue")) return ReadBody();
   asio::async_write(stream_, asio::buffer(kContinue),
@@ -171,18 +174,10 @@ void Connection::OnReadable() {
   // by the failing write.
 }
 
-std::string Connection::AllowedOrigin() const {
-  for (const std::string& allowed : options_.allowed_origins) {
-    if (allowed == "*") return "*";
-    if (!origin_.empty() && allowed == origin_) return allowed;
-  }
-  return "";
-}
-
 HttpHeadOptions Connection::HeadOptions() const {
   HttpHeadOptions options;
   options.keep_alive = keep_alive_ && !draining_;
-  options.allowed_origin = AllowedOrigin();
+  options.allowed_origin = origins_.CorsOrigin(origin_);
   return options;
 }
 

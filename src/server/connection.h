@@ -15,14 +15,15 @@
 
 #include "server/http_head.h"
 #include "server/http_server.h"
+#include "server/origin_check.h"
 
 namespace lapidary {
 
 class Connection final : public Responder, public std::enable_shared_from_this<Connection> {
  public:
-  // `options` and `handler` must outlive the connection's socket; `on_closed` is called once.
-  Connection(boost::asio::ip::tcp::socket socket, const HttpOptions& options, HttpHandler& handler,
-             std::function<void()> on_closed);
+  // The references must outlive the connection's socket; `on_closed` is called once.
+  Connection(boost::asio::ip::tcp::socket socket, const HttpOptions& options,
+             const OriginCheck& origins, HttpHandler& handler, std::function<void()> on_closed);
 
   // On any thread.
   void Start();
@@ -55,7 +56,6 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void OnReadable();
 
   HttpHeadOptions HeadOptions() const;
-  std::string AllowedOrigin() const;
   void Write(std::string bytes);
   void Flush();
   void OnWritten(ErrorCode error);
@@ -66,6 +66,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
 
   boost::beast::tcp_stream stream_;
   const HttpOptions& options_;
+  const OriginCheck& origins_;
   HttpHandler& handler_;
   std::function<void()> on_closed_;
   std::function<void()> on_gone_;

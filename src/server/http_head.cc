@@ -13,6 +13,8 @@ const char* ReasonPhrase(int status) {
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -52,9 +54,10 @@ std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& optio
   const auto add = [&](std::string_view name, std::string_view value) {
     head.append(name).append(": ").append(value).append("\r\n");
   };
-  if (response.status != 204) add("Content-Type", response.content_type);
+  const bool has_body = response.status != 204;
+  if (has_body) add("Content-Type", response.content_type);
   if (options.chunked) add("Transfer-Encoding", "chunked");
-  if (options.content_length && response.status != 204) {
+  if (options.content_length && has_body) {
     add("Content-Length", std::to_string(*options.content_length));
   }
   add("Connection", options.keep_alive ? "keep-alive" : "close");

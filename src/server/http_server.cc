@@ -49,6 +49,7 @@ class HttpServer::Impl {
       return MakeError("cannot listen on {} port {}: {}", options_.host, options_.port,
                        error.message());
     }
+    origins_.emplace(options_.allowed_origins, options_.host, endpoint.address().is_loopback());
     return {};
   }
 
@@ -98,8 +99,8 @@ class HttpServer::Impl {
   void Open(tcp::socket socket) {
     const uint64_t key = next_key_++;
     auto on_closed = [this, key] { asio::post(io_, [this, key] { Forget(key); }); };
-    auto connection =
-        std::make_shared<Connection>(std::move(socket), options_, handler_, std::move(on_closed));
+    auto connection = std::make_shared<Connection>(std::move(socket), options_, *origins_, handler_,
+                                                   std::move(on_closed));
     connections_.emplace(key, connection);
     connection->Start();
   }
@@ -130,6 +131,7 @@ class HttpServer::Impl {
 
   const HttpOptions options_;
   HttpHandler& handler_;
+  std::optional<OriginCheck> origins_;  // there once the address is known
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
   asio::signal_set signals_{io_, SIGINT, SIGTERM};

@@ -24,7 +24,7 @@ struct HttpOptions {
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
   std::chrono::milliseconds write_timeout{30'000};    // to take what one write holds
   std::chrono::milliseconds shutdown_timeout{30'000};
-  std::vector<std::string> allowed_origins;  // for CORS; "*": any
+  std::vector<std::string> allowed_origins;  // of web pages, see OriginCheck; "*": any
 };
 
 class HttpServer {

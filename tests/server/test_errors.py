@@ -124,7 +124,8 @@ def test_api_key(start, tmp_path):
 
 def test_cors(start, server):
     ours = {"Origin": "https://app.example"}
-    assert "access-control-allow-origin" not in httpx.get(server.url + "/health", headers=ours).headers
+    refused = httpx.get(server.url + "/health", headers=ours)
+    assert refused.status_code == 403 and "access-control-allow-origin" not in refused.headers
     open_server = start("--allowed-origins", "https://app.example", "--api-key", "k")
     preflight = httpx.options(open_server.url + CHAT, headers=ours)
     assert preflight.status_code == 204

@@ -21,7 +21,7 @@ def connect(server):
 
 def raw_post(body):
     content = json.dumps(body).encode()
-    return (f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n").encode() + content
+    return (f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n").encode() + content
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -44,7 +44,7 @@ def test_leaving_frees_everything(server, stream, n):
 
 def test_pipelined_requests_are_answered_in_order(server):
     with connect(server) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n"
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n"
                        b"Connection: close\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.count(b"HTTP/1.1 200 OK") == 2
@@ -97,13 +97,13 @@ def test_two_thousand_idle_connections(server):
     try:
         for _ in range(2000):
             client = connect(server)
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             clients.append(client)
         for client in clients:
             assert client.recv(1000).startswith(b"HTTP/1.1 200")
         assert server.post(CHAT, json={**LONG, "max_tokens": 2}).status_code == 200
         for client in clients[::100]:
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200")
     finally:
         for client in clients:
