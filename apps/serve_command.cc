@@ -280,11 +280,11 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   add("--api-key", flags.api_keys,
-      "Key that clients must send, may be repeated; /health stays open")
+      "Key that clients must send, may be repeated; /health and the chat page stay open")
       ->allow_extra_args(false);
   add("--api-key-file", flags.api_key_file, "The same from a file, one per line");
   add("--allowed-origins", flags.http.allowed_origins,
-      "Web origins whose pages may use the server, * for any (default: none)")
+      "Web origins whose pages may use the server, * for any (default: its own chat page)")
       ->allow_extra_args(false)
       ->delimiter(',');
   add("--max-connections", flags.http.max_connections, "Most clients at once")

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/version.h"
+#include "server/chat_page.h"
 
 namespace lapidary {
 namespace {
@@ -50,6 +51,7 @@ Api::Api(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
 
 const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
+      {"GET", "/", &Api::ChatPage},
       {"GET", "/health", &Api::Health},
       {"GET", "/version", &Api::Version},
       {"GET", "/metrics", &Api::Metrics},
@@ -73,7 +75,7 @@ bool Api::IsAuthorized(const std::string& authorization) const {
 }
 
 ApiStatus Api::CheckHead(const HttpRequest& request) {
-  if (request.method == "OPTIONS" || request.path == "/health") return {};
+  if (request.method == "OPTIONS" || request.path == "/health" || request.path == "/") return {};
   if (IsAuthorized(request.authorization)) return {};
   ApiError error{401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"};
   error.code = "invalid_api_key";
@@ -95,6 +97,10 @@ void Api::Handle(HttpRequest request, ResponderPtr responder) {
   ApiError error{404, fmt::format("there is no {} {}", request.method, request.path)};
   if (is_known_path) error.status = 405;
   responder->Send(ErrorResponse(error));
+}
+
+void Api::ChatPage(HttpRequest request, ResponderPtr responder) {
+  responder->Send(ChatPageResponse(request.if_none_match));
 }
 
 void Api::Health(HttpRequest, ResponderPtr responder) {

@@ -16,7 +16,8 @@ namespace lapidary {
 
 class Api final : public HttpHandler {
  public:
-  // Without keys everybody may ask; with keys only /health is open. References must outlive this.
+  // Without keys everybody may ask; with keys only /health and the chat page are open. References
+  // must outlive this.
   Api(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
       std::vector<std::string> api_keys);
 
@@ -35,6 +36,7 @@ class Api final : public HttpHandler {
 
   bool IsAuthorized(const std::string& authorization) const;
 
+  void ChatPage(HttpRequest request, ResponderPtr responder);
   void Health(HttpRequest request, ResponderPtr responder);
   void Version(HttpRequest request, ResponderPtr responder);
   void Models(HttpRequest request, ResponderPtr responder);

@@ -129,6 +129,7 @@ HttpRequest Connection::TakeRequest() {
   request.path = ToString(head.target());
   request.path.resize(std::min(request.path.find('?'), request.path.size()));
   request.authorization = ToString(head[http::field::authorization]);
+  request.if_none_match = ToString(head[http::field::if_none_match]);
   return request;
 }
 

@@ -9,6 +9,8 @@ const char* ReasonPhrase(int status) {
       return "OK";
     case 204:
       return "No Content";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
@@ -54,7 +56,7 @@ std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& optio
   const auto add = [&](std::string_view name, std::string_view value) {
     head.append(name).append(": ").append(value).append("\r\n");
   };
-  const bool has_body = response.status != 204;
+  const bool has_body = response.status != 204 && response.status != 304;
   if (has_body) add("Content-Type", response.content_type);
   if (options.chunked) add("Transfer-Encoding", "chunked");
   if (options.content_length && has_body) {

@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string method;
   std::string path;           // without the query
   std::string authorization;  // the header, as sent
+  std::string if_none_match;  // the same
   std::string body;
 };
 

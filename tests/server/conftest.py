@@ -1,6 +1,10 @@
 """Starts `lapidary serve` on a tiny random checkpoint; the tests talk to it as any client would."""
 
+import json
+import pathlib
+import platform
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -18,9 +22,9 @@ def pytest_addoption(parser):
 class Server:
     """A running server. Its log is read as it is written, or the pipe would fill up."""
 
-    def __init__(self, program, model, *flags):
+    def __init__(self, program, model, *flags, max_model_len=1024):
         self.process = subprocess.Popen(
-            [program, "serve", model, "--port", "0", "--max-model-len", "1024", *flags],
+            [program, "serve", model, "--port", "0", "--max-model-len", str(max_model_len), *flags],
             stderr=subprocess.PIPE, text=True)
         self.log = []
         self.url = None
@@ -102,6 +106,58 @@ def start(request, checkpoint):
 @pytest.fixture(scope="session")
 def server(start):
     return start()
+
+
+@pytest.fixture(scope="session")
+def endless_server(request, checkpoint, tmp_path_factory):
+    """A server whose answers go on until they are stopped: no token ends them, and the context is four times as long."""
+    path = tmp_path_factory.mktemp("models") / "endless"
+    shutil.copytree(checkpoint, path)
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((path / name).read_text())
+        config["eos_token_id"] = []
+        (path / name).write_text(json.dumps(config))
+    server = Server(request.config.getoption("--lapidary"), str(path), max_model_len=4096)
+    yield server
+    server.stop()
+
+
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NO_BROWSER = 77  # ctest's sign that a test was skipped, see tests/CMakeLists.txt
+
+
+def is_snap(path):
+    """Ubuntu's Chromium: it sees neither our /tmp nor our profile, so it cannot be driven. Or a script that asks for it."""
+    path = pathlib.Path(path).resolve()
+    return path.name == "snap" or b"/snap/bin" in path.read_bytes()[:4096]
+
+
+def find_chromium():
+    for path in filter(None, map(shutil.which, CHROMIUMS)):
+        if not is_snap(path) and subprocess.run([path, "--version"], capture_output=True, timeout=60).returncode == 0:
+            return path
+    return None
+
+
+@pytest.fixture(scope="session")
+def browser(request):
+    path = find_chromium()
+    if path is None:
+        reason = f"there is none of {', '.join(CHROMIUMS)} (a snap does not do): the chat page is not tested"
+        if platform.freedesktop_os_release().get("ID") == "debian":
+            pytest.fail(reason + "; apt-get install chromium")
+        request.session.exitstatus_without_browser = NO_BROWSER
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if exitstatus == pytest.ExitCode.OK and hasattr(session, "exitstatus_without_browser"):
+        session.exitstatus = session.exitstatus_without_browser
 
 
 @pytest.fixture

