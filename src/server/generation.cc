@@ -126,7 +126,9 @@ void Generation::SendChunk(Choice& choice) {
   if (!choice.unsent.has_text() && !choice.finish) return;
   const int index = static_cast<int>(choice_of_.at(choice.id));
   const auto send = [&](OrderedJson chunk) {
-    if (job_.request.include_usage) chunk["usage"] = nullptr;
+    if (job_.request.include_usage) {
+      chunk["usage"] = job_.request.continuous_usage ? usage_.ToJson() : OrderedJson(nullptr);
+    }
     responder_->SendEvent(DumpJson(chunk));
   };
   if (!choice.role_sent && job_.kind == ApiKind::kChat) send(json_.RoleChunk(index));

@@ -90,7 +90,8 @@ void ReadStreaming(RequestFields* fields, GenerationRequest* request) {
   }
   RequestFields inner(*options, "stream_options.");
   request->include_usage = inner.Bool("include_usage", false);
-  inner.Accept({"continuous_usage_stats", "include_obfuscation"});
+  request->continuous_usage = inner.Bool("continuous_usage_stats", false) && request->include_usage;
+  inner.Accept({"include_obfuscation"});
   if (inner.status()) fields->Fail(*inner.status());
 }
 

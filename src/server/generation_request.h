@@ -25,7 +25,8 @@ struct GenerationRequest {
   bool ignore_eos = false;
   bool skip_special = true;
   bool stream = false;
-  bool include_usage = false;  // a last chunk with the usage
+  bool include_usage = false;     // a last chunk with the usage
+  bool continuous_usage = false;  // and in every chunk what it is so far
 };
 
 struct ChatRequest {

@@ -77,6 +77,17 @@ def test_stream_equals_whole(client, hello, seed):
     assert usage.prompt_tokens == whole.usage.prompt_tokens
 
 
+def test_continuous_usage_counts_up_to_the_whole(client, hello):
+    chunks = list(client.chat.completions.create(
+        model="tiny", messages=hello, max_tokens=30, seed=1, stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True}))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] < counts[-1] <= 30
+    assert counts[-2] == counts[-1], "the last chunk with a choice has the whole count"
+    assert {chunk.usage.prompt_tokens for chunk in chunks} == {chunks[-1].usage.prompt_tokens}
+
+
 def test_no_usage_chunk_unless_asked(client, hello):
     _, usage = join(client.chat.completions.create(model="tiny", messages=hello, max_tokens=3, stream=True))
     assert usage is None
