@@ -151,6 +151,7 @@ def browser(request):
     from playwright.sync_api import sync_playwright
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
+        browser.chromium_path = path
         yield browser
         browser.close()
 

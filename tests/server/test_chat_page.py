@@ -390,7 +390,7 @@ def test_errors_are_told_in_words_and_can_be_retried(visitor):
     visitor.setting(max_tokens="")
     visitor.answers_with(json.dumps({"error": {"message": "too many requests are waiting"}}), status=503)
     visitor.page.click("text=Try again")
-    visitor.page.wait_for_selector("text=The server is busy: Too many requests are waiting.")
+    visitor.page.wait_for_selector("text=The server is busy: too many requests are waiting.")
     visitor.page.unroute("**" + CHAT)
     visitor.page.route("**" + CHAT, lambda route: route.abort())
     visitor.page.click("text=Try again")
@@ -578,3 +578,42 @@ def test_every_control_has_a_name_and_the_log_is_live(visitor):
     assert log.get_attribute("aria-live") == "polite" and log.get_attribute("aria-busy") == "false"
     visitor.page.click("#close-settings")
     assert visitor.page.evaluate("document.activeElement.id") == "open-settings", "focus goes back to what opened the panel"
+
+
+def test_a_page_of_another_origin_cannot_drive_the_server(browser, server, start):
+    elsewhere = start()
+    trusting = start("--allowed-origins", elsewhere.url)
+    context = browser.new_context(bypass_csp=True)  # It is not our page that is locked out, but what it stands for.
+    page = context.new_page()
+    page.goto(elsewhere.url)
+
+    def post(target, mode):
+        # Text is what a page may send anywhere without asking first.
+        return page.evaluate("""async ([url, mode]) => {
+            const body = JSON.stringify({messages: [{role: 'user', content: 'Hello'}], max_tokens: 3});
+            const response = await fetch(url, {method: 'POST', mode, body, headers: {'Content-Type': 'text/plain'}})
+                .catch((error) => error);
+            return response instanceof Error ? response.message : response.status;
+        }""", [target.url + CHAT, mode])
+
+    def asked(target):
+        return target.metric("generation_tokens_total") or 0
+
+    for target, reads, works in ((server, "Failed to fetch", False), (trusting, 200, True)):
+        before = asked(target)
+        post(target, "no-cors")
+        assert (asked(target) > before) == works
+        assert post(target, "cors") == reads
+    context.close()
+    assert elsewhere.stop() == 0 and trusting.stop() == 0
+
+
+def test_a_name_rebound_to_this_machine_gets_nothing(browser, server):
+    port = server.url.rsplit(":", 1)[1]
+    with browser.browser_type.launch(executable_path=browser.chromium_path,
+                                     args=["--host-resolver-rules=MAP rebound.example 127.0.0.1"]) as other:
+        page = other.new_page()
+        response = page.goto(f"http://rebound.example:{port}/")
+        assert response.status == 403
+        assert "rebound.example" in page.inner_text("body")
+        assert page.goto(f"http://localhost:{port}/").status == 200
