@@ -12,7 +12,7 @@ namespace lapidary::cuda {
 namespace {
 
 // From here on cuBLASLt is faster than streaming.
-constexpr int kMaxStreamedRows = 16;
+constexpr int kMaxStreamedRows = 8;
 
 // The product before gelu(gate) * up needs a buffer; larger calls are cut into rows that fit.
 constexpr int64_t kScratchBytesPerRow = int64_t{128} << 10;

@@ -461,20 +461,15 @@ int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, int rows, bool h
 }  // namespace
 
 SkinnyPlan PlanSkinny(const LinearCall& call) {
-  // Enough tiles to occupy every multiprocessor twice, and slices of x that leave room for two
-  // blocks at 16 rows; at least one unit of k for each warp.
-  constexpr int kEnoughBlocks = 264;
-  constexpr int kMaxSlice = 2816;
-  const int num_tiles = NumLinearTiles(call);
+  // Measured at the models' shapes (docs/performance.md): slices of k up to these lengths stream
+  // best, and all of a short slice at once.
   const int num_units = (call.in_dim + 63) / 64;
   SkinnyPlan plan;
-  while (plan.cluster < 8 && num_units >= 2 * plan.cluster * kSkinnyWarps &&
-         (num_tiles * plan.cluster < kEnoughBlocks || call.in_dim > kMaxSlice * plan.cluster)) {
-    plan.cluster *= 2;
-  }
+  plan.cluster = call.in_dim <= 3072 ? 1 : call.in_dim <= 10240 ? 2 : 4;
+  while (plan.cluster > 1 && num_units < plan.cluster * kSkinnyWarps) plan.cluster /= 2;
   const int num_segments = plan.cluster * kSkinnyWarps;
   const int chunks = 2 * ((num_units + num_segments - 1) / num_segments);
-  plan.depth = chunks <= 4 || chunks == 8 ? 4 : 6;
+  plan.depth = chunks <= 4 ? 4 : 8;
   return plan;
 }
 

@@ -21,7 +21,7 @@ struct SkinnyPlan {
   int depth = 4;             // loads of 64 bytes and row in flight per warp: 4, 6 or 8
   bool shared_ring = false;  // loads wait in shared memory instead of registers
   int blocks_per_sm = 3;
-  int fused_residual_rows = 4;  // up to so many rows, each block computes the residual update
+  int fused_residual_rows = 1;  // up to so many rows, each block computes the residual update
 };
 
 // The number of segments and what each covers, in units of 64 values.
