@@ -29,12 +29,14 @@ __global__ void __launch_bounds__(kAttentionThreads, Form::kBlocksPerSm)
   AllowNextKernel();
   WaitForPreviousKernel();
   AttentionTask* const tasks = reinterpret_cast<AttentionTask*>(shared_bytes);
+  // The first item is read before it is known whether there are so many: one wait less.
   const int num_items = *params.num_items;
+  if (threadIdx.x == 0) tasks[0].item = params.items[blockIdx.x];
   bool odd = false;
   for (int idx = blockIdx.x; idx < num_items; idx += gridDim.x, odd = !odd) {
     AttentionTask& task = tasks[odd];
     if (threadIdx.x == 0) {
-      task.item = params.items[idx];
+      if (idx != blockIdx.x) task.item = params.items[idx];
       task.sequence = params.sequences[task.item.sequence];
     }
     // The task written two items ago is out of use: there is a barrier in every item.

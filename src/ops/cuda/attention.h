@@ -34,7 +34,8 @@ struct AttentionCall {
   int64_t layer_offset = 0;
   int tokens_per_page = 0;
   const bf16* new_entries = nullptr;  // [rows of the step, num_kv_heads, entry_len]
-  // Device memory, filled anew each step; the item count is read by the kernel, not the host.
+  // Device memory, filled anew each step; the item count is read by the kernel, not the host. The
+  // buffer of items is at least AttentionBlocks() long, however many there are.
   const int32_t* page_ids = nullptr;
   const AttentionSequence* sequences = nullptr;
   const AttentionItem* items = nullptr;

@@ -217,8 +217,9 @@ class CaseRunner {
     std::vector<AttentionItem> items;
     PlanAttentionWork(spec_.layer.geometry, sequences_, work, items);
     *num_items_out = static_cast<int>(items.size());
-    const auto device_items = Upload(items);
     const auto num_items = Upload(std::vector<int32_t>{static_cast<int32_t>(items.size())});
+    items.resize(std::max<size_t>(items.size(), work.num_blocks));
+    const auto device_items = Upload(items);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t replay = nullptr;
     LAPIDARY_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));

@@ -148,8 +148,8 @@ class KeyLoader {
   }
 
   __device__ void LoadNext(uint32_t stage) {
-    const int warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
+    const int warp = Opaque(threadIdx.x) / 32;
+    const int lane = Opaque(threadIdx.x) % 32;
     const int64_t source = reinterpret_cast<int64_t>(SourceOfLane());
     ++tile_;
     FindPage();
@@ -173,7 +173,7 @@ class KeyLoader {
   }
 
  private:
-  __device__ int KeyOfLane() const { return tile_ * kAttentionKeyTile + threadIdx.x % 32; }
+  __device__ int KeyOfLane() const { return tile_ * kAttentionKeyTile + Opaque(threadIdx.x) % 32; }
 
   __device__ void FindPage() {
     const int key = KeyOfLane();
@@ -233,36 +233,49 @@ __device__ void LoadQueries(const AttentionParams& params, const AttentionTask& 
   }
 }
 
-// Joins the splits of a tile in their order and writes the rows.
+// Joins the splits of a tile in their order and writes the rows. A warp takes a row, so that a
+// lane's columns share their weights and many loads are under way.
 template <typename Form>
 __device__ __noinline__ void MergeSplits(const AttentionParams& params, const AttentionTask& task) {
+  constexpr int kQuads = Form::kValueLen / 128;  // groups of four columns per lane
   const AttentionItem& item = task.item;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int num_splits = item.num_splits;
   const int num_rows = item.num_queries * params.heads_per_kv_head;
-  constexpr int kQuads = Form::kValueLen / 4;
-  const int row_tiles = (num_rows + 15) / 16;
-  for (int idx = threadIdx.x; idx < num_rows * kQuads; idx += kAttentionThreads) {
-    const int row = idx / kQuads;
-    const int column = idx % kQuads * 4;
+  const int64_t split_floats = (num_rows + 15) / 16 * Form::kSlotFloats;
+#pragma unroll 1
+  for (int row = warp; row < num_rows; row += kAttentionWarps) {
     const float* slot =
         params.partials + static_cast<int64_t>(item.first_partial + row / 16) * Form::kSlotFloats;
+    const float* tail = slot + kAttentionPartialRows * Form::kValueLen + row % 16;
+    const float* quads = slot + row % 16 * Form::kValueLen + lane * 4;
     float maximum = -INFINITY;
     float sum = 0.0f;
-    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 total[kQuads];
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) total[quad] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
-    for (int split = 0; split < item.num_splits; ++split) {
-      const float* tail = slot + kAttentionPartialRows * Form::kValueLen + row % 16;
+    for (int split = 0; split < num_splits; ++split) {
       const float split_maximum = __ldcg(tail);
       const float split_sum = __ldcg(tail + kAttentionPartialRows);
-      const float4 split_total =
-          __ldcg(reinterpret_cast<const float4*>(slot + row % 16 * Form::kValueLen + column));
+      float4 split_total[kQuads];
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        split_total[quad] = __ldcg(reinterpret_cast<const float4*>(quads + quad * 128));
+      }
       const FoldWeights weights = WeighFold(maximum, split_maximum);
       maximum = weights.maximum;
       sum = Fold(weights, sum, split_sum);
-      total.x = Fold(weights, total.x, split_total.x);
-      total.y = Fold(weights, total.y, split_total.y);
-      total.z = Fold(weights, total.z, split_total.z);
-      total.w = Fold(weights, total.w, split_total.w);
-      slot += row_tiles * Form::kSlotFloats;
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        total[quad].x = Fold(weights, total[quad].x, split_total[quad].x);
+        total[quad].y = Fold(weights, total[quad].y, split_total[quad].y);
+        total[quad].z = Fold(weights, total[quad].z, split_total[quad].z);
+        total[quad].w = Fold(weights, total[quad].w, split_total[quad].w);
+      }
+      tail += split_floats;
+      quads += split_floats;
     }
     const float inverse = __frcp_rn(sum);
     const int query = row / params.heads_per_kv_head;
@@ -270,11 +283,15 @@ __device__ __noinline__ void MergeSplits(const AttentionParams& params, const At
     const int64_t head =
         item.kv_head * params.heads_per_kv_head + row - query * params.heads_per_kv_head;
     __nv_bfloat16* out =
-        params.out + (query_row * params.num_heads + head) * Form::kValueLen + column;
-    reinterpret_cast<__nv_bfloat162*>(out)[0] =
-        __floats2bfloat162_rn(__fmul_rn(total.x, inverse), __fmul_rn(total.y, inverse));
-    reinterpret_cast<__nv_bfloat162*>(out)[1] =
-        __floats2bfloat162_rn(__fmul_rn(total.z, inverse), __fmul_rn(total.w, inverse));
+        params.out + (query_row * params.num_heads + head) * Form::kValueLen + lane * 4;
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+      __nv_bfloat162* const at = reinterpret_cast<__nv_bfloat162*>(out + quad * 128);
+      at[0] = __floats2bfloat162_rn(__fmul_rn(total[quad].x, inverse),
+                                    __fmul_rn(total[quad].y, inverse));
+      at[1] = __floats2bfloat162_rn(__fmul_rn(total[quad].z, inverse),
+                                    __fmul_rn(total[quad].w, inverse));
+    }
   }
 }
 

@@ -210,7 +210,9 @@ class Step {
     for (const AttentionItem& item : items) {
       num_splits_ = std::max<int>(num_splits_, item.num_splits);
     }
-    DeviceArray<AttentionItem> device_items(items);
+    DeviceArray<AttentionItem> device_items(
+        std::max<size_t>(items.size(), AttentionBlocks(spec_.entry, work.tile_rows)));
+    device_items.Write(items);
     DeviceArray<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});
     const int64_t partial_floats =
         AttentionPartialBytes(work.max_partials, work.batch_invariant) / 4;
