@@ -1,6 +1,7 @@
 #include "ops/cuda/attention_work.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -90,12 +91,14 @@ class Planner {
     return DivideUp(tile.key_tiles, max_key_tiles);
   }
 
-  // About how long the blocks are busy if no piece is longer than max_key_tiles.
+  // About how long the blocks are busy if no piece is longer than max_key_tiles; forever if there
+  // is no room for so many partial results.
   int64_t EstimateCost(int max_key_tiles) const {
     int64_t total = 0;
     int64_t longest = 0;
     int64_t num_items = 0;
     int64_t merge = 0;
+    int64_t num_partials = 0;
     for (const Tile& tile : tiles_) {
       const int num_pieces = NumPieces(tile, max_key_tiles);
       const int64_t whole = int64_t{tile.key_tiles} * CostPerKeyTile(tile);
@@ -103,9 +106,13 @@ class Planner {
       longest = std::max(longest, DivideUp(whole, num_pieces) + kCostPerItem);
       num_items += num_pieces;
       if (num_pieces > 1) {
+        num_partials += num_pieces * tile.row_tiles;
         // The last block reads num_pieces results.
         merge = std::max<int64_t>(merge, 4 + num_pieces * tile.row_tiles / 2);
       }
+    }
+    if (num_partials * geometry_.num_kv_heads > options_.max_partials) {
+      return std::numeric_limits<int64_t>::max();
     }
     total *= geometry_.num_kv_heads;
     num_items *= geometry_.num_kv_heads;

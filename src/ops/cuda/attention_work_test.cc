@@ -153,6 +153,14 @@ TEST(AttentionWorkTest, ManySequencesMakeWholeRounds) {
   EXPECT_LE(*std::max_element(load.begin(), load.end()), 80 * 8 * 1024 / 264 * 1.12);
 }
 
+TEST(AttentionWorkTest, LittleRoomForSplitsIsNotSpentOnTheFirstSequences) {
+  // Two pieces each would need 1280: better none than 32 sequences in halves and 48 whole.
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 8, .window = 1024};
+  const AttentionWorkOptions options = {.num_blocks = 264, .max_partials = 512};
+  const auto items = Plan(geometry, std::vector<AttentionSequence>(80, Decode(8000)), options);
+  for (const AttentionItem& item : items) EXPECT_EQ(item.num_splits, items.front().num_splits);
+}
+
 TEST(AttentionWorkTest, LongOnesComeFirstAndBlocksGetEqualSums) {
   const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 2, .window = 0};
   const AttentionWorkOptions options = {.num_blocks = 132, .max_partials = 1024};
