@@ -194,7 +194,7 @@ class Problem {
 
  private:
   bool F32() const { return case_.epilogue == Epilogue::kSoftcap; }
-  static bool Streamed(int rows) { return rows <= 16; }
+  static bool Streamed(int rows) { return rows <= 8; }
 
   void ReferenceInput(int row, std::vector<double>& x, std::vector<double>& h) const {
     const size_t start = size_t(row) * case_.in_dim;
