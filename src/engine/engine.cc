@@ -68,6 +68,7 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
         auto sampling = std::make_shared<SamplingParams>(*spec.sampling);
         sampling->seed += static_cast<uint64_t>(copy_idx);
         copy.sampling = std::move(sampling);
+        copy.num_prompt_logprobs = -1;  // The first one's are theirs.
       }
       ids.push_back(id);
       submissions_.push_back({id, copy_idx > 0 ? ids[0] : 0, std::move(copy), sink, Clock::now()});
@@ -111,7 +112,7 @@ bool Engine::TakeInbox(bool may_wait) {
   }
   for (Submission& submission : submissions) StartRequest(std::move(submission));
   for (const RequestId id : cancellations) {
-    if (open_.contains(id)) End(id, FinishReason::kCancelled, {}, "");
+    if (open_.contains(id)) End(id, FinishReason::kCancelled, "");
   }
   return true;
 }
@@ -132,8 +133,14 @@ void Engine::StartRequest(Submission submission) {
   open_.emplace(submission.id, std::move(request));
 }
 
-void Engine::End(RequestId id, FinishReason reason, std::vector<SampledToken> tokens,
-                 std::string error) {
+void Engine::End(RequestId id, FinishReason reason, std::string error) {
+  RequestEvent event;
+  event.finish = reason;
+  event.error = std::move(error);
+  End(id, std::move(event));
+}
+
+void Engine::End(RequestId id, RequestEvent event) {
   const auto it = open_.find(id);
   OpenRequest request = std::move(it->second);
   open_.erase(it);
@@ -142,13 +149,9 @@ void Engine::End(RequestId id, FinishReason reason, std::vector<SampledToken> to
   if (!request.first_step) num_queued_.fetch_sub(1);
   ++num_finished_;
   const Clock::time_point now = Clock::now();
-  RequestEvent event;
   event.id = id;
-  event.finish = reason;
-  event.error = std::move(error);
   event.usage = request.usage;
-  event.usage.output_tokens += static_cast<int32_t>(tokens.size());
-  event.tokens = std::move(tokens);
+  event.usage.output_tokens += static_cast<int32_t>(event.tokens.size());
   const Clock::time_point first_step = request.first_step.value_or(now);
   const Clock::time_point first_token = request.first_token.value_or(now);
   event.timings.queue_ms = Milliseconds(request.submitted, first_step);
@@ -196,7 +199,7 @@ void Engine::FailStep(const StepPlan& plan, const Json& violation) {
   for (const StepPlan::Entry& entry : plan.entries) {
     const auto it = request_of_.find(entry.id);
     if (it == request_of_.end()) continue;
-    End(it->second, FinishReason::kError, {}, "internal error: the KV check failed");
+    End(it->second, FinishReason::kError, "internal error: the KV check failed");
   }
 }
 
@@ -209,22 +212,25 @@ void Engine::CollectStep() {
     const auto id = request_of_.find(progress.id);
     if (id == request_of_.end()) continue;
     OpenRequest& request = open_.at(id->second);
-    if (!request.first_token) request.first_token = now;
+    if (!request.first_token && !progress.tokens.empty()) request.first_token = now;
     num_output_tokens_ += progress.tokens.size();
+    RequestEvent event;
+    event.prompt_logprobs = std::move(progress.prompt_logprobs);
+    event.tokens = std::move(progress.tokens);
     if (progress.finish) {
-      End(id->second, *progress.finish, std::move(progress.tokens), std::move(progress.error));
+      event.finish = progress.finish;
+      event.error = std::move(progress.error);
+      End(id->second, std::move(event));
       continue;
     }
-    request.usage.output_tokens += static_cast<int32_t>(progress.tokens.size());
-    RequestEvent event;
     event.id = id->second;
-    event.tokens = std::move(progress.tokens);
+    request.usage.output_tokens += static_cast<int32_t>(event.tokens.size());
     request.sink(std::move(event));
   }
 }
 
 void Engine::FailAll(const std::string& error) {
-  while (!open_.empty()) End(open_.begin()->first, FinishReason::kError, {}, error);
+  while (!open_.empty()) End(open_.begin()->first, FinishReason::kError, error);
 }
 
 void Engine::Loop() {
@@ -240,6 +246,7 @@ void Engine::Loop() {
   } catch (const std::exception& error) {
     // A failed device: nothing it holds can be trusted any more.
     spdlog::error("the executor failed: {}", error.what());
+    has_failed_ = true;
     FailAll(error.what());
     while (true) {  // Answer whatever still arrives.
       std::unique_lock lock(mutex_);
@@ -251,7 +258,7 @@ void Engine::Loop() {
       for (Submission& submission : submissions) {
         const RequestId id = submission.id;
         StartRequest(std::move(submission));
-        End(id, FinishReason::kError, {}, error.what());
+        End(id, FinishReason::kError, error.what());
       }
     }
   }
@@ -261,7 +268,7 @@ void Engine::Loop() {
     late.swap(submissions_);
   }
   for (Submission& submission : late) StartRequest(std::move(submission));
-  while (!open_.empty()) End(open_.begin()->first, FinishReason::kCancelled, {}, "");
+  while (!open_.empty()) End(open_.begin()->first, FinishReason::kCancelled, "");
   PublishStats();
 }
 

@@ -41,6 +41,9 @@ struct RequestTimings {
 
 struct RequestEvent {
   RequestId id = 0;
+  // If asked for: of the prompt tokens from the second on, those that are new. All come before the
+  // first token, or with the end.
+  std::vector<SampledToken> prompt_logprobs;
   std::vector<SampledToken> tokens;    // new ones; the stop token is the last
   std::optional<FinishReason> finish;  // set in the last event and nowhere else
   std::string error;                   // with FinishReason::kError
@@ -79,7 +82,8 @@ class Engine {
 
   // An error when the request can never run or the queue is full; then no event follows.
   // `num_copies` requests share the prompt, each with its own seed (the given one plus its index);
-  // ids are returned in order.
+  // ids are returned in order. The prompt's logprobs come with the first, and before any token of
+  // the others.
   Result<std::vector<RequestId>> Submit(SequenceSpec spec, int num_copies, EventSink sink);
   Result<RequestId> Submit(SequenceSpec spec, EventSink sink);
 
@@ -87,6 +91,9 @@ class Engine {
   void Cancel(RequestId id);
 
   EngineStats stats() const;
+
+  // The device failed for good. Every request ends with kError then; only a new engine helps.
+  bool has_failed() const { return has_failed_.load(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -114,7 +121,10 @@ class Engine {
   bool SubmitNextStep();
   void CollectStep();
   void MarkStarted(const StepPlan& plan);
-  void End(RequestId id, FinishReason reason, std::vector<SampledToken> tokens, std::string error);
+  // The last event of a request without news.
+  void End(RequestId id, FinishReason reason, std::string error);
+  // `last` brings the news and the finish reason.
+  void End(RequestId id, RequestEvent last);
   void FailStep(const StepPlan& plan, const Json& violation);
   void FailAll(const std::string& error);
   void PublishStats();
@@ -132,6 +142,7 @@ class Engine {
   uint64_t num_output_tokens_ = 0;
   uint64_t num_finished_ = 0;
 
+  std::atomic<bool> has_failed_{false};
   std::atomic<RequestId> next_id_{1};
   std::atomic<int> num_queued_{0};  // submitted and not yet running
 

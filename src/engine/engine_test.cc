@@ -147,6 +147,33 @@ TEST(EngineTest, CopiesOfAPromptShareItAndDrawTheirOwnTokens) {
   EXPECT_EQ(engine->stats().scheduler.num_prefix_hit_tokens, 3u * 119u);
 }
 
+TEST(EngineTest, ThePromptsLogprobsComeOnceAndBeforeAnyTokenOfItsCopies) {
+  EngineOptions options;
+  options.limits.max_scored_rows = 8;
+  auto engine = FakeEngine(400, options);
+  const auto prompt = RandomIds(3, 60, engine->plan().vocab_size);
+  for (const int max_new_tokens : {0, 5}) {
+    std::vector<float> scores;
+    std::promise<void> all_done;
+    int num_done = 0;
+    SequenceSpec spec = Spec(prompt, max_new_tokens);
+    spec.num_prompt_logprobs = 1;
+    const auto ids = engine->Submit(spec, 3, [&](RequestEvent event) {
+      for (const SampledToken& score : event.prompt_logprobs) scores.push_back(score.logprob);
+      if (!event.tokens.empty()) {
+        EXPECT_EQ(scores.size(), 59u);
+      }
+      if (event.finish) {
+        EXPECT_EQ(event.usage.output_tokens, max_new_tokens);
+      }
+      if (event.finish && ++num_done == 3) all_done.set_value();
+    });
+    ASSERT_TRUE(ids.ok()) << ids.error().message;
+    all_done.get_future().wait();
+    EXPECT_EQ(scores, FakeExecutor::Scores(prompt));
+  }
+}
+
 // Claims fewer pages, once the engine has sized its pool, than the pool hands out.
 class ShrinkingExecutor : public FakeExecutor {
  public:
@@ -208,6 +235,7 @@ TEST(EngineTest, AFailedDeviceEndsEveryRequestWithItsError) {
   Engine engine(std::make_unique<FailingExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
   ASSERT_TRUE(engine.Submit(Spec({1, 2, 3}, 50), first.sink()).ok());
   EXPECT_EQ(first.Wait().final_event.error, "the device is gone");
+  EXPECT_TRUE(engine.has_failed());
   ASSERT_TRUE(engine.Submit(Spec({1, 2, 3}, 50), late.sink()).ok());
   EXPECT_EQ(late.Wait().final_event.finish, FinishReason::kError);
 }

@@ -12,6 +12,10 @@ int32_t NextToken(const PrefixHasher& prefix, int vocab_size) {
   return static_cast<int32_t>(prefix.hash().low % static_cast<uint64_t>(vocab_size));
 }
 
+float NextScore(const PrefixHasher& prefix) {
+  return -static_cast<float>(prefix.hash().high % 10000) / 100.0f;
+}
+
 }  // namespace
 
 FakeExecutor::FakeExecutor(const ModelPlan& plan, const KvLayout& layout, int num_pages)
@@ -71,7 +75,18 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<const int
     prefix = next;
     after.push_back(prefix);
   }
+  const int32_t first_output = sequence.num_rows - sequence.num_outputs;
+  for (size_t idx = 0; idx < sequence.scored_ids.size(); ++idx) {
+    const size_t row = static_cast<size_t>(first_output) + idx;
+    if (row + 1 < ids.size()) CHECK_EQ(sequence.scored_ids[idx], ids[row + 1]);
+    SampledToken score;
+    score.id = sequence.scored_ids[idx];
+    score.logprob = NextScore(after[row]);
+    score.num_top = sequence.num_score_top;
+    output.scores.push_back(score);
+  }
   if (!sequence.sampling) return;
+  CHECK_EQ(sequence.num_outputs, std::ssize(sequence.scored_ids) + sequence.num_drafts + 1);
   const int32_t first = sequence.num_rows - sequence.num_drafts - 1;
   for (int32_t row = first; row < sequence.num_rows; ++row) {
     SampledToken token;
@@ -108,6 +123,16 @@ StepOutput FakeExecutor::Collect() {
     *target = entry;
   }
   return output;
+}
+
+std::vector<float> FakeExecutor::Scores(std::span<const int32_t> prompt) {
+  PrefixHasher prefix(0);
+  std::vector<float> scores;
+  for (size_t idx = 0; idx + 1 < prompt.size(); ++idx) {
+    prefix.Add(prompt[idx]);
+    scores.push_back(NextScore(prefix));
+  }
+  return scores;
 }
 
 std::vector<int32_t> FakeExecutor::Continuation(std::span<const int32_t> prompt, int count,

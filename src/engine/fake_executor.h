@@ -30,6 +30,8 @@ class FakeExecutor : public Executor {
   // What a prompt is continued with.
   static std::vector<int32_t> Continuation(std::span<const int32_t> prompt, int count,
                                            int vocab_size);
+  // The logprobs a prompt's tokens get, from the second on.
+  static std::vector<float> Scores(std::span<const int32_t> prompt);
 
  private:
   // What one token's entry holds: the hash of the sequence up to and including it.

@@ -24,6 +24,7 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
       planned_in_(limits.max_num_seqs, 0) {
   CHECK_GT(limits.max_num_seqs, 0);
   CHECK_GT(limits.max_num_batched_tokens, 0);
+  CHECK_GT(limits.max_scored_rows, 0);
   for (int32_t slot = limits.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -37,7 +38,11 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
   const int64_t max_len = limits_.max_model_len > 0 ? limits_.max_model_len : plan_.max_context;
   const int64_t total = static_cast<int64_t>(spec.prompt.size()) + spec.max_new_tokens;
   if (spec.prompt.empty()) return MakeError("the prompt is empty");
-  if (spec.max_new_tokens < 1) return MakeError("max_tokens must be at least 1");
+  if (spec.max_new_tokens < 0) return MakeError("max_tokens must be at least 0");
+  if (spec.num_prompt_logprobs < -1 || spec.num_prompt_logprobs > kMaxLogprobs) {
+    return MakeError("prompt_logprobs must be between 0 and {}, got {}", kMaxLogprobs,
+                     spec.num_prompt_logprobs);
+  }
   if (total > max_len) {
     return MakeError("the context holds {} tokens; the prompt has {} and {} more were asked for",
                      max_len, spec.prompt.size(), spec.max_new_tokens);
@@ -109,6 +114,8 @@ bool Scheduler::ReserveByPreempting(Sequence& sequence, int32_t num_rows) {
     });
     CHECK(it != running_.rend());
     Sequence& victim = **it;
+    // Alone it fits, unless snapshots hold on to pages that it could use again.
+    if (running_.size() == 1 && prefix_cache_.EvictOne()) continue;
     Preempt(victim);
     if (&victim == &sequence) return false;
   }
@@ -166,12 +173,18 @@ void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {
 
 bool Scheduler::CanTakeRows(const Sequence& sequence) const {
   if (sequence.has_drafts_in_flight || sequence.num_open_rows() == 0) return false;
+  if (sequence.spec.max_new_tokens == 0) return true;
   // Its last token is on the way: no row beyond it will be needed.
   return sequence.num_outputs() + sequence.num_pending < sequence.spec.max_new_tokens;
 }
 
-int32_t Scheduler::ChunkRows(const Sequence& sequence, int32_t budget) const {
-  int32_t num_rows = std::min(sequence.num_open_rows(), budget);
+int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) const {
+  int32_t num_rows = std::min(sequence.num_open_rows(), budget.rows);
+  if (sequence.wants_scores()) {
+    // The row before a token scores it; rows before that were scored ere a preemption.
+    const int32_t num_unscored = std::max(sequence.num_scored - 1 - sequence.num_planned, 0);
+    num_rows = std::min(num_rows, num_unscored + budget.scored_rows);
+  }
   if (!limits_.prefix_caching) return num_rows;
   // The sliding window before a cache point must still be there when the chunk is done.
   for (const int32_t point : sequence.spec.cache_points) {
@@ -199,6 +212,19 @@ void Scheduler::TakePromptSnapshots(Sequence& sequence) {
   }
 }
 
+void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step) const {
+  if (!sequence.wants_scores()) return;
+  // The row at position p scores token p + 1.
+  const int32_t first = std::max(sequence.num_planned + 1, sequence.num_scored);
+  const int32_t last = std::min(end + 1, sequence.prompt_len());
+  if (first >= last) return;
+  CHECK_LE(end, sequence.prompt_len());  // The scored rows, and one sampled at most, are trailing.
+  step.scored_ids.assign(sequence.tokens.begin() + first, sequence.tokens.begin() + last);
+  step.num_score_top = sequence.spec.num_prompt_logprobs;
+  step.num_outputs += last - first;
+  sequence.num_scored = last;
+}
+
 void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
                           StepPlan& plan) {
   SequenceStep step;
@@ -207,13 +233,16 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
   step.num_drafts = static_cast<int32_t>(drafts.size());
   step.num_rows = num_rows + step.num_drafts;
   const int32_t end = sequence.num_planned + num_rows;
-  const bool samples = end == sequence.known_len();
+  const bool is_prompt_only = sequence.spec.max_new_tokens == 0;
+  const bool ends_prompt = is_prompt_only && end == sequence.num_prompt_only_rows();
+  const bool samples = !is_prompt_only && end == sequence.known_len();
   if (samples) {
     step.num_outputs = step.num_drafts + 1;
     step.sampling = sequence.spec.sampling;
     step.history = sequence.history;
     step.sample_position = static_cast<uint64_t>(end - sequence.prompt_len());
   }
+  AddScores(sequence, end, step);
   if (!sequence.tables) sequence.tables = std::make_shared<PageTables>(sequence.pages.tables());
   step.pages = sequence.tables;
 
@@ -229,7 +258,7 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
   plan.batch.token_ids.insert(plan.batch.token_ids.end(), drafts.begin(), drafts.end());
   plan.batch.sequences.push_back(std::move(step));
   plan.entries.push_back(
-      {sequence.id, sequence.slot, samples, static_cast<int32_t>(drafts.size())});
+      {sequence.id, sequence.slot, samples, ends_prompt, static_cast<int32_t>(drafts.size())});
   planned_in_[sequence.slot] = step_;
 
   sequence.has_drafts_in_flight = !drafts.empty();
@@ -275,18 +304,23 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
   }
 }
 
-void Scheduler::PlanChunks(StepPlan& plan, int32_t& budget) {
+void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
+  AddToPlan(sequence, num_rows, {}, plan);
+  budget.rows -= num_rows;
+  budget.scored_rows -= static_cast<int32_t>(plan.batch.sequences.back().scored_ids.size());
+}
+
+void Scheduler::PlanChunks(StepPlan& plan, Budget& budget) {
   const std::vector<Sequence*> candidates = running_;
   for (Sequence* sequence : candidates) {
-    if (budget == 0) return;
+    if (budget.rows == 0) return;
     if (sequence->slot < 0 || !CanTakeRows(*sequence) || !sequence->is_prefilling() ||
         planned_in_[sequence->slot] == step_) {
       continue;
     }
     const int32_t num_rows = ChunkRows(*sequence, budget);
-    if (!ReserveByPreempting(*sequence, num_rows)) continue;
-    AddToPlan(*sequence, num_rows, {}, plan);
-    budget -= num_rows;
+    if (num_rows == 0 || !ReserveByPreempting(*sequence, num_rows)) continue;
+    AddChunk(*sequence, num_rows, plan, budget);
   }
 }
 
@@ -330,14 +364,17 @@ bool Scheduler::FitsBesideOthers(const Sequence& sequence, int32_t num_rows) con
          pool_.num_free() + pool_.num_reclaimable();
 }
 
-void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget) {
-  while (!waiting_.empty() && budget > 0 && !free_slots_.empty()) {
+void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
+  while (!waiting_.empty() && budget.rows > 0 && !free_slots_.empty()) {
     Sequence& sequence = *waiting_.front();
     if (sequence.num_pending > 0) return;  // Preempted with a token on the way: it comes first.
     const Sequence* leader = Find(sequence.spec.leader);
     if (leader != nullptr && leader->num_planned + 1 < leader->prompt_len()) return;
+    if (ChunkRows(sequence, budget) == 0) return;  // No more logprobs in this step.
     const size_t num_copies = plan.batch.page_copies.size();
-    if (limits_.prefix_caching) Resume(sequence, plan);
+    // The cache has no logits: what must be scored is computed. Nor must it leave no row at all.
+    const bool may_resume = !sequence.wants_scores() && sequence.spec.max_new_tokens > 0;
+    if (limits_.prefix_caching && may_resume) Resume(sequence, plan);
     if (!FitsBesideOthers(sequence, ChunkRows(sequence, budget))) {
       // The pages that are copied from cost room too: alone, a sequence fits at least without them.
       UndoResume(sequence, num_copies, plan);
@@ -357,8 +394,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget) {
     const auto by_arrival = [](const Sequence* a, const Sequence* b) { return a->id < b->id; };
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, by_arrival),
                     &sequence);
-    AddToPlan(sequence, num_rows, {}, plan);
-    budget -= num_rows;
+    AddChunk(sequence, num_rows, plan, budget);
   }
 }
 
@@ -375,7 +411,7 @@ std::optional<StepPlan> Scheduler::Plan() {
   const int32_t decode_limit = std::max(1, has_prompts ? budget - budget / kPromptShare : budget);
   int32_t decode_budget = decode_limit;
   PlanDecodes(plan, decode_budget);
-  int32_t rest = budget - (decode_limit - decode_budget);
+  Budget rest{budget - (decode_limit - decode_budget), limits_.max_scored_rows};
   PlanChunks(plan, rest);
   AdmitWaiting(plan, rest);
   CommitPlanned(plan);
@@ -398,11 +434,14 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
     const StepPlan::Entry& entry = plan.entries[idx];
     Sequence* planned = FindPlanned(entry);
-    if (!entry.samples || planned == nullptr) continue;  // A finished one's late row.
+    if (planned == nullptr) continue;  // A finished one's late row.
     Sequence& sequence = *planned;
     SequenceOutput& result = output.sequences[idx];
+    if (!entry.samples && !entry.ends_prompt && result.scores.empty() && !result.error) continue;
     SequenceProgress update;
     update.id = entry.id;
+    if (entry.ends_prompt) update.finish = FinishReason::kLength;
+    if (!result.error) update.prompt_logprobs = std::move(result.scores);
     if (result.error) {
       update.finish = FinishReason::kError;
       update.error = *result.error;
@@ -424,7 +463,7 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       sequence.pages.Commit(num_rows);
       sequence.tables.reset();
       sequence.num_planned += num_rows;
-    } else {
+    } else if (entry.samples) {
       --sequence.num_pending;
     }
     if (update.finish) {

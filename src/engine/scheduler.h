@@ -28,6 +28,7 @@ namespace lapidary {
 struct SchedulerLimits {
   int max_num_seqs = 256;             // running at once
   int max_num_batched_tokens = 2048;  // rows of a step
+  int max_scored_rows = 64;           // of those, prompt rows whose logprobs are wanted
   int max_queue = 4096;               // waiting at once
   int max_model_len = 0;              // tokens of a sequence; 0: the model's context
   int sliding_slack = 32;             // tokens kept behind the window
@@ -40,6 +41,7 @@ struct StepPlan {
     SequenceId id = 0;
     int32_t slot = 0;
     bool samples = false;
+    bool ends_prompt = false;  // the last of a sequence that generates nothing
     int32_t num_drafts = 0;
   };
   StepBatch batch;
@@ -50,7 +52,8 @@ struct StepPlan {
 // What a finished step means for one sequence.
 struct SequenceProgress {
   SequenceId id = 0;
-  std::vector<SampledToken> tokens;  // new ones, the stop token included
+  std::vector<SampledToken> prompt_logprobs;  // of the next prompt tokens, from the second on
+  std::vector<SampledToken> tokens;           // new ones, the stop token included
   std::optional<FinishReason> finish;
   std::string error;  // with kError
 };
@@ -111,16 +114,27 @@ class Scheduler {
   void CheckIntegrity() const;
 
  private:
+  // What a step may still take.
+  struct Budget {
+    int32_t rows = 0;
+    // Each of them holds a row of logits, so there are fewer. A decoding sequence's single row is
+    // not counted: a step has at most max_num_seqs + max_scored_rows outputs.
+    int32_t scored_rows = 0;
+  };
   using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
 
   // Planning, in the order of a step.
   void PlanDecodes(StepPlan& plan, int32_t& budget);
-  void PlanChunks(StepPlan& plan, int32_t& budget);
-  void AdmitWaiting(StepPlan& plan, int32_t& budget);
+  void PlanChunks(StepPlan& plan, Budget& budget);
+  void AdmitWaiting(StepPlan& plan, Budget& budget);
 
   bool CanTakeRows(const Sequence& sequence) const;
-  // Rows of the next chunk: within the budget and, for snapshots, cut where one must be taken.
-  int32_t ChunkRows(const Sequence& sequence, int32_t budget) const;
+  // Rows of the next chunk: within the budget (so possibly none) and, for snapshots, cut where one
+  // must be taken.
+  int32_t ChunkRows(const Sequence& sequence, const Budget& budget) const;
+  void AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget);
+  // Asks for the logprobs of the prompt tokens that follow the step's rows.
+  void AddScores(Sequence& sequence, int32_t end, SequenceStep& step) const;
   void AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
                  StepPlan& plan);
   // Steps run in order, so once a step is planned the books say what will be true when it has run:

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 
 #include "engine/fake_executor.h"
 #include "model/presets.h"
@@ -48,6 +49,9 @@ class Harness {
       std::optional<StepPlan> plan = scheduler_.Plan();
       if (!plan) break;
       largest_step_ = std::max(largest_step_, plan->batch.token_ids.size());
+      int num_outputs = 0;
+      for (const SequenceStep& step : plan->batch.sequences) num_outputs += step.num_outputs;
+      most_outputs_ = std::max(most_outputs_, num_outputs);
       executor_.Submit(plan->batch);
       in_flight_.push_back(std::move(*plan));
     }
@@ -56,6 +60,11 @@ class Harness {
     StepPlan plan = std::move(in_flight_.front());
     in_flight_.pop_front();
     for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
+      for (const SampledToken& score : progress.prompt_logprobs) {
+        EXPECT_TRUE(outputs_[progress.id].empty()) << "a score after a token";
+        scored_ids_[progress.id].push_back(score.id);
+        scores_[progress.id].push_back(score.logprob);
+      }
       for (const SampledToken& token : progress.tokens) {
         outputs_[progress.id].push_back(token.id);
       }
@@ -74,8 +83,11 @@ class Harness {
   }
 
   std::map<SequenceId, std::vector<int32_t>> outputs_;
+  std::map<SequenceId, std::vector<int32_t>> scored_ids_;
+  std::map<SequenceId, std::vector<float>> scores_;
   std::map<SequenceId, FinishReason> finished_;
   size_t largest_step_ = 0;
+  int most_outputs_ = 0;
 
  private:
   const ModelPlan plan_;
@@ -139,7 +151,7 @@ TEST_P(SchedulerModes, WhatCanNeverRunIsRefusedAtOnce) {
   limits.max_queue = 2;
   Harness harness(16, limits, GetParam());
   EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({}, 5)).ok());
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 0)).ok());
+  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, -1)).ok());
   EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 99999999}, 5)).ok());
   EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 1000)).ok());    // pages
   EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 100000)).ok());  // context
@@ -158,6 +170,64 @@ TEST_P(SchedulerModes, AnIdenticalPromptIsComputedOnce) {
   harness.RunToEnd();
   EXPECT_EQ(harness.outputs_[again], FakeExecutor::Continuation(prompt, 9, harness.vocab_size()));
   EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 299u);
+}
+
+TEST_P(SchedulerModes, ASequenceThatFitsAloneIsNotStoppedByTheSnapshotItResumedFrom) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 9;
+  limits.sliding_slack = 20;
+  // Just enough pages for one such sequence; a snapshot at 54 keeps sliding pages from reuse.
+  std::mt19937 random(9);
+  const std::vector<int32_t> prompt = RandomIds(random, 83, 500);
+  SequenceSpec spec = Harness::Spec(prompt, 3);
+  spec.cache_points = {54};
+  int num_pages = 2;
+  while (!Harness(num_pages, limits, GetParam(), {1, 6}).scheduler().Add(spec).ok()) ++num_pages;
+  Harness harness(num_pages, limits, GetParam(), {1, 6});
+  for (int round = 0; round < 3; ++round) {
+    const SequenceId id = harness.scheduler().Add(spec).value();
+    for (int turn = 0; turn < 1000 && harness.scheduler().has_sequences(); ++turn) harness.Turn();
+    ASSERT_FALSE(harness.scheduler().has_sequences()) << "round " << round;
+    EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 3, harness.vocab_size()));
+  }
+}
+
+TEST_P(SchedulerModes, EveryPromptTokenButTheFirstIsScoredThoughThePromptIsCached) {
+  SchedulerLimits limits;
+  limits.max_scored_rows = 16;
+  Harness harness(256, limits, GetParam());
+  std::mt19937 random(8);
+  const std::vector<int32_t> prompt = RandomIds(random, 150, 500);
+  harness.scheduler().Add(Harness::Spec(prompt, 5)).value();
+  harness.RunToEnd();
+  for (const int max_new_tokens : {0, 1, 7}) {
+    SequenceSpec spec = Harness::Spec(prompt, max_new_tokens);
+    spec.num_prompt_logprobs = 0;
+    const SequenceId id = harness.scheduler().Add(spec).value();
+    harness.RunToEnd();
+    EXPECT_EQ(harness.scored_ids_[id], std::vector<int32_t>(prompt.begin() + 1, prompt.end()));
+    EXPECT_EQ(harness.scores_[id], FakeExecutor::Scores(prompt));
+    EXPECT_EQ(harness.outputs_[id],
+              FakeExecutor::Continuation(prompt, max_new_tokens, harness.vocab_size()));
+    EXPECT_EQ(harness.finished_.at(id), FinishReason::kLength);
+  }
+  EXPECT_LE(harness.most_outputs_, 16 + 1);
+  EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 0u);
+}
+
+TEST_P(SchedulerModes, APromptAloneEndsHoweverShortItIs) {
+  Harness harness(64, {}, GetParam());
+  for (const int num_scores : {-1, 0}) {
+    for (const int length : {1, 2, 3}) {
+      SequenceSpec spec = Harness::Spec(std::vector<int32_t>(length, 5), 0);
+      spec.num_prompt_logprobs = num_scores;
+      const SequenceId id = harness.scheduler().Add(spec).value();
+      harness.RunToEnd();
+      EXPECT_EQ(harness.finished_.at(id), FinishReason::kLength);
+      EXPECT_EQ(harness.scores_[id].size(), num_scores < 0 ? 0u : length - 1u);
+      EXPECT_TRUE(harness.outputs_[id].empty());
+    }
+  }
 }
 
 TEST_P(SchedulerModes, SequencesOfOneLeaderShareItsPrompt) {
@@ -238,6 +308,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     SchedulerLimits limits;
     limits.max_num_seqs = 1 + static_cast<int>(random() % 12);
     limits.max_num_batched_tokens = 1 + static_cast<int>(random() % 64);
+    limits.max_scored_rows = 1 + static_cast<int>(random() % 16);
     limits.max_queue = 16;
     limits.sliding_slack = 8 + static_cast<int>(random() % 24);
     limits.prefix_caching = random() % 4 != 0;
@@ -245,7 +316,8 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     Harness harness(num_pages, limits, overlap,
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
     const int vocab_size = harness.vocab_size();
-    if (random() % 2 == 0) {
+    const bool has_drafts = random() % 2 == 0;
+    if (has_drafts) {
       harness.scheduler().set_draft_source([&](const Sequence& sequence, int32_t max_drafts) {
         const int count = std::min<int>(max_drafts, static_cast<int>(random() % 6));
         auto drafts = FakeExecutor::Continuation(sequence.tokens, count, vocab_size);
@@ -257,6 +329,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     }
     std::map<SequenceId, std::pair<std::vector<int32_t>, int>> open;  // prompt, max_new_tokens
     std::map<SequenceId, std::pair<std::vector<int32_t>, int>> all;
+    std::set<SequenceId> scored;
     std::vector<std::vector<int32_t>> old_prompts = {{1, 2, 3}};
     for (int turn = 0; turn < 500 && turns_left > 0; ++turn, --turns_left) {
       if (random() % 3 == 0) {
@@ -266,6 +339,8 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
         const auto tail = RandomIds(random, 1 + static_cast<int>(random() % 60), vocab_size);
         prompt.insert(prompt.end(), tail.begin(), tail.end());
         SequenceSpec spec = Harness::Spec(prompt, 1 + static_cast<int>(random() % 60));
+        if (random() % 8 == 0) spec.max_new_tokens = 0;
+        if (random() % 4 == 0) spec.num_prompt_logprobs = 2;
         if (random() % 2 == 0 && prompt.size() > 6) {
           spec.cache_points.insert(spec.cache_points.begin(),
                                    static_cast<int32_t>(1 + random() % (prompt.size() - 3)));
@@ -274,6 +349,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
         const auto id = harness.scheduler().Add(spec);
         if (id.ok()) {
           open[*id] = {prompt, spec.max_new_tokens};
+          if (spec.num_prompt_logprobs >= 0) scored.insert(*id);
           all[*id] = open[*id];
           old_prompts.push_back(prompt);
         }
@@ -290,6 +366,9 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
       harness.Turn();
       harness.scheduler().CheckIntegrity();
       ASSERT_LE(harness.largest_step_, static_cast<size_t>(limits.max_num_batched_tokens));
+      if (!has_drafts) {
+        ASSERT_LE(harness.most_outputs_, limits.max_num_seqs + limits.max_scored_rows);
+      }
     }
     harness.RunToEnd();
     harness.scheduler().CheckIntegrity();
@@ -302,6 +381,12 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
       if (harness.finished_.at(id) == FinishReason::kLength) {
         ASSERT_EQ(static_cast<int>(output.size()), request.second);
       }
+      std::vector<float> scores;
+      if (scored.contains(id)) scores = FakeExecutor::Scores(request.first);
+      if (harness.finished_.at(id) == FinishReason::kCancelled && output.empty()) {
+        scores.resize(std::min(scores.size(), harness.scores_[id].size()));
+      }
+      ASSERT_EQ(harness.scores_[id], scores) << "request " << id;
     }
     harness.scheduler().ClearPrefixCache();
     ASSERT_EQ(harness.scheduler().stats().num_free_pages, num_pages - 1);

@@ -1,6 +1,7 @@
 // One request's token sequence on its way through the scheduler.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,9 +22,12 @@ const char* FinishReasonName(FinishReason reason);
 // What the caller wants; never changes.
 struct SequenceSpec {
   std::vector<int32_t> prompt;
-  int32_t max_new_tokens = 1;
+  int32_t max_new_tokens = 1;     // 0: the prompt alone is computed
   std::vector<int32_t> stop_ids;  // empty: only the length ends it
   std::shared_ptr<const SamplingParams> sampling;
+  // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
+  // prompt's logprobs are not wanted.
+  int32_t num_prompt_logprobs = -1;
   // Positions in the prompt at which a later prompt may go on, ascending, each below its size.
   std::vector<int32_t> cache_points;
   // A later prompt may go on where this sequence ends.
@@ -45,8 +49,13 @@ struct Sequence {
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - prompt_len(); }
   int32_t known_len() const { return static_cast<int32_t>(tokens.size()) + num_pending; }
   // Rows that could be planned now.
-  int32_t num_open_rows() const { return known_len() - num_planned; }
+  int32_t num_open_rows() const {
+    return (spec.max_new_tokens > 0 ? known_len() : num_prompt_only_rows()) - num_planned;
+  }
   bool is_prefilling() const { return num_open_rows() > 1; }
+  // With nothing to generate, nobody needs the row of the prompt's last token; but a step has one.
+  int32_t num_prompt_only_rows() const { return std::max(prompt_len() - 1, 1); }
+  bool wants_scores() const { return spec.num_prompt_logprobs >= 0 && num_scored < prompt_len(); }
 
   const SequenceId id;
   const SequenceSpec spec;
@@ -55,6 +64,9 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt, then what was generated
   int32_t num_planned = 0;
   int32_t num_pending = 0;
+  // Prompt tokens whose logprobs planned steps give; the first is counted in, it has none. Survives
+  // preemption: steps that are planned run.
+  int32_t num_scored = 1;
   bool has_drafts_in_flight = false;  // its next length is unknown until the step is collected
   int32_t slot = -1;                  // -1: waiting
   SequencePages pages;
