@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "apps/answer_printer.h"
-#include "front/text_stream.h"
+#include "front/answer_stream.h"
 
 namespace lapidary {
 
@@ -61,11 +61,11 @@ SequenceSpec ChatSession::MakeSpec(const ChatPrompt& prompt) const {
 
 RequestEvent ChatSession::Follow(RequestStream& stream, bool starts_in_thought,
                                  ParsedOutput& output) {
-  OutputParserOptions parser_options;
-  parser_options.starts_in_thought = starts_in_thought;
-  parser_options.accept_bare_thought = !conversation_.thinking();
-  OutputParser parser(parser_options);
-  TextStream text(*model_.tokenizer, /*skip_special=*/true);
+  AnswerStreamOptions options;
+  options.parser.emplace();
+  options.parser->starts_in_thought = starts_in_thought;
+  options.parser->accept_bare_thought = !conversation_.thinking();
+  AnswerStream answer(*model_.tokenizer, std::move(options));
   AnswerPrinter printer;
   std::vector<OutputEvent> parsed;
   const auto show = [&] {
@@ -78,15 +78,11 @@ RequestEvent ChatSession::Follow(RequestStream& stream, bool starts_in_thought,
   while (true) {
     RequestEvent event = stream.Next();
     for (const SampledToken& token : event.tokens) {
-      parser.Push(token.id, text.Push(token.id), &parsed);
+      answer.Push(token.id, &parsed);
       show();
     }
     if (!event.finish) continue;
-    constexpr int kNoToken = -1;
-    if (const std::string rest = text.Finish(); !rest.empty()) {
-      parser.Push(kNoToken, rest, &parsed);
-    }
-    parser.Finish(&parsed);
+    answer.Finish(&parsed);
     show();
     printer.Finish();
     return event;

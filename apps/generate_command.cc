@@ -7,10 +7,10 @@
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
+#include "front/answer_stream.h"
 #include "front/conversation.h"
 #include "front/prompt.h"
 #include "front/request_stream.h"
-#include "front/text_stream.h"
 
 namespace lapidary {
 namespace {
@@ -54,7 +54,8 @@ class Output {
  public:
   Output(const TextModel& model, StopStrings stop_strings, bool prints) : prints_(prints) {
     if (model.tokenizer.ok()) {
-      stream_.emplace(*model.tokenizer, /*skip_special=*/true, std::move(stop_strings));
+      stream_.emplace(*model.tokenizer,
+                      AnswerStreamOptions{.stop_strings = std::move(stop_strings)});
     }
   }
 
@@ -65,11 +66,15 @@ class Output {
       Print(fmt::format("{}{}", ids_.size() > 1 ? " " : "", id));
       return true;
     }
-    if (!is_stop_token) Take(stream_->Push(id));
+    std::vector<OutputEvent> events;
+    if (!is_stop_token) stream_->Push(id, &events);
+    Take(events);
     return !stream_->matched();
   }
   void Finish() {
-    if (stream_) Take(stream_->Finish());
+    std::vector<OutputEvent> events;
+    if (stream_) stream_->Finish(&events);
+    Take(events);
     Print("\n");
   }
 
@@ -77,9 +82,11 @@ class Output {
   Json Text() const { return stream_ ? Json(text_) : Json(nullptr); }
 
  private:
-  void Take(const std::string& piece) {
-    text_ += piece;
-    Print(piece);
+  void Take(const std::vector<OutputEvent>& events) {
+    for (const OutputEvent& event : events) {  // Without a parser all is content.
+      text_ += event.text;
+      Print(event.text);
+    }
   }
   void Print(std::string_view text) const {
     if (!prints_ || text.empty()) return;
@@ -88,7 +95,7 @@ class Output {
   }
 
   const bool prints_;
-  std::optional<TextStream> stream_;
+  std::optional<AnswerStream> stream_;
   std::vector<int32_t> ids_;
   std::string text_;
 };

@@ -5,11 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "front/answer_stream.h"
 #include "sampling/sampler.h"
-#include "sampling/stop_strings.h"
 #include "server/generation_request.h"
-#include "text/detokenizer.h"
-#include "text/output_parser.h"
 
 namespace lapidary {
 
@@ -23,7 +21,7 @@ struct ChoiceDelta {
   };
   struct Logprob {
     SampledToken token;
-    size_t text_offset = 0;  // code points before it
+    size_t text_offset = 0;  // characters before it
   };
   std::string content;
   std::string reasoning;
@@ -33,13 +31,14 @@ struct ChoiceDelta {
   bool has_text() const { return !content.empty() || !reasoning.empty() || !tool_calls.empty(); }
 };
 
-// Stop strings are looked for in the content alone: a model that thinks about a stop string has
-// not come to its answer yet.
+// An AnswerStream in OpenAI's terms: calls have ids, tokens have logprobs.
 class ChoiceStream {
  public:
-  // `parser_options` for chat; without them all text is content. `tokenizer` must outlive this.
+  // `parser_options` for chat; without them all text is content. `first_offset`: characters that
+  // come before, of an echoed prompt. `tokenizer` must outlive this.
   ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& request,
-               const std::optional<OutputParserOptions>& parser_options, bool single_call);
+               const std::optional<OutputParserOptions>& parser_options, bool single_call,
+               size_t first_offset = 0);
 
   // After it returned true the choice is complete and must be pushed nothing more.
   bool Push(const SampledToken& token, ChoiceDelta* delta);
@@ -51,16 +50,13 @@ class ChoiceStream {
   const std::string* matched_stop() const;
 
  private:
-  void AddContent(std::string_view text, ChoiceDelta* delta);
   void Take(std::vector<OutputEvent> events, ChoiceDelta* delta);
 
-  Detokenizer detokenizer_;
-  StopStrings stop_strings_;
-  std::optional<OutputParser> parser_;
+  AnswerStream answer_;
   std::vector<std::string> stop_;
   bool wants_logprobs_;
   bool single_call_;
-  size_t text_offset_ = 0;
+  size_t first_offset_;
   // A call is handed out when its arguments are known to parse; before, only its name is.
   std::string call_name_;
   int num_tool_calls_ = 0;
