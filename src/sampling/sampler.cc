@@ -52,6 +52,11 @@ Result<SampledToken> Sampler::Score(std::span<const float> logits, int32_t id, i
   return token;
 }
 
+// Constrained decoding (response_format, tool_choice: required or named) is not there yet; requests
+// that need it get a 400. Its place is here: which tokens may follow is a row's first adjustment,
+// as suppress_tokens is, but it changes with every token. So it is a state per sequence like the
+// PenaltyState: made beside it in Sequence from what Generation::MakeSpec puts into the
+// SequenceSpec, carried by SequenceStep, asked here, and told each token that was drawn.
 std::span<const float> Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
                                        const PenaltyState& history) {
   const bool penalize = params.has_penalties() && !history.entries().empty();

@@ -4,6 +4,7 @@
 
 #include "base/version.h"
 #include "server/chat_page.h"
+#include "server/prompt_echo.h"
 
 namespace lapidary {
 namespace {
@@ -86,17 +87,20 @@ void Api::Handle(HttpRequest request, ResponderPtr responder) {
   if (request.method == "OPTIONS") return responder->Send(Preflight());
   std::string path = request.path;
   if (path.starts_with("/v1/models/")) path = kModelsPath;
-  bool is_known_path = false;
+  std::string allowed;  // methods of this path
   for (const Route& route : Routes()) {
     if (path != route.path) continue;
     if (request.method == route.method) {
       return (this->*route.endpoint)(std::move(request), std::move(responder));
     }
-    is_known_path = true;
+    if (!allowed.empty()) allowed += ", ";
+    allowed += route.method == std::string_view("GET") ? "GET, HEAD" : route.method;
   }
   ApiError error{404, fmt::format("there is no {} {}", request.method, request.path)};
-  if (is_known_path) error.status = 405;
-  responder->Send(ErrorResponse(error));
+  if (!allowed.empty()) error.status = 405;
+  HttpResponse response = ErrorResponse(error);
+  if (!allowed.empty()) response.headers.emplace_back("Allow", allowed + ", OPTIONS");
+  responder->Send(std::move(response));
 }
 
 void Api::ChatPage(HttpRequest request, ResponderPtr responder) {
@@ -104,6 +108,7 @@ void Api::ChatPage(HttpRequest request, ResponderPtr responder) {
 }
 
 void Api::Health(HttpRequest, ResponderPtr responder) {
+  if (engine_.has_failed()) return responder->Send(ErrorResponse(EngineFailed()));
   responder->Send(JsonResponse({{"status", "ok"}}));
 }
 
@@ -221,6 +226,9 @@ ApiStatus Api::PrepareCompletion(const std::string& body, GenerationJob* job) co
     RETURN_IF_API_ERROR(model_.Prepare(raw, request.add_special_tokens, &prompt.prepared));
     RETURN_IF_API_ERROR(model_.CheckLength("prompt", prompt.prepared, request.generation.max_tokens,
                                            &prompt.max_new_tokens));
+    if (request.generation.echo) {
+      prompt.echo = MakePromptEcho(model_.tokenizer(), raw, prompt.prepared.ids);
+    }
     job->prompts.push_back(std::move(prompt));
   }
   job->kind = ApiKind::kCompletion;

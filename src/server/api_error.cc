@@ -52,6 +52,13 @@ ApiError ShuttingDown() {
   return error;
 }
 
+ApiError EngineFailed() {
+  ApiError error{503, "the model has stopped running; the server must be restarted"};
+  error.code = "engine_failed";
+  error.retry_after_seconds = 30;
+  return error;
+}
+
 ApiError InternalError() { return {500, "internal error; the server's log has the details"}; }
 
 std::string DumpJson(const OrderedJson& json) {

@@ -33,6 +33,7 @@ ApiError BadRequest(std::string param, fmt::format_string<Args...> format, Args&
 ApiError NotSupportedYet(std::string param);
 ApiError QueueFull();
 ApiError ShuttingDown();
+ApiError EngineFailed();
 ApiError InternalError();
 
 // JSON text for the wire; bytes that are not UTF-8 become U+FFFD.

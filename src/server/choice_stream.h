@@ -21,7 +21,8 @@ struct ChoiceDelta {
   };
   struct Logprob {
     SampledToken token;
-    size_t text_offset = 0;  // characters before it
+    size_t text_offset = 0;   // characters before it
+    bool is_unknown = false;  // a prompt's first token, which nothing comes before
   };
   std::string content;
   std::string reasoning;

@@ -17,6 +17,7 @@ Generation::Generation(Engine& engine, const ServedModel& model, ServerMetrics& 
 
 void Generation::Start() {
   if (responder_->gone()) return;
+  if (engine_.has_failed()) return responder_->Send(ErrorResponse(EngineFailed()));
   if (!Submit()) {
     responder_->Send(ErrorResponse(QueueFull()));
     return;
@@ -30,25 +31,35 @@ void Generation::Start() {
   if (job_.request.stream) responder_->BeginEvents();
 }
 
+int32_t Generation::NumPromptLogprobs() const {
+  const GenerationRequest& request = job_.request;
+  return std::max(request.num_prompt_logprobs, request.echo ? request.sampling.num_logprobs : -1);
+}
+
+SequenceSpec Generation::MakeSpec(const GenerationJob::Prompt& prompt) const {
+  const GenerationRequest& request = job_.request;
+  SequenceSpec spec;
+  spec.prompt = prompt.prepared.ids;
+  spec.cache_points = prompt.prepared.cache_points;
+  spec.max_new_tokens = prompt.max_new_tokens;
+  spec.stop_ids = request.stop_token_ids;
+  if (!request.ignore_eos) {
+    const auto& defaults = model_.defaults().stop_ids;
+    spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
+  }
+  spec.num_prompt_logprobs = NumPromptLogprobs();
+  spec.sampling = std::make_shared<const SamplingParams>(request.sampling);
+  return spec;
+}
+
 bool Generation::Submit() {
   const GenerationRequest& request = job_.request;
-  const auto sampling = std::make_shared<const SamplingParams>(request.sampling);
   const EventSink sink = [self = shared_from_this()](RequestEvent event) {
     self->responder_->Post([self, event = std::move(event)] { self->OnEvent(event); });
   };
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
-    SequenceSpec spec;
-    spec.prompt = prompt.prepared.ids;
-    spec.cache_points = prompt.prepared.cache_points;
-    spec.max_new_tokens = prompt.max_new_tokens;
-    spec.stop_ids = request.stop_token_ids;
-    if (!request.ignore_eos) {
-      const auto& defaults = model_.defaults().stop_ids;
-      spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
-    }
-    spec.sampling = sampling;
     // What else it refuses was checked before the job was made.
-    const auto ids = engine_.Submit(std::move(spec), request.num_choices, sink);
+    const auto ids = engine_.Submit(MakeSpec(prompt), request.num_choices, sink);
     if (!ids.ok()) {
       spdlog::warn("a request was turned away: {}", ids.error().message);
       answered_ = true;
@@ -60,11 +71,45 @@ bool Generation::Submit() {
     if (parser_options) parser_options->starts_in_thought = prompt.prepared.starts_in_thought;
     for (const RequestId id : *ids) {
       choice_of_[id] = choices_.size();
-      choices_.push_back(
-          {id, ChoiceStream(model_.tokenizer(), request, parser_options, job_.single_call)});
+      choices_.push_back({id, ChoiceStream(model_.tokenizer(), request, parser_options,
+                                           job_.single_call, prompt.echo.num_characters)});
     }
+    const size_t prompt_idx = prompt_logprobs_.size();
+    prompt_logprobs_.emplace_back();
+    if (NumPromptLogprobs() < 0 || prompt.prepared.ids.size() == 1) StartEcho(prompt_idx);
   }
   return true;
+}
+
+void Generation::StartEcho(size_t prompt_idx) {
+  if (!job_.request.echo) return;
+  const GenerationJob::Prompt& prompt = job_.prompts[prompt_idx];
+  const int32_t num_top = job_.request.sampling.num_logprobs;
+  ChoiceDelta echo;
+  echo.content = prompt.echo.text;
+  for (size_t idx = 0; num_top >= 0 && idx < prompt.prepared.ids.size(); ++idx) {
+    ChoiceDelta::Logprob logprob;
+    logprob.text_offset = prompt.echo.offsets[idx];
+    logprob.is_unknown = idx == 0;
+    if (idx == 0) {
+      logprob.token.id = prompt.prepared.ids[0];
+    } else {
+      logprob.token = prompt_logprobs_[prompt_idx][idx - 1];
+      logprob.token.num_top = std::min(logprob.token.num_top, num_top);
+    }
+    echo.logprobs.push_back(logprob);
+  }
+  const size_t num_choices = static_cast<size_t>(job_.request.num_choices);
+  for (size_t copy_idx = 0; copy_idx < num_choices; ++copy_idx) {
+    choices_[prompt_idx * num_choices + copy_idx].unsent = echo;
+  }
+}
+
+void Generation::TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx) {
+  if (event.prompt_logprobs.empty()) return;
+  std::vector<SampledToken>& logprobs = prompt_logprobs_[prompt_idx];
+  logprobs.insert(logprobs.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+  if (logprobs.size() + 1 == job_.prompts[prompt_idx].prepared.ids.size()) StartEcho(prompt_idx);
 }
 
 void Generation::OnEvent(const RequestEvent& event) {
@@ -72,6 +117,8 @@ void Generation::OnEvent(const RequestEvent& event) {
   RecordTokens(event, choice);
   if (event.finish) RecordEnd(event, choice);
   if (!answered_) {
+    TakePromptLogprobs(event,
+                       choice_of_.at(event.id) / static_cast<size_t>(job_.request.num_choices));
     TakeTokens(event, choice);
     if (job_.request.stream) SendChunk(choice);
   }
@@ -110,7 +157,7 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   }
   if (event.finish == FinishReason::kError) {
     spdlog::error("a request failed: {}", event.error);
-    return Fail(InternalError());
+    return Fail(engine_.has_failed() ? EngineFailed() : InternalError());
   }
   Fail(ShuttingDown());  // Nobody but the engine's end cancels what is neither cut nor left.
 }
@@ -148,7 +195,11 @@ void Generation::SendEnd() {
   }
   std::vector<ResponseJson::Choice> choices;
   for (Choice& choice : choices_) {
-    choices.push_back({std::move(choice.unsent), std::move(*choice.finish)});
+    const size_t prompt_idx = choices.size() / static_cast<size_t>(job_.request.num_choices);
+    choices.push_back(
+        {std::move(choice.unsent), std::move(*choice.finish),
+         json_.PromptLogprobs(job_.prompts[prompt_idx].prepared.ids, prompt_logprobs_[prompt_idx],
+                              job_.request.num_prompt_logprobs)});
   }
   responder_->Send(JsonResponse(json_.Whole(choices, usage_)));
 }

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
+#include "server/prompt_echo.h"
 #include "server/response_json.h"
 
 namespace lapidary {
@@ -20,6 +21,7 @@ struct GenerationJob {
   struct Prompt {
     ChatPrompt prepared;
     int32_t max_new_tokens = 1;
+    PromptEcho echo;  // if asked for
   };
   std::vector<Prompt> prompts;
   std::optional<OutputParserOptions> parser_options;  // for chat
@@ -51,6 +53,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   bool Submit();
+  // Everything a request says about how its tokens are drawn ends here, in the spec's `sampling`;
+  // see "Constrained decoding" in sampling/sampler.cc for what is not there yet.
+  SequenceSpec MakeSpec(const GenerationJob::Prompt& prompt) const;
+  // How many likeliest tokens the echo, `prompt_logprobs` or both need; -1: no logprobs at all.
+  int32_t NumPromptLogprobs() const;
+  // The prompt's logprobs are complete: its choices begin with the echo.
+  void StartEcho(size_t prompt_idx);
+  void TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx);
   void OnEvent(const RequestEvent& event);
   void TakeTokens(const RequestEvent& event, Choice& choice);
   void FinishChoice(Choice& choice, std::string reason, OrderedJson stop_reason);
@@ -69,6 +79,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<Responder> responder_;
   const ResponseJson json_;
   std::vector<Choice> choices_;
+  std::vector<std::vector<SampledToken>> prompt_logprobs_;  // by prompt, from the second token on
   std::unordered_map<RequestId, size_t> choice_of_;
   Usage usage_;
   size_t num_ended_ = 0;

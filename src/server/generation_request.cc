@@ -108,7 +108,20 @@ void ReadResponseFormat(RequestFields* fields) {
 void ReadMaxTokens(RequestFields* fields, GenerationRequest* request) {
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {  // the later name wins
     if (fields->Find(name) == nullptr) continue;
-    request->max_tokens = static_cast<int32_t>(fields->Int(name, 1, 1, INT32_MAX));
+    request->max_tokens = static_cast<int32_t>(fields->Int(name, 1, 0, INT32_MAX));
+    const bool asks_about_prompt = request->echo || request->num_prompt_logprobs >= 0;
+    if (request->max_tokens == 0 && !asks_about_prompt) {
+      fields->Fail(BadRequest(
+          name, "'{}' must be at least 1; 0 needs 'echo': true or 'prompt_logprobs'", name));
+    }
+  }
+}
+
+void ReadPromptLogprobs(RequestFields* fields, GenerationRequest* request) {
+  request->num_prompt_logprobs =
+      static_cast<int32_t>(fields->Int("prompt_logprobs", -1, 0, kMaxLogprobs));
+  if (request->num_prompt_logprobs >= 0 && request->stream) {
+    fields->Fail(BadRequest("prompt_logprobs", "'prompt_logprobs' cannot be streamed"));
   }
 }
 
@@ -117,18 +130,18 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   request->sampling = defaults;
   ReadSampling(fields, &request->sampling);
   request->num_choices = static_cast<int>(fields->Int("n", 1, 1, kMaxChoices));
-  ReadMaxTokens(fields, request);
   ReadStop(fields, request);
   ReadStreaming(fields, request);
+  ReadPromptLogprobs(fields, request);
+  ReadMaxTokens(fields, request);
   ReadResponseFormat(fields);
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                           "structured_outputs", "prompt_logprobs", "allowed_token_ids",
-                           "bad_words", "truncate_prompt_tokens", "logits_processors"}) {
+  for (const char* name :
+       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+        "allowed_token_ids", "bad_words", "truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);
   }
   fields->Refuse("use_beam_search", false);
   fields->Refuse("min_tokens", 0);
-  fields->Refuse("echo", false);
   fields->Accept({"user", "metadata", "store", "service_tier", "safety_identifier",
                   "prompt_cache_key", "prediction"});
 }
@@ -230,6 +243,7 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
   ReadToolChoice(&fields, request);
   request->single_call = !fields.Bool("parallel_tool_calls", true);
   fields.Refuse("continue_final_message", false);
+  fields.Refuse("echo", false);
   fields.Refuse("modalities", OrderedJson::array({"text"}));
   for (const char* name : {"audio", "functions", "function_call", "web_search_options",
                            "chat_template", "documents"}) {
@@ -242,6 +256,7 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
 ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& defaults,
                                  CompletionRequest* request) {
   RequestFields fields(body);
+  request->generation.echo = fields.Bool("echo", false);
   ReadCommon(&fields, defaults, &request->generation);
   ReadPrompts(&fields, request);
   request->generation.sampling.num_logprobs =

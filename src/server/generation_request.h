@@ -19,6 +19,8 @@ struct GenerationRequest {
   SamplingParams sampling;
   int num_choices = 1;
   std::optional<int32_t> max_tokens;  // none: the rest of the context
+  bool echo = false;                  // the prompt comes back in front of the text
+  int32_t num_prompt_logprobs = -1;   // -1: none; else the likeliest beside each prompt token
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop_text = false;

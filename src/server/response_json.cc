@@ -93,6 +93,10 @@ OrderedJson ResponseJson::Whole(const std::vector<Choice>& choices, const Usage&
     item["logprobs"] = Logprobs(choice.output.logprobs);
     item["finish_reason"] = choice.finish.reason;
     item["stop_reason"] = choice.finish.stop_reason;
+    if (!choice.prompt_logprobs.is_null()) {
+      OrderedJson& holder = kind_ == ApiKind::kChat ? json : item;
+      holder["prompt_logprobs"] = choice.prompt_logprobs;
+    }
     json["choices"].push_back(std::move(item));
   }
   json["usage"] = usage.ToJson();
@@ -145,9 +149,31 @@ OrderedJson ResponseJson::TokenJson(int32_t id, float logprob) const {
   return {{"token", model_.TokenText(id)}, {"logprob", Finite(logprob)}, {"bytes", bytes}};
 }
 
+OrderedJson ResponseJson::PromptLogprobs(const std::vector<int32_t>& ids,
+                                         const std::vector<SampledToken>& logprobs,
+                                         int32_t num_top) const {
+  if (num_top < 0) return nullptr;
+  OrderedJson json = OrderedJson::array({nullptr});
+  for (size_t idx = 1; idx < ids.size(); ++idx) {
+    const SampledToken& token = logprobs[idx - 1];
+    OrderedJson item = OrderedJson::object();
+    const auto add = [&](int32_t id, float logprob, OrderedJson rank) {
+      item[std::to_string(id)] = {{"logprob", Finite(logprob)},
+                                  {"rank", std::move(rank)},
+                                  {"decoded_token", model_.TokenText(id)}};
+    };
+    add(token.id, token.logprob, nullptr);  // Its rank is known if it is among the likeliest.
+    for (int32_t rank = 0; rank < std::min(token.num_top, num_top); ++rank) {
+      add(token.top[rank].id, token.top[rank].logprob, rank + 1);
+    }
+    json.push_back(std::move(item));
+  }
+  return json;
+}
+
 OrderedJson ResponseJson::ChatLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
   OrderedJson content = OrderedJson::array();
-  for (const auto& [token, text_offset] : logprobs) {
+  for (const auto& [token, text_offset, is_unknown] : logprobs) {
     OrderedJson item = TokenJson(token.id, token.logprob);
     item["top_logprobs"] = OrderedJson::array();
     for (const TokenLogprob& top : token.top_logprobs()) {
@@ -163,15 +189,19 @@ OrderedJson ResponseJson::TextLogprobs(const std::vector<ChoiceDelta::Logprob>& 
                       {"token_logprobs", OrderedJson::array()},
                       {"top_logprobs", OrderedJson::array()},
                       {"text_offset", OrderedJson::array()}};
-  for (const auto& [token, text_offset] : logprobs) {
-    json["tokens"].push_back(model_.TokenText(token.id));
-    json["token_logprobs"].push_back(Finite(token.logprob));
+  for (const auto& [token, text_offset, is_unknown] : logprobs) {
+    const std::string text = model_.TokenText(token.id);
+    json["tokens"].push_back(text);
+    json["text_offset"].push_back(text_offset);
+    json["token_logprobs"].push_back(is_unknown ? OrderedJson(nullptr)
+                                                : OrderedJson(Finite(token.logprob)));
     OrderedJson top_json = OrderedJson::object();
     for (const TokenLogprob& top : token.top_logprobs()) {
-      top_json[model_.TokenText(top.id)] = Finite(top.logprob);
+      // Different ids may have the same text: the likeliest of them is meant.
+      top_json.emplace(model_.TokenText(top.id), Finite(top.logprob));
     }
-    json["top_logprobs"].push_back(std::move(top_json));
-    json["text_offset"].push_back(text_offset);
+    top_json.emplace(text, Finite(token.logprob));  // Also when it is not among the likeliest.
+    json["top_logprobs"].push_back(is_unknown ? OrderedJson(nullptr) : std::move(top_json));
   }
   return json;
 }

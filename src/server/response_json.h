@@ -32,8 +32,14 @@ class ResponseJson {
   struct Choice {
     ChoiceDelta output;
     FinishInfo finish;
+    OrderedJson prompt_logprobs;  // null: not asked for
   };
   OrderedJson Whole(const std::vector<Choice>& choices, const Usage& usage) const;
+
+  // As vLLM's `prompt_logprobs`: for each token the `num_top` likeliest and itself, by id; null for
+  // the first. `logprobs` begin at the second. Null altogether when num_top is -1.
+  OrderedJson PromptLogprobs(const std::vector<int32_t>& ids,
+                             const std::vector<SampledToken>& logprobs, int32_t num_top) const;
 
   // A choice's first chunk of a chat, which names the role; the other kind has none.
   OrderedJson RoleChunk(int index) const;

@@ -55,7 +55,7 @@ def test_bad_messages(server, param, value):
     ("response_format", {"type": "json_object"}), ("response_format", {"type": "json_schema"}),
     ("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("tools", {}), ("tools[0]", [{}]), ("tools[0]", [{"type": "function", "function": {"name": 3}}]),
-    ("chat_template_kwargs", 3), ("chat_template_kwargs.enable_thinking", "yes"), ("prompt_logprobs", 1),
+    ("chat_template_kwargs", 3), ("chat_template_kwargs.enable_thinking", "yes"), ("prompt_logprobs", "x"),
     ("echo", True), ("guided_json", {}), ("functions", []), ("model", 3), ("parallel_tool_calls", "no"),
 ])
 def test_bad_fields(server, param, value):
@@ -65,7 +65,7 @@ def test_bad_fields(server, param, value):
 
 @pytest.mark.parametrize("param,value", [
     ("prompt", None), ("prompt", {}), ("prompt", [[1], ["x"]]), ("prompt", [1, "x"]), ("prompt", [99999999]),
-    ("prompt", []), ("prompt", ["x"] * 200), ("echo", True), ("suffix", "x"), ("best_of", 2), ("logprobs", 21),
+    ("prompt", []), ("prompt", ["x"] * 200), ("echo", 1), ("suffix", "x"), ("best_of", 2), ("logprobs", 21),
 ])
 def test_bad_text_completions(server, param, value):
     assert refuse(server, TEXT, {"prompt": "x", param: value})["param"] == param

@@ -1,0 +1,157 @@
+#include "server/api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <fstream>
+
+#include "engine/fake_executor.h"
+#include "model/presets.h"
+#include "synth/byte_tokenizer.h"
+
+namespace lapidary {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// A client without a network: keeps what it is sent.
+class FakeClient final : public Responder {
+ public:
+  void Post(std::function<void()> task) override {
+    const std::lock_guard lock(strand_);  // One at a time, on whichever thread.
+    task();
+  }
+  void Send(HttpResponse response) override {
+    response_ = std::move(response);
+    Complete();
+  }
+  void BeginEvents() override {}
+  void SendEvent(std::string_view data) override { events_.emplace_back(data); }
+  void EndEvents() override { Complete(); }
+  bool gone() const override { return false; }
+  void OnGone(std::function<void()>) override {}
+
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return is_complete_; }));
+  }
+
+  HttpResponse response_;
+  std::vector<std::string> events_;
+
+ private:
+  void Complete() {
+    const std::lock_guard lock(mutex_);
+    is_complete_ = true;
+    changed_.notify_all();
+  }
+
+  std::recursive_mutex strand_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_complete_ = false;
+};
+
+// Works until it is told to fail like a lost device.
+class BreakableExecutor : public FakeExecutor {
+ public:
+  using FakeExecutor::FakeExecutor;
+  StepOutput Collect() override {
+    if (is_broken) throw std::runtime_error("the device is gone");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return FakeExecutor::Collect();
+  }
+  std::atomic<bool> is_broken{false};
+};
+
+class ApiTest : public testing::Test {
+ protected:
+  ApiTest()
+      : directory_(std::filesystem::path(testing::TempDir()) /
+                   testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    const ModelPlan plan =
+        MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
+    auto executor = std::make_unique<BreakableExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 400);
+    executor_ = executor.get();
+    engine_ = std::make_unique<Engine>(std::move(executor), EngineOptions{});
+    std::filesystem::create_directories(directory_);
+    std::ofstream(directory_ / "config.json") << R"({"eos_token_id": [1]})";
+    std::ofstream(directory_ / "tokenizer.json") << ByteTokenizer(plan.vocab_size).value().dump();
+    model_.emplace(ServedModel::Load(directory_, {"m"}, 1024).value());
+    metrics_ = std::make_unique<ServerMetrics>("test:", "m", *engine_);
+    api_ = std::make_unique<Api>(*engine_, *model_, *metrics_, std::vector<std::string>());
+  }
+  ~ApiTest() override {
+    api_.reset();
+    engine_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::shared_ptr<FakeClient> Ask(const std::string& method, const std::string& path,
+                                  const std::string& body = "") {
+    auto client = std::make_shared<FakeClient>();
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.body = body;
+    client->Post([&] { api_->Handle(std::move(request), client); });
+    return client;
+  }
+
+  const std::filesystem::path directory_;
+  BreakableExecutor* executor_ = nullptr;
+  std::unique_ptr<Engine> engine_;
+  std::optional<ServedModel> model_;
+  std::unique_ptr<ServerMetrics> metrics_;
+  std::unique_ptr<Api> api_;
+};
+
+constexpr const char* kLongRequest =
+    R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true, "stream": false})";
+constexpr const char* kLongStream =
+    R"({"prompt": "x", "max_tokens": 900, "ignore_eos": true, "stream": true})";
+
+TEST_F(ApiTest, AFailedDeviceEndsWhatIsOpenAndEverythingAfterIs503) {
+  const auto health = Ask("GET", "/health");
+  health->Wait();
+  EXPECT_EQ(health->response_.status, 200);
+
+  const auto whole = Ask("POST", "/v1/completions", kLongRequest);
+  const auto stream = Ask("POST", "/v1/completions", kLongStream);
+  while (engine_->stats().scheduler.num_running < 2) std::this_thread::yield();
+  executor_->is_broken = true;
+  whole->Wait();
+  stream->Wait();
+  EXPECT_EQ(whole->response_.status, 503);
+  EXPECT_THAT(whole->response_.body, HasSubstr("engine_failed"));
+  EXPECT_THAT(whole->response_.body, Not(HasSubstr("the device is gone")));
+  ASSERT_GE(stream->events_.size(), 2u);
+  EXPECT_THAT(stream->events_[stream->events_.size() - 2], HasSubstr("engine_failed"));
+  EXPECT_EQ(stream->events_.back(), "[DONE]");
+
+  for (const auto& late : {Ask("GET", "/health"), Ask("POST", "/v1/completions", kLongRequest),
+                           Ask("POST", "/v1/completions", kLongStream)}) {
+    late->Wait();
+    EXPECT_EQ(late->response_.status, 503);
+    EXPECT_THAT(late->response_.body, HasSubstr("engine_failed"));
+  }
+}
+
+TEST_F(ApiTest, AWrongMethodIsToldTheRightOnes) {
+  const auto allowed = [&](const std::string& method, const std::string& path) {
+    const auto client = Ask(method, path);
+    client->Wait();
+    EXPECT_EQ(client->response_.status, 405);
+    for (const auto& [name, value] : client->response_.headers) {
+      if (name == "Allow") return value;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(allowed("GET", "/v1/completions"), "POST, OPTIONS");
+  EXPECT_EQ(allowed("DELETE", "/v1/models/m"), "GET, HEAD, OPTIONS");
+}
+
+}  // namespace
+}  // namespace lapidary
