@@ -171,6 +171,7 @@ Status Serve(const ServeFlags& flags) {
     }
   }
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
+  RETURN_IF_ERROR(CheckTls(flags.http.tls));
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model));
   if (!description.directory) {
     return MakeError("'{}' is not a directory: a server needs a tokenizer beside the model",
@@ -205,8 +206,8 @@ Status Serve(const ServeFlags& flags) {
     http.write_timeout = Seconds(flags.write_timeout);
     server.emplace(http, api);
     RETURN_IF_ERROR(server->Listen());
-    spdlog::info("serving {} on http://{}:{}", fmt::join(model.names(), ", "), http.host,
-                 server->port());
+    spdlog::info("serving {} on {}://{}:{}", fmt::join(model.names(), ", "),
+                 http.tls.certfile.empty() ? "http" : "https", http.host, server->port());
     server->Run();
   }
   loaded.engine.reset();
@@ -287,6 +288,12 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       "Web origins whose pages may use the server, * for any (default: its own chat page)")
       ->allow_extra_args(false)
       ->delimiter(',');
+  add("--ssl-certfile", flags.http.tls.certfile,
+      "Serve HTTPS (TLS 1.2 and newer) with this PEM file");
+  add("--ssl-keyfile", flags.http.tls.keyfile,
+      "The certificate's key (default: in --ssl-certfile)");
+  add("--ssl-keyfile-password", flags.http.tls.keyfile_password,
+      "Of an encrypted key; the environment hides it better than the command line");
   add("--max-connections", flags.http.max_connections, "Most clients at once")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

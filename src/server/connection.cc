@@ -1,5 +1,9 @@
 #include "server/connection.h"
 
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
@@ -15,18 +19,35 @@ using asio::ip::tcp;
 constexpr std::chrono::seconds kLingerTime{2};
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
+// How often a client that has sent more than one request is looked at.
+constexpr std::chrono::milliseconds kDepartureInterval{100};
+constexpr std::string_view kPlainHttpAnswer =
+    "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    "This server speaks HTTPS: use https:// in the address.\n";
+
+// The other side has sent its last byte, read or not.
+bool HasHungUp(int socket) {
+  pollfd state{socket, POLLRDHUP, 0};
+  return poll(&state, 1, 0) > 0;
+}
+
 std::string ToString(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
 
-Connection::Connection(tcp::socket socket, const HttpOptions& options, const OriginCheck& origins,
-                       HttpHandler& handler, std::function<void()> on_closed)
+Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> tls,
+                       const HttpOptions& options, const OriginCheck& origins, HttpHandler& handler,
+                       std::function<void()> on_closed)
     : stream_(std::move(socket)),
+      tls_(std::move(tls)),
+      departure_timer_(stream_.get_executor()),
       options_(options),
       origins_(origins),
       handler_(handler),
       on_closed_(std::move(on_closed)),
-      buffer_(std::max<size_t>(options.max_header_bytes, size_t{64} << 10)) {}
+      buffer_(std::max<size_t>(options.max_header_bytes, size_t{64} << 10)) {
+  if (tls_) tls_stream_.emplace(stream_, *tls_);
+}
 
 void Connection::Post(std::function<void()> task) {
   asio::post(stream_.get_executor(),
@@ -38,8 +59,38 @@ void Connection::Start() {
     ErrorCode ignored;
     stream_.socket().set_option(tcp::no_delay(true), ignored);
     stream_.socket().non_blocking(true, ignored);  // OnReadable must never wait.
-    AwaitRequest();
+    tls_stream_ ? Handshake() : AwaitRequest();
   });
+}
+
+void Connection::Handshake() {
+  state_ = State::kReading;
+  stream_.expires_after(options_.request_timeout);
+  tls_stream_->async_handshake(
+      asio::ssl::stream_base::server, [self = shared_from_this()](ErrorCode error) {
+        if (self->gone()) return;
+        const auto code = static_cast<unsigned long>(error.value());
+        const bool is_http = error.category() == asio::error::get_ssl_category() &&
+                             ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
+        if (is_http) return self->RefusePlainHttp();
+        if (error) return self->Close();
+        self->AwaitRequest();
+      });
+}
+
+void Connection::RefusePlainHttp() {
+  stream_.expires_after(options_.write_timeout);
+  asio::async_write(stream_, asio::buffer(kPlainHttpAnswer),
+                    [self = shared_from_this()](ErrorCode error, size_t) {
+                      if (error) return self->Close();
+                      self->tls_stream_.reset();
+                      self->Linger();
+                    });
+}
+
+void Connection::Refuse() {
+  Post([this] { draining_ = refusing_ = true; });
+  Start();
 }
 
 void Connection::Drain() {
@@ -59,17 +110,19 @@ void Connection::AwaitRequest() {
   origin_.clear();
   response_complete_ = false;
   omits_body_ = false;
-  if (draining_) return Close();
+  if (draining_ && !refusing_) return Close();
   if (buffer_.size() > 0) return ReadHead();
   buffer_.shrink_to_fit();
   constexpr size_t kFirstRead = 1024;  // Small: most connections wait here.
   stream_.expires_after(options_.idle_timeout);
-  stream_.async_read_some(buffer_.prepare(kFirstRead),
-                          [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
-                            if (error || self->gone()) return self->Close();
-                            self->buffer_.commit(num_bytes);
-                            self->ReadHead();
-                          });
+  WithStream([&](auto& stream) {
+    stream.async_read_some(buffer_.prepare(kFirstRead),
+                           [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
+                             if (error || self->gone()) return self->Close();
+                             self->buffer_.commit(num_bytes);
+                             self->ReadHead();
+                           });
+  });
 }
 
 void Connection::ReadHead() {
@@ -79,11 +132,13 @@ void Connection::ReadHead() {
   parser_->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
   parser_->body_limit(options_.max_body_bytes);
   stream_.expires_after(options_.request_timeout);
-  http::async_read_header(stream_, buffer_, *parser_,
-                          [self = shared_from_this()](ErrorCode error, size_t) {
-                            if (error) return self->OnReadError(error);
-                            self->OnHead();
-                          });
+  WithStream([&](auto& stream) {
+    http::async_read_header(stream, buffer_, *parser_,
+                            [self = shared_from_this()](ErrorCode error, size_t) {
+                              if (error) return self->OnReadError(error);
+                              self->OnHead();
+                            });
+  });
 }
 
 void Connection::OnHead() {
@@ -97,19 +152,23 @@ void Connection::OnHead() {
   if (const ApiStatus refused = origins_.Check(host, origin_)) return Reject(*refused);
   if (const ApiStatus refused = handler_.CheckHead(TakeRequest())) return Reject(*refused);
   if (!boost::beast::iequals(head[http::field::expect], "100-continue")) return ReadBody();
-  asio::async_write(stream_, asio::buffer(kContinue),
-                    [self = shared_from_this()](ErrorCode error, size_t) {
-                      if (error) return self->Close();
-                      self->ReadBody();
-                    });
+  WithStream([&](auto& stream) {
+    asio::async_write(stream, asio::buffer(kContinue),
+                      [self = shared_from_this()](ErrorCode error, size_t) {
+                        if (error) return self->Close();
+                        self->ReadBody();
+                      });
+  });
 }
 
 void Connection::ReadBody() {
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](ErrorCode error, size_t) {
-                     if (error) return self->OnReadError(error);
-                     self->OnBody();
-                   });
+  WithStream([&](auto& stream) {
+    http::async_read(stream, buffer_, *parser_,
+                     [self = shared_from_this()](ErrorCode error, size_t) {
+                       if (error) return self->OnReadError(error);
+                       self->OnBody();
+                     });
+  });
 }
 
 void Connection::OnBody() {
@@ -171,8 +230,15 @@ void Connection::OnReadable() {
   stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
   if (error == asio::error::would_block) return WatchForDeparture();
   if (error) return Close();
-  // The next request is here already: it is read after this one, and a client that goes is noticed
-  // by the failing write.
+  if (HasHungUp(stream_.socket().native_handle())) return Close();
+  // The next request is here already, to be read after this one, or something of TLS. The socket
+  // stays readable: look again after a while.
+  watching_ = true;
+  departure_timer_.expires_after(kDepartureInterval);
+  departure_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
+    self->watching_ = false;
+    if (!cancelled) self->OnReadable();
+  });
 }
 
 HttpHeadOptions Connection::HeadOptions() const {
@@ -227,9 +293,11 @@ void Connection::Flush() {
   if (unsent_.empty()) return FinishResponse();
   writing_.swap(unsent_);
   stream_.expires_after(options_.write_timeout);
-  asio::async_write(
-      stream_, asio::buffer(writing_),
-      [self = shared_from_this()](ErrorCode error, size_t) { self->OnWritten(error); });
+  WithStream([&](auto& stream) {
+    asio::async_write(
+        stream, asio::buffer(writing_),
+        [self = shared_from_this()](ErrorCode error, size_t) { self->OnWritten(error); });
+  });
 }
 
 void Connection::OnWritten(ErrorCode error) {
@@ -243,6 +311,7 @@ void Connection::OnWritten(ErrorCode error) {
 void Connection::FinishResponse() {
   if (!response_complete_) return;  // More events will come.
   on_gone_ = nullptr;
+  if (tls_stream_ && (unread_input_ || !keep_alive_)) return ShutDown();
   if (unread_input_) return Linger();
   if (!keep_alive_) return Close();
   writing_ = {};
@@ -265,9 +334,22 @@ void Connection::Linger() {
                           });
 }
 
+void Connection::ShutDown() {
+  state_ = State::kLingering;
+  stream_.expires_after(kLingerTime);
+  tls_stream_->async_shutdown([self = shared_from_this()](ErrorCode error) {
+    if (self->gone()) return;
+    if (!self->unread_input_ || error == boost::beast::error::timeout) return self->Close();
+    self->tls_stream_.reset();
+    self->state_ = State::kBusy;
+    self->Linger();
+  });
+}
+
 void Connection::Close() {
   if (gone()) return;
   state_ = State::kClosed;
+  departure_timer_.cancel();
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();

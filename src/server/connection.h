@@ -2,11 +2,16 @@
 //
 //   idle --first byte--> reading --whole request--> busy --response written--> idle
 //
+// With TLS a handshake comes first, and lingering sends a close_notify.
+//
 // While busy, the socket is watched for the client's departure. Everything runs on the
 // connection's strand.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -21,14 +26,17 @@ namespace lapidary {
 
 class Connection final : public Responder, public std::enable_shared_from_this<Connection> {
  public:
-  // The references must outlive the connection's socket; `on_closed` is called once.
-  Connection(boost::asio::ip::tcp::socket socket, const HttpOptions& options,
-             const OriginCheck& origins, HttpHandler& handler, std::function<void()> on_closed);
+  // `tls` may be null: plain HTTP. The references must outlive the connection's socket; `on_closed`
+  // is called once.
+  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
+             const HttpOptions& options, const OriginCheck& origins, HttpHandler& handler,
+             std::function<void()> on_closed);
 
   // On any thread.
   void Start();
-  void Drain();  // close now if idle, else after the response
-  void Abort();  // close now
+  void Refuse();  // instead of Start, while the server drains: one request is read, and gets a 503
+  void Drain();   // close now if idle, else after the response
+  void Abort();   // close now
 
   void Post(std::function<void()> task) override;
   void Send(HttpResponse response) override;
@@ -43,6 +51,14 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   using ErrorCode = boost::beast::error_code;
 
+  // action(stream) with the one that carries HTTP.
+  template <typename Action>
+  void WithStream(const Action& action) {
+    tls_stream_ ? action(*tls_stream_) : action(stream_);
+  }
+  void Handshake();
+  // A client that takes the port for plain HTTP is told so.
+  void RefusePlainHttp();
   void AwaitRequest();
   void ReadHead();
   void OnHead();
@@ -62,9 +78,14 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void FinishResponse();
   // Lets the client read the response before unread input makes the kernel reset the connection.
   void Linger();
+  // Ends TLS as the protocol wants it, then closes.
+  void ShutDown();
   void Close();
 
   boost::beast::tcp_stream stream_;
+  const std::shared_ptr<boost::asio::ssl::context> tls_;
+  std::optional<boost::asio::ssl::stream<boost::beast::tcp_stream&>> tls_stream_;
+  boost::asio::steady_timer departure_timer_;
   const HttpOptions& options_;
   const OriginCheck& origins_;
   HttpHandler& handler_;
@@ -79,6 +100,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   bool is_http_1_0_ = false;
   bool omits_body_ = false;  // HEAD
   bool draining_ = false;
+  bool refusing_ = false;
   bool watching_ = false;
   bool chunked_ = false;
   bool response_complete_ = false;

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "server/connection.h"
+#include "server/tls.h"
 
 namespace lapidary {
 namespace {
@@ -36,6 +37,7 @@ class HttpServer::Impl {
 
   Status Listen() {
     RaiseFileLimit();
+    ASSIGN_OR_RETURN(tls_, LoadTls(options_.tls));
     ErrorCode error;
     const auto found = tcp::resolver(io_).resolve(options_.host, std::to_string(options_.port),
                                                   tcp::resolver::passive, error);
@@ -79,13 +81,13 @@ class HttpServer::Impl {
 
   void Accept() {
     acceptor_.async_accept(asio::make_strand(io_), [this](ErrorCode error, tcp::socket socket) {
-      if (draining_) return;
+      if (error == asio::error::operation_aborted) return;
       if (error) {
         // Out of files, most likely: give others time to close theirs.
         spdlog::warn("a connection was not accepted: {}", error.message());
         retry_.expires_after(std::chrono::milliseconds(100));
         retry_.async_wait([this](ErrorCode cancelled) {
-          if (!cancelled && !draining_) Accept();
+          if (!cancelled) Accept();
         });
         return;
       }
@@ -99,23 +101,25 @@ class HttpServer::Impl {
   void Open(tcp::socket socket) {
     const uint64_t key = next_key_++;
     auto on_closed = [this, key] { asio::post(io_, [this, key] { Forget(key); }); };
-    auto connection = std::make_shared<Connection>(std::move(socket), options_, *origins_, handler_,
-                                                   std::move(on_closed));
+    auto connection = std::make_shared<Connection>(std::move(socket), tls_, options_, *origins_,
+                                                   handler_, std::move(on_closed));
     connections_.emplace(key, connection);
-    connection->Start();
+    draining_ ? connection->Refuse() : connection->Start();
   }
 
   void Forget(uint64_t key) {
     connections_.erase(key);
-    if (draining_ && connections_.empty()) io_.stop();
+    if (draining_ && key < end_served_ && --num_served_ == 0) io_.stop();
   }
 
   void Drain() {
     draining_ = true;
     spdlog::info("shutting down: {} connections, at most {} s", connections_.size(),
                  options_.shutdown_timeout.count() / 1000.0);
-    ErrorCode ignored;
-    acceptor_.close(ignored);
+    // Newcomers hear a 503, which tells a load balancer more than a refused connection, but do not
+    // keep the server.
+    end_served_ = next_key_;
+    num_served_ = connections_.size();
     if (connections_.empty()) return io_.stop();
     for (const auto& [key, connection] : connections_) connection->Drain();
     deadline_.expires_after(options_.shutdown_timeout);
@@ -131,7 +135,8 @@ class HttpServer::Impl {
 
   const HttpOptions options_;
   HttpHandler& handler_;
-  std::optional<OriginCheck> origins_;  // there once the address is known
+  std::optional<OriginCheck> origins_;       // there once the address is known
+  std::shared_ptr<asio::ssl::context> tls_;  // null: plain HTTP
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
   asio::signal_set signals_{io_, SIGINT, SIGTERM};
@@ -139,8 +144,15 @@ class HttpServer::Impl {
   asio::steady_timer retry_{io_};
   bool draining_ = false;
   uint64_t next_key_ = 0;
+  uint64_t end_served_ = 0;  // while draining: keys below were there before
+  size_t num_served_ = 0;    // of those, still open
   std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
 };
+
+Status CheckTls(const TlsOptions& options) {
+  const auto context = LoadTls(options);
+  return context.ok() ? Status() : Status(context.error());
+}
 
 HttpServer::HttpServer(const HttpOptions& options, HttpHandler& handler)
     : impl_(std::make_unique<Impl>(options, handler)) {}

@@ -12,9 +12,20 @@
 
 namespace lapidary {
 
+// Files in PEM form. Both empty: plain HTTP.
+struct TlsOptions {
+  std::string certfile;  // the certificate, and those between it and a known one
+  std::string keyfile;   // empty: in certfile
+  std::string keyfile_password;
+};
+
+// Whether a server could start with these files, and if not, why.
+Status CheckTls(const TlsOptions& options);
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one
+  TlsOptions tls;
   int max_connections = 4096;
   size_t max_header_bytes = size_t{16} << 10;
   size_t max_body_bytes = size_t{8} << 20;

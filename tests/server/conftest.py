@@ -33,7 +33,7 @@ class Server:
         def read_log():
             for line in self.process.stderr:
                 self.log.append(line)
-                if match := re.search(r"serving .* on (http://\S+)", line):
+                if match := re.search(r"serving .* on (https?://\S+)", line):
                     self.url = match[1]
                     started.set()
             started.set()

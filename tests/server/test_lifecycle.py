@@ -117,7 +117,7 @@ def test_sigterm_finishes_what_is_open(start):
     first = threading.Event()
 
     def read():
-        with httpx.stream("POST", server.url + CHAT, json={**LONG, "max_tokens": 400, "stream": True},
+        with httpx.stream("POST", server.url + CHAT, json={**LONG, "max_tokens": 900, "stream": True},
                           timeout=60) as response:
             for line in response.iter_lines():
                 chunks.append(line)
@@ -129,9 +129,18 @@ def test_sigterm_finishes_what_is_open(start):
     with connect(server) as idle:
         server.process.send_signal(signal.SIGTERM)
         assert idle.recv(10) == b"", "idle connections close at once"
+    for path in ("/health", "/v1/models"):
+        refused = httpx.get(server.url + path)
+        assert refused.status_code == 503, "newcomers hear that it ends"
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == "shutting_down"
+    silent = connect(server)  # A newcomer who says nothing holds nothing up.
     reader.join(60)
     assert "data: [DONE]" in chunks
+    began = time.monotonic()
     assert server.stop() == 0
+    assert time.monotonic() - began < 10
+    silent.close()
     with pytest.raises(OSError):
         connect(server)
 

@@ -1,0 +1,166 @@
+"""HTTPS: what works, what is refused, and what bad files are told."""
+
+import json
+import socket
+import ssl
+import subprocess
+import time
+from urllib.parse import urlparse
+
+import httpx
+import pytest
+
+
+def openssl(*arguments):
+    subprocess.run(["openssl", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """Two self-signed certificates with their keys, and an encrypted key."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("one", "two"):
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", folder / f"{name}.key", "-out",
+                folder / f"{name}.crt")
+    openssl("rsa", "-in", folder / "one.key", "-aes256", "-passout", "pass:secret", "-out", folder / "locked.key")
+    (folder / "both.pem").write_text((folder / "one.crt").read_text() + (folder / "one.key").read_text())
+    (folder / "empty").write_text("")
+    (folder / "text").write_text("no certificate\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tls_server(start, files):
+    return start("--ssl-certfile", str(files / "one.crt"), "--ssl-keyfile", str(files / "one.key"),
+                 "--request-timeout", "1")
+
+
+@pytest.fixture
+def trust(files):
+    return ssl.create_default_context(cafile=str(files / "one.crt"))
+
+
+def connect(server):
+    address = urlparse(server.url)
+    return socket.create_connection((address.hostname, address.port), timeout=30)
+
+
+def test_the_openai_client_over_https(tls_server, trust, hello):
+    assert tls_server.url.startswith("https://")
+    with tls_server.client(http_client=httpx.Client(verify=trust)) as client:
+        whole = client.chat.completions.create(model="tiny", messages=hello, max_tokens=30, seed=1)
+        chunks = client.chat.completions.create(model="tiny", messages=hello, max_tokens=30, seed=1, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text == (whole.choices[0].message.content or "")
+
+
+def test_large_bodies_and_many_requests_on_a_connection(tls_server, trust):
+    with httpx.Client(verify=trust, timeout=60) as client:
+        for _ in range(20):
+            assert client.get(tls_server.url + "/health").status_code == 200
+        answer = client.post(tls_server.url + "/tokenize", json={"prompt": "stone " * 100_000})
+        assert answer.json()["count"] > 100_000
+        assert client.post(tls_server.url + "/tokenize", content=b"x" * (9 << 20)).status_code == 413
+
+
+def test_old_protocols_are_refused(tls_server, files):
+    context = ssl.create_default_context(cafile=str(files / "one.crt"))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with connect(tls_server) as raw, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(raw, server_hostname="localhost")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_closing_answer_ends_as_tls_wants_it(tls_server, trust, version):
+    trust.minimum_version = trust.maximum_version = version
+    with connect(tls_server) as raw, trust.wrap_socket(raw, server_hostname="localhost",
+                                                       suppress_ragged_eofs=False) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_plain_http_is_told_to_use_https(tls_server):
+    with connect(tls_server) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400") and b"https://" in answer
+
+
+def test_garbage_closes_the_connection_and_nothing_else(tls_server, trust):
+    with connect(tls_server) as client:
+        client.sendall(b"\x16\x03\x01\xff\xff" + b"\x00" * 100)
+        client.sendall(b"\xff" * 100_000)
+        try:
+            while client.recv(65536):
+                pass
+        except OSError:
+            pass
+    assert httpx.get(tls_server.url + "/health", verify=trust).status_code == 200
+
+
+def test_a_slow_handshake_times_out(tls_server):
+    began = time.monotonic()
+    with connect(tls_server) as silent, connect(tls_server) as slow:
+        slow.sendall(b"\x16\x03\x01")
+        assert silent.recv(10) == b""
+        assert slow.recv(10) == b""
+    assert time.monotonic() - began < 10
+
+
+def test_leaving_over_tls_frees_everything(tls_server, trust, hello):
+    def metric(name):
+        text = httpx.get(tls_server.url + "/metrics", verify=trust).text
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+                   if line.startswith(f"lapidary:{name}{{"))
+
+    body = json.dumps({"messages": hello, "ignore_eos": True, "n": 8}).encode()
+    with connect(tls_server) as raw, trust.wrap_socket(raw, server_hostname="localhost") as client:
+        client.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        client.sendall(body)
+        deadline = time.monotonic() + 20
+        while not metric("num_requests_running") and time.monotonic() < deadline:
+            time.sleep(0.005)
+    deadline = time.monotonic() + 10
+    while metric("num_requests_running") or metric("kv_cache_usage_perc"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_one_file_may_hold_both_and_a_key_may_be_locked(start, files, trust, monkeypatch):
+    server = start("--ssl-certfile", str(files / "both.pem"))
+    assert httpx.get(server.url + "/health", verify=trust).status_code == 200
+    assert server.stop() == 0
+    monkeypatch.setenv("LAPIDARY_SSL_KEYFILE_PASSWORD", "secret")
+    server = start("--ssl-certfile", str(files / "one.crt"), "--ssl-keyfile", str(files / "locked.key"))
+    assert httpx.get(server.url + "/health", verify=trust).status_code == 200
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("cert,key,password,words", [
+    ("missing.crt", "one.key", None, ["--ssl-certfile", "missing.crt"]),
+    ("one.crt", "missing.key", None, ["--ssl-keyfile", "missing.key"]),
+    ("empty", "one.key", None, ["--ssl-certfile", "empty"]),
+    ("text", "one.key", None, ["--ssl-certfile", "not a certificate"]),
+    ("one.crt", "text", None, ["--ssl-keyfile", "not a private key"]),
+    ("one.crt", "two.key", None, ["--ssl-keyfile", "does not belong"]),
+    ("one.crt", "locked.key", None, ["--ssl-keyfile-password is missing"]),
+    ("one.crt", "locked.key", "wrong", ["--ssl-keyfile-password is wrong"]),
+    ("one.crt", None, None, ["--ssl-certfile", "not a private key"]),
+    (None, "one.key", None, ["--ssl-keyfile needs --ssl-certfile"]),
+])
+def test_bad_files_are_named_before_the_model_is_loaded(request, checkpoint, files, cert, key, password, words):
+    flags = []
+    for flag, name in (("--ssl-certfile", cert), ("--ssl-keyfile", key)):
+        flags += [flag, str(files / name)] if name else []
+    flags += ["--ssl-keyfile-password", password] if password else []
+    result = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), "--port", "0", *flags],
+                            capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert result.returncode == 1
+    for word in words:
+        assert word in result.stderr
+    assert "loading" not in result.stderr
