@@ -8,6 +8,7 @@
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/config_file.h"
 #include "apps/device_flag.h"
 #include "checkpoint/mapped_file.h"
 #include "engine/load_model.h"
@@ -21,6 +22,7 @@ namespace lapidary {
 namespace {
 
 struct ServeFlags {
+  std::string config;
   std::string model;
   std::vector<std::string> served_model_names;
   std::string load_format = "auto";
@@ -223,7 +225,7 @@ CLI::Option* WithVariable(CLI::Option* option) {
 }
 
 void AddModelFlags(CLI::App& command, ServeFlags& flags) {
-  command.add_option("model", flags.model, kDefaultModelHelp);
+  command.add_option("model", flags.model, kDefaultModelHelp);  // or in the config file
   const auto add = [&](const char* name, auto& value, const char* help) {
     return WithVariable(command.add_option(name, value, help))->group("Model");
   };
@@ -321,11 +323,14 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
 
 void AddServeCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command =
-      command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API", [flags]() -> Status {
+  auto app = std::make_shared<CLI::App*>(nullptr);
+  CLI::App* command = command_line.Add(
+      "serve", "Serve a model over HTTP, as OpenAI's API", [flags, app]() -> Status {
+        if (!flags->config.empty()) RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
         RETURN_IF_ERROR(FillDefaultModel(&flags->model));
         return Serve(*flags);
       });
+  *app = command;
   AddModelFlags(*command, *flags);
   AddSchedulerFlags(*command, *flags);
   AddHttpFlags(*command, *flags);

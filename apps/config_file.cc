@@ -1,0 +1,117 @@
+#include "apps/config_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "checkpoint/mapped_file.h"
+
+namespace lapidary {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+
+// Letters to add, drop or change.
+size_t EditDistance(std::string_view from, std::string_view to) {
+  std::vector<size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= from.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= to.size(); ++j) {
+      const size_t changed = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j - 1] + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+// "max-model-len" for --max-model-len, "model" for the positional; empty: not for files.
+std::string KeyOf(const CLI::Option& option) {
+  if (option.get_lnames().empty()) return option.get_name();
+  const std::string& name = option.get_lnames()[0];
+  return name == "help" || name == "config" ? "" : name;
+}
+
+std::string NearestKey(const CLI::App& command, const std::string& key) {
+  std::string nearest;
+  size_t least = std::string::npos;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string candidate = KeyOf(*option);
+    const size_t distance = EditDistance(key, candidate);
+    if (candidate.empty() || distance >= least) continue;
+    nearest = candidate;
+    least = distance;
+  }
+  return nearest;
+}
+
+Result<std::vector<std::string>> ReadValues(const YAML::Node& value) {
+  std::vector<std::string> values;
+  if (value.IsScalar()) {
+    values.push_back(value.Scalar());
+  } else if (value.IsSequence()) {
+    for (const YAML::Node& item : value) {
+      if (!item.IsScalar()) return MakeError("a list must hold plain values");
+      values.push_back(item.Scalar());
+    }
+  } else {
+    return MakeError("must be a value or a list of values");
+  }
+  return values;
+}
+
+Status ApplyValue(CLI::Option& option, const YAML::Node& value) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> values, ReadValues(value));
+  const bool takes_many = option.get_items_expected_max() > 1;
+  if (!takes_many && values.size() != 1) return MakeError("takes one value");
+  if (option.count() > 0) return {};  // The command line and the environment go first.
+  if (values.empty()) return {};
+  try {
+    for (const std::string& text : values) option.add_result(text);
+    option.run_callback();
+  } catch (const CLI::Error& error) {
+    return MakeError("{}", error.what());
+  }
+  return {};
+}
+
+Status ApplyAll(const YAML::Node& root, CLI::App& command) {
+  if (root.IsNull()) return {};
+  if (!root.IsMap()) return MakeError("must hold lines of the form 'key: value'");
+  std::set<std::string> seen;
+  for (const auto& entry : root) {
+    if (!entry.first.IsScalar()) return MakeError("a key must be a flag's name");
+    const std::string key = entry.first.Scalar();
+    if (!seen.insert(key).second) return MakeError("'{}' is there twice", key);
+    const auto options = command.get_options(
+        [&](const CLI::Option* option) { return !key.empty() && KeyOf(*option) == key; });
+    if (options.empty()) {
+      return MakeError("unknown key '{}'; the nearest is '{}'", key, NearestKey(command, key));
+    }
+    if (const Status applied = ApplyValue(*options[0], entry.second); !applied.ok()) {
+      return MakeError("'{}': {}", key, applied.error().message);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status ApplyConfigFile(const std::string& path, CLI::App& command) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxBytes));
+  try {
+    if (const Status applied = ApplyAll(YAML::Load(text), command); !applied.ok()) {
+      return MakeError("{}: {}", path, applied.error().message);
+    }
+  } catch (const YAML::Exception& error) {
+    return MakeError("{}: not valid YAML: {}", path, error.what());
+  }
+  return {};
+}
+
+}  // namespace lapidary

@@ -1,0 +1,91 @@
+"""Flags from a file, from the environment, from the command line: which wins, and what is refused."""
+
+import pathlib
+import re
+import subprocess
+
+import httpx
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def names(server):
+    return [model["id"] for model in httpx.get(server.url + "/v1/models").json()["data"]]
+
+
+def write(folder, text):
+    path = folder / "serve.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_command_line_then_environment_then_file(start, tmp_path, monkeypatch):
+    config = write(tmp_path, "served-model-name: [file-one, file-two]\nmetrics-prefix: from_file\n"
+                             "no-overlap: true\ncheck-kv: false\nmax-num-seqs: 3\n# nothing else\n")
+    server = start("--config", config)
+    assert names(server) == ["file-one", "file-two"]
+    assert "up to 3 sequences" in "".join(server.log)
+    assert "from_file:" in httpx.get(server.url + "/metrics").text
+    assert server.stop() == 0
+
+    monkeypatch.setenv("LAPIDARY_METRICS_PREFIX", "from_environment")
+    monkeypatch.setenv("LAPIDARY_SERVED_MODEL_NAME", "environment")
+    server = start("--config", config, "--served-model-name", "flag")
+    assert names(server) == ["flag"]
+    assert "from_environment:" in httpx.get(server.url + "/metrics").text
+    assert "up to 3 sequences" in "".join(server.log)
+    assert server.stop() == 0
+
+
+def test_the_model_may_be_in_the_file(request, checkpoint, tmp_path):
+    config = write(tmp_path, f"model: {checkpoint}\nport: 0\nmetrics-prefix: '9'\n")
+    result = subprocess.run([request.config.getoption("--lapidary"), "serve", "--config", config],
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1 and "--metrics-prefix '9'" in result.stderr
+
+
+@pytest.mark.parametrize("text,words", [
+    ("max-modell-len: 5", ["unknown key 'max-modell-len'", "nearest is 'max-model-len'"]),
+    ("max_num_seqs: 5", ["nearest is 'max-num-seqs'"]),
+    ("config: x", ["unknown key 'config'"]),
+    ("help: x", ["unknown key 'help'"]),
+    ("port: eighty", ["'port'"]),
+    ("port: 99999", ["'port'", "65535"]),
+    ("port: [1, 2]", ["'port': takes one value"]),
+    ("port: {a: 1}", ["'port': must be a value or a list"]),
+    ("port: 1\nport: 2", ["'port' is there twice"]),
+    ("load-format: gguf", ["'load-format'"]),
+    ("just text", ["key: value"]),
+    ("- a\n- b", ["key: value"]),
+    ("a: [1", ["not valid YAML"]),
+    ("[a]: 1", ["a key must be a flag's name"]),
+])
+def test_bad_files_are_refused_with_the_key(request, checkpoint, tmp_path, text, words):
+    config = write(tmp_path, text)
+    result = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), "--config", config],
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    for word in [config, *words]:
+        assert word in result.stderr
+    assert "loading" not in result.stderr
+
+
+def test_missing_file_and_missing_model(request, tmp_path):
+    def run(*arguments):
+        return subprocess.run([request.config.getoption("--lapidary"), "serve", *arguments], capture_output=True,
+                              text=True, timeout=60)
+    assert "nothing.yaml" in run("--config", str(tmp_path / "nothing.yaml")).stderr
+    result = run()
+    assert result.returncode != 0 and "serve needs a model" in result.stderr
+
+
+def test_every_key_of_the_example_is_a_flag(request):
+    help_text = subprocess.run([request.config.getoption("--lapidary"), "serve", "--help"], capture_output=True,
+                               text=True).stdout
+    keys = re.findall(r"^([a-z-]+):", (SOURCE / "deploy" / "serve.yaml").read_text(), re.MULTILINE)
+    assert "model" in keys and len(keys) > 5
+    for key in keys:
+        assert key == "model" or f"--{key} " in help_text
+    for group in ("Model:", "Scheduling and memory:", "HTTP:", "LAPIDARY_MAX_MODEL_LEN", "--config"):
+        assert group in help_text
