@@ -1,0 +1,137 @@
+"""Request fields one by one through OpenAI's client: each must change, or leave, what it says."""
+
+import asyncio
+
+import httpx
+import pytest
+
+OPTIONS = dict(model="tiny", max_tokens=24, seed=7, temperature=1.0)
+
+
+def text_of(client, **fields):
+    return client.completions.create(**{**OPTIONS, "prompt": "Once", **fields}).choices[0].text
+
+
+def tokens_of(client, **fields):
+    options = {**OPTIONS, "prompt": "Once", "logprobs": 0, "extra_body": {"ignore_eos": True}, **fields}
+    return client.completions.create(**options).choices[0].logprobs.tokens
+
+
+@pytest.mark.parametrize("narrow", [
+    {"temperature": 0}, {"top_p": 1e-6}, {"extra_body": {"top_k": 1}}, {"extra_body": {"min_p": 1.0}}])
+def test_each_way_to_the_likeliest_token_is_greedy(client, narrow):
+    greedy = text_of(client, temperature=0)
+    assert text_of(client, **{"temperature": 1.0, "seed": 11, **narrow}) == greedy
+    assert text_of(client, seed=11) != greedy, "without it the text differs"
+
+
+def test_penalties_make_repetition_rarer(client):
+    # Forty candidates of nearly equal weight, so that a penalty decides among them.
+    bias = {"logit_bias": {str(token): 90 for token in range(300, 340)}}
+    num_distinct = len(set(tokens_of(client, temperature=0, **bias)))
+    for penalty in ({"presence_penalty": 2.0}, {"frequency_penalty": 2.0},
+                    {"extra_body": {"repetition_penalty": 2.0, "ignore_eos": True}}):
+        assert len(set(tokens_of(client, temperature=0, **bias, **penalty))) > num_distinct, penalty
+
+
+def test_ignore_eos(client):
+    bias = {"1": 100}
+    ended = client.completions.create(**OPTIONS, prompt="x", logit_bias=bias)
+    assert (ended.choices[0].finish_reason, ended.usage.completion_tokens) == ("stop", 1)
+    forced = client.completions.create(**OPTIONS, prompt="x", logit_bias=bias, extra_body={"ignore_eos": True})
+    assert (forced.choices[0].finish_reason, forced.usage.completion_tokens) == ("length", 24)
+
+
+def test_skip_special_tokens(client):
+    options = dict(logit_bias={"105": 100}, temperature=0, max_tokens=2)
+    assert text_of(client, **options) == ""
+    assert text_of(client, **options, extra_body={"skip_special_tokens": False}) == "<|turn><|turn>"
+
+
+def test_add_special_tokens_puts_bos_in_front(client):
+    def prompt_tokens(**fields):
+        return client.completions.create(**OPTIONS, prompt="Once", **fields).usage.prompt_tokens
+    assert prompt_tokens() == prompt_tokens(extra_body={"add_special_tokens": False}) + 1
+
+
+def test_stop_may_be_a_string_a_list_or_null(client):
+    text = text_of(client)
+    stop = text[len(text) // 2:][:2]
+    expected = text[:text.index(stop)]
+    assert text_of(client, stop=stop) == text_of(client, stop=[stop]) == expected
+    assert text_of(client, stop=None) == text
+
+
+def test_top_logprobs_of_a_text_completion_hold_the_token_itself(client):
+    logprobs = client.completions.create(**OPTIONS, prompt="x", logprobs=2).choices[0].logprobs
+    for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
+        assert 1 <= len(top) <= 3 and token in top
+        assert top[token] == pytest.approx(value) or "�" in token
+
+
+def test_parallel_tool_calls_and_tool_choice_are_taken(client, hello):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    for fields in ({"tool_choice": "auto"}, {"tool_choice": "none"}, {"parallel_tool_calls": False}):
+        response = client.chat.completions.create(model="tiny", messages=hello, tools=tools, max_tokens=3, seed=1,
+                                                  **fields)
+        assert response.usage.completion_tokens <= 3
+    with_tools = client.chat.completions.create(model="tiny", messages=hello, tools=tools, max_tokens=1)
+    without = client.chat.completions.create(model="tiny", messages=hello, tools=tools, max_tokens=1,
+                                             tool_choice="none")
+    assert without.usage.prompt_tokens < with_tools.usage.prompt_tokens, "the tools are left out of the prompt"
+
+
+def test_fields_without_meaning_here_are_accepted(client, hello):
+    response = client.chat.completions.create(
+        model="tiny", messages=hello, max_tokens=2, user="u", metadata={"a": "b"}, store=False,
+        service_tier="auto", response_format={"type": "text"}, extra_headers={"X-Request-Id": "1"})
+    assert response.choices
+
+
+@pytest.mark.parametrize("field", [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},
+    {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "f"}}}])
+def test_constrained_decoding_is_refused_by_name(client, hello, field):
+    import openai
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="tiny", messages=hello, max_tokens=2, tools=tools, **field)
+    assert refused.value.code == "not_supported"
+    assert next(iter(field)) in refused.value.message
+
+
+def test_async_client_whole_streamed_and_failing(server, hello):
+    import openai
+
+    async def run():
+        async with server.async_client() as client:
+            options = dict(model="tiny", messages=hello, max_tokens=12, seed=2, temperature=1.0)
+            whole = await client.chat.completions.create(**options)
+            stream = await client.chat.completions.create(**options, stream=True,
+                                                          stream_options={"include_usage": True})
+            text, usage = "", None
+            async for chunk in stream:
+                usage = chunk.usage or usage
+                text += "".join(choice.delta.content or "" for choice in chunk.choices)
+            assert text == (whole.choices[0].message.content or "")
+            assert usage.completion_tokens == whole.usage.completion_tokens
+            plain = await client.completions.create(model="tiny", prompt="x", max_tokens=4, echo=True, logprobs=1)
+            assert plain.choices[0].text.startswith("x")
+            parts = [chunk.choices[0].text async for chunk in
+                     await client.completions.create(model="tiny", prompt="x", max_tokens=4, seed=1, stream=True)]
+            assert len(parts) >= 1
+            assert [model.id async for model in client.models.list()] == ["tiny"]
+            with pytest.raises(openai.BadRequestError):
+                await client.chat.completions.create(**{**options, "temperature": -1})
+    asyncio.run(run())
+
+
+def test_head_answers_like_get_without_a_body(server):
+    for path in ("/health", "/version", "/v1/models", "/v1/models/tiny", "/metrics"):
+        head, get = httpx.head(server.url + path), httpx.get(server.url + path)
+        assert (head.status_code, head.text) == (200, "")
+        assert head.headers["content-type"] == get.headers["content-type"]
+        assert int(head.headers["content-length"]) > 0
+    refused = httpx.head(server.url + "/v1/completions")
+    assert refused.status_code == 405 and refused.headers["allow"] == "POST, OPTIONS"
