@@ -41,9 +41,10 @@ class EditingReader : public LineReader {
     el_set(edit_, EL_HIST, history, history_);
     // Ctrl-C and Ctrl-Z are keys while a line is edited, and signals otherwise.
     el_set(edit_, EL_SETTY, "-d", "-isig", nullptr);
-    el_set(edit_, EL_ADDFN, "interrupt", "Give the line up", &OnInterrupt);
+    // el_set would copy the names and never free them; el_wset keeps these.
+    el_wset(edit_, EL_ADDFN, L"interrupt", L"Give the line up", &OnInterrupt);
     el_set(edit_, EL_BIND, "^C", "interrupt", nullptr);
-    el_set(edit_, EL_ADDFN, "suspend", "Suspend the program", &OnSuspend);
+    el_wset(edit_, EL_ADDFN, L"suspend", L"Suspend the program", &OnSuspend);
     el_set(edit_, EL_BIND, "^Z", "suspend", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
@@ -79,13 +80,13 @@ class EditingReader : public LineReader {
     return static_cast<EditingReader*>(self);
   }
   static char* Prompt(EditLine* edit) { return Self(edit)->prompt_.data(); }
-  static unsigned char OnInterrupt(EditLine* edit, int /*key*/) {
+  static unsigned char OnInterrupt(EditLine* edit, wint_t /*key*/) {
     Self(edit)->interrupted_ = true;
     std::fputs("^C\n", stdout);
     std::fflush(stdout);
     return CC_NEWLINE;
   }
-  static unsigned char OnSuspend(EditLine* /*edit*/, int /*key*/) {
+  static unsigned char OnSuspend(EditLine* /*edit*/, wint_t /*key*/) {
     std::raise(SIGTSTP);  // libedit's handler gives the terminal back meanwhile.
     return CC_REFRESH;
   }

@@ -331,6 +331,12 @@ void AddServeCommand(CommandLine& command_line) {
         return Serve(*flags);
       });
   *app = command;
+  WithVariable(command->add_option("--config", flags->config,
+                                   "YAML file of these flags, named without the dashes"));
+  command->footer(
+      "Each flag is also an environment variable (--max-model-len: LAPIDARY_MAX_MODEL_LEN) and a "
+      "key of the\n--config file (max-model-len: 4096). The command line goes before the "
+      "environment, that before the file.");
   AddModelFlags(*command, *flags);
   AddSchedulerFlags(*command, *flags);
   AddHttpFlags(*command, *flags);
