@@ -3,6 +3,7 @@
 #include <random>
 
 namespace lapidary {
+
 std::string RandomId(std::string_view prefix) {
   thread_local std::mt19937_64 generator{std::random_device{}()};
   return fmt::format("{}{:016x}{:08x}", prefix, generator(), generator() >> 32);
@@ -26,6 +27,10 @@ bool ChoiceStream::Push(const SampledToken& token, ChoiceDelta* delta) {
   answer_.Push(token.id, &events);
   Take(std::move(events), delta);
   return answer_.matched() || (single_call_ && num_tool_calls_ > 0);
+}
+
+void ChoiceStream::PushStopToken(const SampledToken& token, ChoiceDelta* delta) const {
+  if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
 }
 
 void ChoiceStream::Finish(ChoiceDelta* delta) {

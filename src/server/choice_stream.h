@@ -43,6 +43,8 @@ class ChoiceStream {
 
   // After it returned true the choice is complete and must be pushed nothing more.
   bool Push(const SampledToken& token, ChoiceDelta* delta);
+  // The token that ended the choice: it has a logprob, but no text.
+  void PushStopToken(const SampledToken& token, ChoiceDelta* delta) const;
   // The last token was the one before; releases what was held back.
   void Finish(ChoiceDelta* delta);
 

@@ -150,6 +150,10 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   if (event.finish == FinishReason::kLength) return FinishChoice(choice, "length", nullptr);
   if (ends_with_stop_token) {
     ++usage_.completion_tokens;
+    // Evaluation harnesses ask for one token and drop the last logprob: it must be that token's.
+    if (job_.kind == ApiKind::kCompletion) {
+      choice.stream.PushStopToken(event.tokens.back(), &choice.unsent);
+    }
     const int32_t id = event.tokens.back().id;
     const auto& asked_for = job_.request.stop_token_ids;
     const bool was_asked_for = std::find(asked_for.begin(), asked_for.end(), id) != asked_for.end();

@@ -90,6 +90,20 @@ def test_loglikelihoods_as_a_harness_asks_for_them(client, server, reference):
             assert is_greedy == (expected[len(context) + at - 1].argmax() == whole[len(context) + at])
 
 
+def test_a_stop_token_has_a_logprob_but_no_text(client, server):
+    """Who asks for one token and drops the last logprob must not drop the prompt's last one."""
+    ids = tokenize(server, PROMPT)
+    for stream in (False, True):
+        options = dict(model="tiny", prompt=PROMPT, max_tokens=1, echo=True, logprobs=1, temperature=0,
+                       logit_bias={"1": 100})
+        response = client.completions.create(**options, stream=stream)
+        chunks = list(response) if stream else [response]
+        choices = [choice for chunk in chunks for choice in chunk.choices]
+        assert "".join(choice.text for choice in choices) == PROMPT
+        assert choices[-1].finish_reason == "stop"
+        assert sum(len(choice.logprobs.token_logprobs) for choice in choices if choice.logprobs) == len(ids) + 1
+
+
 def test_long_prompts_are_scored_in_chunks_and_past_the_cache(client, server, reference):
     ids = tokenize(server, "All work and no play. " * 40)[:900]
     options = dict(model="tiny", prompt=ids, max_tokens=0, echo=True, logprobs=0)
