@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <fstream>
+#include <limits>
 #include <random>
 
 #include "engine/check_kv.h"
@@ -20,13 +21,20 @@ uint64_t RandomSeed() {
   return (uint64_t{device()} << 32) | device();
 }
 
+// Submit counts the queue, where it can still refuse. The scheduler's own count includes preempted
+// sequences, which take no place of a new one.
+SchedulerLimits WithoutQueueLimit(SchedulerLimits limits) {
+  limits.max_queue = std::numeric_limits<int>::max();
+  return limits;
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
     : executor_(std::move(executor)),
       options_(options),
-      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(), options.limits,
-                 RandomSeed()) {
+      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
+                 WithoutQueueLimit(options.limits), RandomSeed()) {
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }

@@ -129,6 +129,47 @@ TEST(EngineTest, AFullQueueRefusesAndSaysSo) {
   EXPECT_GT(num_refused, 0);
 }
 
+TEST(EngineTest, PreemptedRequestsDoNotFillTheQueue) {
+  constexpr int kQueue = 8;
+  constexpr int kTokens = 400;
+  EngineOptions options;
+  options.limits.max_queue = kQueue;
+  auto engine = FakeEngine(200, options);  // Eight of these need about twice as much.
+  const int vocab_size = engine->plan().vocab_size;
+  std::deque<Collector> collectors(kQueue);
+  // Holds the engine up once some have begun and wait again.
+  std::promise<void> one_waits_again, queue_is_full;
+  bool has_waited = false;
+  const EventSink first_sink = [&, sink = collectors[0].sink()](RequestEvent event) {
+    const SchedulerStats stats = engine->stats().scheduler;
+    if (!has_waited && stats.num_preemptions > 0 && stats.num_waiting > 0) {
+      has_waited = true;
+      one_waits_again.set_value();
+      queue_is_full.get_future().wait();
+    }
+    sink(std::move(event));
+  };
+  for (int idx = 0; idx < kQueue; ++idx) {
+    const auto prompt = RandomIds(idx, 4, vocab_size);
+    const EventSink sink = idx == 0 ? first_sink : collectors[idx].sink();
+    ASSERT_TRUE(engine->Submit(Spec(prompt, kTokens), sink).ok());
+  }
+  auto waits_again = one_waits_again.get_future();
+  ASSERT_EQ(waits_again.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  std::atomic<int> num_ended{0};
+  const auto copies = engine->Submit(Spec({1, 2, 3}, kTokens), kQueue, [&](RequestEvent event) {
+    num_ended += event.finish.has_value();
+  });
+  queue_is_full.set_value();
+  ASSERT_TRUE(copies.ok()) << copies.error().message;
+  for (int idx = 0; idx < kQueue; ++idx) {
+    EXPECT_EQ(collectors[idx].Wait().tokens,
+              FakeExecutor::Continuation(RandomIds(idx, 4, vocab_size), kTokens, vocab_size));
+  }
+  engine.reset();
+  EXPECT_EQ(num_ended, kQueue);
+}
+
 TEST(EngineTest, CopiesOfAPromptShareItAndDrawTheirOwnTokens) {
   auto engine = FakeEngine(400, {});
   std::mutex mutex;
