@@ -170,6 +170,22 @@ TEST(EngineTest, PreemptedRequestsDoNotFillTheQueue) {
   EXPECT_EQ(num_ended, kQueue);
 }
 
+TEST(EngineTest, APoolThatRunsDryCostsFewPreemptions) {
+  constexpr int kRequests = 8;
+  constexpr int kTokens = 400;
+  auto engine = FakeEngine(200, {});  // About half of what they need.
+  std::deque<Collector> collectors(kRequests);
+  for (int idx = 0; idx < kRequests; ++idx) {
+    const auto prompt = RandomIds(idx, 4, engine->plan().vocab_size);
+    ASSERT_TRUE(engine->Submit(Spec(prompt, kTokens), collectors[idx].sink()).ok());
+  }
+  for (Collector& collector : collectors) collector.Wait();
+  const EngineStats stats = engine->stats();
+  EXPECT_GT(stats.scheduler.num_preemptions, 0u);
+  EXPECT_LT(stats.scheduler.num_preemptions, 8u * kRequests);
+  EXPECT_LT(stats.num_rows, 2u * kRequests * kTokens);
+}
+
 TEST(EngineTest, CopiesOfAPromptShareItAndDrawTheirOwnTokens) {
   auto engine = FakeEngine(400, {});
   std::mutex mutex;

@@ -375,7 +375,9 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
     // The cache has no logits: what must be scored is computed. Nor must it leave no row at all.
     const bool may_resume = !sequence.wants_scores() && sequence.spec.max_new_tokens > 0;
     if (limits_.prefix_caching && may_resume) Resume(sequence, plan);
-    if (!FitsBesideOthers(sequence, ChunkRows(sequence, budget))) {
+    // All it has to compute, not only the next chunk: one that comes back too early is the youngest
+    // and would be preempted at its second chunk, again and again.
+    if (!FitsBesideOthers(sequence, sequence.num_open_rows())) {
       // The pages that are copied from cost room too: alone, a sequence fits at least without them.
       UndoResume(sequence, num_copies, plan);
       if (!running_.empty() || !FitsBesideOthers(sequence, ChunkRows(sequence, budget))) return;
