@@ -320,8 +320,8 @@ TEST_P(CudaExecutorTest, GraphsGiveTheTokensOfEagerSteps) {
   }
   for (const bool batch_invariant : {false, true}) {
     auto eager = MakeExecutor(
-        {.batch_invariant = batch_invariant, .use_graphs = false, .dependent_launches = false});
-    auto graphs = MakeExecutor({.batch_invariant = batch_invariant});
+        {.batch_invariant = batch_invariant, .use_graphs = false, .dependent_launches = 0});
+    auto graphs = MakeExecutor({.batch_invariant = batch_invariant, .dependent_launches = 31});
     const auto expected = Decode(*eager, prompts, params, 40);
     EXPECT_EQ(Decode(*graphs, prompts, params, 40), expected);
     EXPECT_GT(graphs->num_graphs_for_test(), 0);

@@ -15,7 +15,7 @@ namespace {
 
 // Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
 constexpr std::array kGraphRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256};
-constexpr int kMaxPartials = 1024;
+constexpr int kMaxPartials = 4096;
 constexpr int kMaxInFlight = 2;
 
 int PaddedRows(int rows) {
@@ -63,6 +63,7 @@ CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   limits.max_sequences = options.max_num_seqs;
   limits.max_partials = kMaxPartials;
   limits.batch_invariant = options.batch_invariant;
+  limits.dependent_launches = options.synchronous ? 0 : options.dependent_launches;
   return limits;
 }
 
@@ -135,9 +136,7 @@ CudaExecutor::CudaExecutor(const ModelPlan& plan, const TensorSource* source,
     : plan_(plan),
       options_(options),
       layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, sizeof(bf16))),
-      context_{.stream = stream_.get(),
-               .dependent = options.dependent_launches && !options.synchronous,
-               .synchronous = options.synchronous} {
+      context_{.stream = stream_.get(), .synchronous = options.synchronous} {
   CHECK_EQ(layout_.element_bytes, static_cast<int>(sizeof(bf16)));
   storage_ = std::make_unique<DeviceStorage>(plan_, source, options.dummy_seed,
                                              options.ple_placement, stream_.get());
@@ -214,12 +213,14 @@ StepShape CudaExecutor::GraphShape(int padded_rows) const {
 }
 
 void CudaExecutor::EnsureArrays(int64_t num_bytes) {
-  if (num_bytes <= arrays_.num_bytes()) return;
+  // Attention reads an item per block before it knows how many there are.
+  constexpr int64_t kReadAhead = int64_t{64} << 10;
+  if (num_bytes + kReadAhead <= arrays_.num_bytes()) return;
   // Graphs know the old address. This happens a few times while the sizes of steps grow.
   stream_.Synchronize();
   graphs_.clear();
   arrays_ = DeviceBuffer();
-  arrays_ = DeviceBuffer(num_bytes + num_bytes / 2, "a step's arrays");
+  arrays_ = DeviceBuffer(num_bytes + num_bytes / 2 + kReadAhead, "a step's arrays");
 }
 
 void CudaExecutor::Upload(InFlight& step, const StepOffsets& offsets) {

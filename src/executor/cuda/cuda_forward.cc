@@ -242,11 +242,11 @@ ResidualUpdate CudaForward::TakeResidual(const float* pre_norm) {
   return update;
 }
 
-void CudaForward::RunLinear(LinearCall call, const ResidualUpdate* residual) {
+void CudaForward::RunLinear(LinearCall call, const ResidualUpdate* residual, DependentLaunch kind) {
   call.rows = rows_;
   call.residual = residual;
   if (residual != nullptr) call.x = x_.As<bf16>();
-  linear_.Run(context_, call);
+  linear_.Run(Context(kind), call);
 }
 
 void CudaForward::Embed() {
@@ -267,7 +267,7 @@ void CudaForward::Embed() {
     call.rope[idx] = {rope_frequencies_[idx].As<float>(), rope_plans_[idx].num_turned_pairs,
                       rope_tables_[idx].As<float2>()};
   }
-  RunEmbed(context_, call);
+  RunEmbed(Context(kDependOther), call);
 }
 
 void CudaForward::MakePerLayerInputs() {
@@ -278,7 +278,7 @@ void CudaForward::MakePerLayerInputs() {
   projection.in_dim = plan_.hidden_size;
   projection.x = x_.As<bf16>();
   projection.y = wide_.As<bf16>();
-  RunLinear(projection, nullptr);
+  RunLinear(projection, nullptr, kDependOther);
 
   PerLayerInputsCall call;
   call.rows = rows_;
@@ -291,7 +291,7 @@ void CudaForward::MakePerLayerInputs() {
   call.projected = wide_.As<bf16>();
   call.norm = weights_.ple_projection_norm;
   call.out = ple_inputs_.As<bf16>();
-  RunPerLayerInputs(context_, call);
+  RunPerLayerInputs(Context(kDependOther), call);
 }
 
 void CudaForward::KeepOutputRows() {
@@ -299,8 +299,9 @@ void CudaForward::KeepOutputRows() {
   if (step_.shape.outputs == rows_) return;
   const int outputs = step_.shape.outputs;
   const auto gather = [&](DeviceBuffer& buffer, int64_t row_bytes) {
-    RunGatherRows(context_, buffer.As<void>(), step_.At<int32_t>(step_.offsets.output_rows),
-                  outputs, row_bytes, gathered_.As<void>());
+    RunGatherRows(Context(kDependOther), buffer.As<void>(),
+                  step_.At<int32_t>(step_.offsets.output_rows), outputs, row_bytes,
+                  gathered_.As<void>());
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(buffer.As<void>(), gathered_.As<void>(),
                                         outputs * row_bytes, cudaMemcpyDeviceToDevice,
                                         context_.stream));
@@ -323,7 +324,7 @@ void CudaForward::ProjectAttention(const LayerPlan& layer) {
   projection.out_dim = QkvHeads(layer) * layer.head_dim;
   projection.in_dim = plan_.hidden_size;
   projection.y = wide_.As<bf16>();
-  RunLinear(projection, &residual);
+  RunLinear(projection, &residual, kDependLinear);
 
   QueryEntryCall call;
   call.rows = rows_;
@@ -345,7 +346,7 @@ void CudaForward::ProjectAttention(const LayerPlan& layer) {
     CHECK_EQ(rows_, step_.shape.rows);  // Owners of KV see every row.
     call.entries = NewEntries(layer);
   }
-  RunQueryEntry(context_, call);
+  RunQueryEntry(Context(kDependQueryEntry), call);
 }
 
 void CudaForward::Attend(const LayerPlan& layer) {
@@ -370,7 +371,7 @@ void CudaForward::Attend(const LayerPlan& layer) {
   call.batch_invariant = limits_.batch_invariant;
   call.partials = partials_.As<float>();
   call.counters = counters_.As<int32_t>();
-  RunAttention(context_, call);
+  RunAttention(Context(kDependAttention), call);
 }
 
 void CudaForward::AttentionOutput(const LayerPlan& layer) {
@@ -382,7 +383,7 @@ void CudaForward::AttentionOutput(const LayerPlan& layer) {
   call.in_dim = layer.num_heads * layer.head_dim;
   call.x = attended_.As<bf16>();
   call.y = block_out_.As<bf16>();
-  RunLinear(call, nullptr);
+  RunLinear(call, nullptr, kDependAttentionOutput);
   pending_ = {weights.post_attention_norm, 1.0f};
 }
 
@@ -396,14 +397,14 @@ void CudaForward::DenseMlp(const LayerPlan& layer) {
   gate_up.in_dim = plan_.hidden_size;
   gate_up.epilogue = Epilogue::kGatedGelu;
   gate_up.y = wide_.As<bf16>();
-  RunLinear(gate_up, &residual);
+  RunLinear(gate_up, &residual, kDependLinear);
   LinearCall down;
   down.weight = weights.mlp.down_proj;
   down.out_dim = plan_.hidden_size;
   down.in_dim = layer.mlp_width;
   down.x = wide_.As<bf16>();
   down.y = block_out_.As<bf16>();
-  RunLinear(down, nullptr);
+  RunLinear(down, nullptr, kDependLinear);
 }
 
 void CudaForward::Experts(const LayerPlan& layer) {
@@ -424,7 +425,7 @@ void CudaForward::Experts(const LayerPlan& layer) {
   route.experts = router_choice_.As<int32_t>();
   route.weights = router_choice_.As<float>(int64_t{limits_.max_rows} * moe.top_k * 4);
   route.x = x_.As<bf16>();
-  RunRoute(context_, route);
+  RunRoute(Context(kDependOther), route);
 
   ExpertsCall experts;
   experts.rows = rows_;
@@ -442,7 +443,7 @@ void CudaForward::Experts(const LayerPlan& layer) {
   experts.post_expert_norm = weights.post_expert_norm;
   experts.block_out = block_out_.As<bf16>();
   experts.scratch = expert_scratch_.As<void>();
-  RunExperts(context_, experts);
+  RunExperts(Context(kDependOther), experts);
 }
 
 void CudaForward::MlpOutput(const LayerPlan& layer) {
@@ -463,14 +464,14 @@ void CudaForward::PerLayerGate(const LayerPlan& layer) {
   gate.multiplier = ple_inputs_.As<bf16>() + int64_t{layer.index} * width;
   gate.multiplier_stride = int64_t{plan_.num_layers} * width;
   gate.y = wide_.As<bf16>();
-  RunLinear(gate, &residual);
+  RunLinear(gate, &residual, kDependLinear);
   LinearCall projection;
   projection.weight = weights.ple.projection;
   projection.out_dim = plan_.hidden_size;
   projection.in_dim = width;
   projection.x = wide_.As<bf16>();
   projection.y = block_out_.As<bf16>();
-  RunLinear(projection, nullptr);
+  RunLinear(projection, nullptr, kDependLinear);
   pending_ = {weights.ple.post_norm, weights.layer_scalar};
 }
 
@@ -486,7 +487,7 @@ void CudaForward::StoreEntries(const StoredLayer* layers, int num_layers, int ma
   }
   call.pool = pool_;
   call.page_bytes = layout_.page_bytes;
-  RunStoreEntries(context_, call);
+  RunStoreEntries(Context(kDependOther), call);
 }
 
 void CudaForward::StoreKv(const LayerPlan& layer) {
@@ -502,7 +503,7 @@ void CudaForward::Head() {
     HeadTurn(0, rows_, &residual);
     return;
   }
-  RunResidualUpdate(context_, residual, rows_, plan_.hidden_size, x_.As<bf16>());
+  RunResidualUpdate(Context(kDependOther), residual, rows_, plan_.hidden_size, x_.As<bf16>());
   for (int first = 0; first < rows_; first += limits_.max_logit_rows) {
     HeadTurn(first, std::min(limits_.max_logit_rows, rows_ - first), nullptr);
   }
@@ -519,7 +520,7 @@ void CudaForward::HeadTurn(int first_output, int num_outputs, const ResidualUpda
   head.epilogue = Epilogue::kSoftcap;
   head.softcap = plan_.logit_softcap;
   head.y = logits_.As<float>();
-  linear_.Run(context_, head);
+  linear_.Run(Context(kDependOther), head);
   Sample(first_output, num_outputs);
   if (step_.logits_out != nullptr) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step_.logits_out + int64_t{first_output} * plan_.vocab_size,
@@ -548,7 +549,7 @@ void CudaForward::Sample(int first_output, int num_outputs) {
   call.last_tokens = last_tokens();
   call.out = sampled_.As<SampledRow>();
   call.scratch = sampling_scratch_.As<void>();
-  RunSampling(context_, call);
+  RunSampling(Context(kDependOther), call);
 }
 
 }  // namespace lapidary::cuda

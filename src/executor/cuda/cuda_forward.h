@@ -30,6 +30,7 @@ struct CudaForwardLimits {
   int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
   int max_partials = 1024;   // of split attention
   bool batch_invariant = false;
+  unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
 };
 
 // One step on the device: its arrays and what it is to produce.
@@ -84,6 +85,13 @@ class CudaForward : public ForwardOps {
  private:
   struct Sizes;
 
+  // How the next kernel of this kind is launched.
+  LaunchContext Context(DependentLaunch kind) const {
+    LaunchContext context = context_;
+    context.dependent = (limits_.dependent_launches & kind) != 0;
+    return context;
+  }
+
   // What is added to the residual stream by whoever reads it next.
   struct Pending {
     const float* post_norm = nullptr;  // null: nothing
@@ -92,7 +100,7 @@ class CudaForward : public ForwardOps {
 
   // The update that brings the residual stream up to date and norms it; consumes what is pending.
   ResidualUpdate TakeResidual(const float* pre_norm);
-  void RunLinear(LinearCall call, const ResidualUpdate* residual);
+  void RunLinear(LinearCall call, const ResidualUpdate* residual, DependentLaunch kind);
   // New entries of an owning layer in this step: [rows, num_kv_heads, entry_len].
   bf16* NewEntries(const LayerPlan& owner) const;
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }

@@ -15,6 +15,17 @@ namespace lapidary::cuda {
 // Where the per-layer embedding table lives: one row of it is read per token.
 enum class PlePlacement { kDevice, kHost };
 
+// Which kernels may start before their predecessor has ended. A kernel that starts early is placed
+// where there is room, not evenly, so this pays where a kernel is like the one before it.
+enum DependentLaunch : unsigned {
+  kDependLinear = 1,           // linear layers behind linear layers
+  kDependQueryEntry = 2,       // norms and rotary turns behind the projection
+  kDependAttention = 4,        // attention behind those
+  kDependAttentionOutput = 8,  // the output projection behind attention
+  kDependOther = 16,           // embeddings, experts, head, sampling
+  kDependByDefault = 1 | 16,
+};
+
 struct CudaExecutorOptions {
   int gpu_ordinal = 0;
   int max_num_seqs = 256;
@@ -29,7 +40,7 @@ struct CudaExecutorOptions {
   bool skip_unneeded_rows = true;
   bool batch_invariant = false;
   bool use_graphs = true;
-  bool dependent_launches = true;
+  unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
   bool synchronous = false;  // wait after every kernel, so that a fault names its kernel
 };
 

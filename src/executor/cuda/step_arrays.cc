@@ -202,6 +202,12 @@ void StepArrays::CollectSampling(const StepBatch& batch, size_t sequence_idx, bo
   }
   suppressed_.insert(suppressed_.end(), params.suppress_tokens.begin(),
                      params.suppress_tokens.end());
+  row.allowed_begin = static_cast<int32_t>(suppressed_.size());
+  std::vector<int32_t> allowed = params.allowed_tokens;
+  std::sort(allowed.begin(), allowed.end());
+  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+  row.num_allowed = static_cast<int32_t>(allowed.size());
+  suppressed_.insert(suppressed_.end(), allowed.begin(), allowed.end());
   for (const LogitBias& bias : params.logit_bias) biases_.push_back({bias.id, bias.bias});
   std::stable_sort(biases_.begin() + row.bias_begin, biases_.end(),
                    [](const SamplingBias& a, const SamplingBias& b) { return a.id < b.id; });

@@ -27,11 +27,12 @@ __global__ void __launch_bounds__(kAttentionThreads, Form::kBlocksPerSm)
     AttentionKernel(const __grid_constant__ AttentionParams params) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   AllowNextKernel();
-  WaitForPreviousKernel();
   AttentionTask* const tasks = reinterpret_cast<AttentionTask*>(shared_bytes);
   // The first item is read before it is known whether there are so many: one wait less.
   const int num_items = *params.num_items;
   if (threadIdx.x == 0) tasks[0].item = params.items[blockIdx.x];
+  if (static_cast<int>(blockIdx.x) >= num_items)
+    WaitForPreviousKernel();  // Others wait in their first item.
   bool odd = false;
   for (int idx = blockIdx.x; idx < num_items; idx += gridDim.x, odd = !odd) {
     AttentionTask& task = tasks[odd];
@@ -43,13 +44,13 @@ __global__ void __launch_bounds__(kAttentionThreads, Form::kBlocksPerSm)
     __syncthreads();
     const int num_rows = task.item.num_queries * params.heads_per_kv_head;
     if (num_rows <= 16) {
-      RunAttentionItem<Form, 1>(params, task, shared_bytes);
+      RunAttentionItem<Form, 1>(params, task, idx == blockIdx.x, shared_bytes);
     } else if (num_rows <= 32) {
-      RunAttentionItem<Form, 2>(params, task, shared_bytes);
+      RunAttentionItem<Form, 2>(params, task, idx == blockIdx.x, shared_bytes);
     } else if (Form::kMaxRowTiles == 4 || num_rows <= 64) {
-      RunAttentionItem<Form, 4>(params, task, shared_bytes);
+      RunAttentionItem<Form, 4>(params, task, idx == blockIdx.x, shared_bytes);
     } else if constexpr (Form::kMaxRowTiles == 8) {
-      RunAttentionItem<Form, 8>(params, task, shared_bytes);
+      RunAttentionItem<Form, 8>(params, task, idx == blockIdx.x, shared_bytes);
     }
   }
 }

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "ops/cuda/attention_work.h"
+#include "ops/cuda/launch.h"
 #include "ops/cuda/warp_mma.cuh"
 
 namespace lapidary::cuda {
@@ -297,7 +298,7 @@ __device__ __noinline__ void MergeSplits(const AttentionParams& params, const At
 
 template <typename Form, int kRowTiles>
 __device__ __forceinline__ void RunAttentionItem(const AttentionParams& params, AttentionTask& task,
-                                                 unsigned char* shared_bytes) {
+                                                 bool is_first, unsigned char* shared_bytes) {
   const AttentionItem& item = task.item;
   const AttentionSequence& sequence = task.sequence;
   using Shape = AttentionShape<Form, kRowTiles>;
@@ -404,14 +405,35 @@ __device__ __forceinline__ void RunAttentionItem(const AttentionParams& params, 
 
   const int first_tile = item.key_begin / kAttentionKeyTile;
   const int end_tile = (item.key_end + kAttentionKeyTile - 1) / kAttentionKeyTile;
-  LoadQueries<Form, Shape>(params, task, num_rows, shared + Shape::kQueryAt);
   KeyLoader<Form> loader(params, task);
-#pragma unroll 1
-  for (int stage = 0; stage < Shape::kStages - 1; ++stage) {
+  const auto load_stage = [&](int stage) {
     if (first_tile + stage < end_tile) {
       loader.LoadNext(shared + Shape::kStageAt + stage * Shape::kStageBytes);
     }
+  };
+  if (is_first) {
+    // Cached keys were there before the step began: they are on their way while the kernel that
+    // makes the queries still runs. All copies of the prologue are one group.
+    int stage = 0;
+    const int end_cached_tile = task.sequence.num_cached / kAttentionKeyTile;
+#pragma unroll 1
+    for (; stage < Shape::kStages - 1 && first_tile + stage < end_cached_tile; ++stage) {
+      load_stage(stage);
+    }
+    WaitForPreviousKernel();
+    LoadQueries<Form, Shape>(params, task, num_rows, shared + Shape::kQueryAt);
+#pragma unroll 1
+    for (; stage < Shape::kStages - 1; ++stage) load_stage(stage);
     CommitCopies();
+#pragma unroll 1
+    for (int empty = 0; empty < Shape::kStages - 2; ++empty) CommitCopies();
+  } else {
+    LoadQueries<Form, Shape>(params, task, num_rows, shared + Shape::kQueryAt);
+#pragma unroll 1
+    for (int stage = 0; stage < Shape::kStages - 1; ++stage) {
+      load_stage(stage);
+      CommitCopies();
+    }
   }
 
   int stage = 0;

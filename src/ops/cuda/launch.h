@@ -7,8 +7,9 @@
 //   - WaitForPreviousKernel() in every thread before it reads anything a kernel wrote in this step
 //     and before it writes anything; also where nothing is read, since "my predecessor is done"
 //     must imply "all before it are done";
-//   - what is read before the wait are weights alone; what is read after it is read by plain loads
-//     (no __ldg, no const __restrict__: that path may hold stale lines).
+//   - what is read before the wait was in place before the step began: weights, the step's uploaded
+//     arrays, cached KV pages; what is read after it is read by plain loads (no __ldg, no const
+//     __restrict__: that path may hold stale lines).
 #pragma once
 
 #include <cuda_bf16.h>

@@ -408,11 +408,7 @@ __device__ void CollectTop(Candidates& candidates, int k, int32_t* list, DrawSha
   Collect(candidates, list, shared);
 }
 
-__device__ float RowMax(const float* maxima, int num_blocks, DrawShared& shared) {
-  float best = -kInfinity;
-  for (int block = threadIdx.x; block < num_blocks; block += kDrawThreads) {
-    best = fmaxf(best, maxima[block]);
-  }
+__device__ float BlockMax(float best, DrawShared& shared) {
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
     best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, offset));
   }
@@ -421,6 +417,24 @@ __device__ float RowMax(const float* maxima, int num_blocks, DrawShared& shared)
   __syncthreads();
   for (int warp = 0; warp < kDrawWarps; ++warp) best = fmaxf(best, shared.maxima_max[warp]);
   return best;
+}
+
+__device__ float RowMax(const float* maxima, int num_blocks, DrawShared& shared) {
+  float best = -kInfinity;
+  for (int block = threadIdx.x; block < num_blocks; block += kDrawThreads) {
+    best = fmaxf(best, maxima[block]);
+  }
+  return BlockMax(best, shared);
+}
+
+// +inf where one of the values is NaN.
+__device__ float ListMax(const float* row, const int32_t* list, int count, DrawShared& shared) {
+  float best = -kInfinity;
+  for (int idx = threadIdx.x; idx < count; idx += kDrawThreads) {
+    const float value = row[list[idx]];
+    best = fmaxf(best, isnan(value) ? kInfinity : value);
+  }
+  return BlockMax(best, shared);
 }
 
 // ---- drawing -----------------------------------------------------------------------------------
@@ -541,15 +555,22 @@ __device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const
   Race race{max, spec.inv_temperature, spec.min_p, {}, spec.seed, spec.position};
   const bool use_top_k = spec.top_k > 0 && spec.top_k < call.vocab_size;
   const bool use_top_p = spec.top_p < 1.0f;
-  if (!use_top_k && !use_top_p) return RaceRow(row, call.vocab_size, race, shared);
+  if (!use_top_k && !use_top_p && spec.num_allowed == 0) {
+    return RaceRow(row, call.vocab_size, race, shared);
+  }
   Candidates candidates{row, maxima, call.vocab_size, -kInfinity, nullptr, -1};
-  if (use_top_k) {
-    CollectTop(candidates, spec.top_k, list, shared);
+  const bool is_listed = spec.num_allowed > 0;
+  if (is_listed) {
+    candidates.list = call.suppressed + spec.allowed_begin;
+    candidates.count = spec.num_allowed;
+  }
+  if (use_top_k && (!is_listed || spec.top_k < spec.num_allowed)) {
+    if (!is_listed) CollectTop(candidates, spec.top_k, list, shared);
     const auto one = [](float, int32_t) { return 1ull; };
     race.cutoff = SelectCutoff(candidates, spec.top_k, one, shared);
   }
   if (use_top_p) {
-    race.cutoff = SelectTopP(candidates, race, spec.top_p, use_top_k, list, shared);
+    race.cutoff = SelectTopP(candidates, race, spec.top_p, use_top_k || is_listed, list, shared);
   }
   return candidates.count >= 0 ? RaceList(candidates, race, shared)
                                : RaceRow(row, call.vocab_size, race, shared);
@@ -566,14 +587,22 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
   const float* maxima = BlockMaxima(call, spec);
   const int num_blocks = NumRowBlocks(call.vocab_size);
   int32_t* list = reinterpret_cast<int32_t*>(BlockMaxima(call, spec) + num_blocks);
-  const float max = RowMax(maxima, num_blocks, shared);
+  const int32_t* allowed = call.suppressed + spec.allowed_begin;
+  const float max = spec.num_allowed > 0 ? ListMax(row, allowed, spec.num_allowed, shared)
+                                         : RowMax(maxima, num_blocks, shared);
 
   SamplingStatus status = SamplingStatus::kOk;
   if (max == kInfinity) status = SamplingStatus::kNotFinite;
   if (max == -kInfinity) status = SamplingStatus::kNothingToDraw;
   int32_t id = spec.scored_id;
   if (status == SamplingStatus::kOk && id < 0) {
-    if (spec.greedy) {
+    if (spec.greedy && spec.num_allowed > 0) {
+      int32_t found = -1;
+      for (int idx = threadIdx.x; idx < spec.num_allowed; idx += kDrawThreads) {
+        if (row[allowed[idx]] == max && (found < 0 || allowed[idx] < found)) found = allowed[idx];
+      }
+      id = BlockWinner(0.0f, found, shared);
+    } else if (spec.greedy) {
       // The first block that holds the maximum, and the first place in it.
       int32_t first = -1;
       for (int block = threadIdx.x; block < num_blocks; block += kDrawThreads) {

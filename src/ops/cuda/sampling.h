@@ -34,7 +34,9 @@ struct SamplingRow {
   int32_t has_penalties = 0;
   int32_t suppress_begin = 0;
   int32_t num_suppressed = 0;
-  int32_t bias_begin = 0;  // by ascending id
+  int32_t allowed_begin = 0;  // into the suppressed ids too: nothing else is drawn
+  int32_t num_allowed = 0;    // 0: every token may be; no id twice
+  int32_t bias_begin = 0;     // by ascending id
   int32_t num_biases = 0;
   int32_t history_begin = 0;
   int32_t num_history = 0;

@@ -1,0 +1,192 @@
+// Times whole steps of the CUDA executor on dummy weights: prefill, and decode at a given number of
+// sequences and context, without scheduler and server.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "engine/model_directory.h"
+#include "executor/cuda/cuda_executor.h"
+#include "model/footprint.h"
+
+namespace lapidary::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+struct Case {
+  int sequences = 1;
+  int context = 1000;
+};
+
+// One executor's sequences; they only grow.
+class Run {
+ public:
+  Run(CudaExecutor& executor, const Case& c, float temperature)
+      : executor_(executor), case_(c), pool_(executor.num_pages()) {
+    params_ = std::make_shared<SamplingParams>();
+    params_->temperature = temperature;
+    pages_.reserve(c.sequences);
+    for (int idx = 0; idx < c.sequences; ++idx) {
+      pages_.emplace_back(executor.plan(), executor.kv_layout(), pool_, 32);
+    }
+  }
+
+  // All prompts, in chunks of at most max_rows rows over the sequences; ms in all.
+  double Prefill(int max_rows) {
+    const auto start = Clock::now();
+    for (size_t idx = 0; idx < pages_.size(); ++idx) {
+      for (int done = 0; done < case_.context;) {
+        const int count = std::min(max_rows, case_.context - done);
+        StepBatch batch;
+        std::vector<int32_t> ids(count);
+        for (int at = 0; at < count; ++at) {
+          ids[at] = (97 * (done + at) + 31 * static_cast<int>(idx)) % executor_.plan().vocab_size;
+        }
+        Add(idx, ids, done + count == case_.context, batch);
+        executor_.Run(std::move(batch));
+        done += count;
+      }
+    }
+    return MillisecondsSince(start);
+  }
+
+  // Median ms per decode step, two steps in flight as the engine has them.
+  double Decode(int num_steps) {
+    std::vector<double> times;
+    Submit();
+    auto last = Clock::now();
+    for (int step = 0; step < num_steps; ++step) {
+      Submit();
+      executor_.Collect();
+      times.push_back(MillisecondsSince(last));
+      last = Clock::now();
+    }
+    executor_.Collect();
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+
+ private:
+  void Submit() {
+    StepBatch batch;
+    for (size_t idx = 0; idx < pages_.size(); ++idx) Add(idx, {kTokenFromSlot}, true, batch);
+    executor_.Submit(std::move(batch));
+  }
+
+  void Add(size_t idx, const std::vector<int32_t>& ids, bool samples, StepBatch& batch) {
+    SequenceStep step;
+    step.slot = static_cast<int32_t>(idx);
+    step.num_rows = static_cast<int32_t>(ids.size());
+    step.num_cached = pages_[idx].length();
+    step.num_outputs = samples ? 1 : 0;
+    if (samples) step.sampling = params_;
+    CHECK(pages_[idx].Reserve(step.num_rows));
+    step.pages = std::make_shared<PageTables>(pages_[idx].tables());
+    batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
+    batch.sequences.push_back(std::move(step));
+    pages_[idx].Commit(static_cast<int32_t>(ids.size()));
+  }
+
+  CudaExecutor& executor_;
+  const Case case_;
+  PagePool pool_;
+  std::vector<SequencePages> pages_;
+  std::shared_ptr<SamplingParams> params_;
+};
+
+// Bytes of weights and KV that one decode step must read.
+double StepBytes(const ModelPlan& plan, const Case& c) {
+  double kv = 0.0;
+  for (const LayerPlan& layer : plan.layers) {
+    const double keys = layer.window == 0 ? c.context : std::min(c.context, layer.window);
+    kv += 2.0 * keys * layer.num_kv_heads * layer.kv_entry.entry_len;
+  }
+  const Footprint footprint = MakeFootprint(plan);
+  double weights = static_cast<double>(footprint.read_per_token);
+  if (plan.moe) {  // Several tokens touch more experts, by chance.
+    const double share = static_cast<double>(plan.moe->top_k) / plan.moe->num_experts;
+    const double touched = 1.0 - std::pow(1.0 - share, c.sequences);
+    weights += static_cast<double>(footprint.experts) * (touched - share);
+  }
+  return 2.0 * weights + kv * c.sequences;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Times steps of the CUDA executor on dummy weights");
+  std::string preset = "e2b";
+  std::vector<int> sequences = {1};
+  int context = 1000;
+  int steps = 100;
+  int max_rows = 2048;
+  float temperature = 0.0f;
+  double bandwidth = 4.2e12;
+  std::string json;
+  CudaExecutorOptions options;
+  bool eager = false;
+  app.add_option("--preset", preset);
+  app.add_option("--sequences", sequences, "One case for each")->delimiter(',');
+  app.add_option("--context", context);
+  app.add_option("--steps", steps);
+  app.add_option("--max-rows", max_rows);
+  app.add_option("--temperature", temperature);
+  app.add_option("--bandwidth", bandwidth, "Bytes per second of the floor");
+  app.add_option("--json", json, "Append a line per case to this file");
+  app.add_flag("--eager", eager);
+  app.add_option("--dependent", options.dependent_launches, "DependentLaunch bits");
+  app.add_flag("--batch-invariant", options.batch_invariant);
+  CLI11_PARSE(app, argc, argv);
+  options.use_graphs = !eager;
+  options.max_num_seqs = std::max(16, *std::max_element(sequences.begin(), sequences.end()));
+  options.max_num_batched_tokens = max_rows;
+
+  const auto description = DescribeModel(preset);
+  if (!description.ok()) {
+    fmt::print(stderr, "error: {}\n", description.error().message);
+    return 1;
+  }
+  const auto start = Clock::now();
+  auto executor = CudaExecutor::Create(description->plan, nullptr, options);
+  if (!executor.ok()) {
+    fmt::print(stderr, "error: {}\n", executor.error().message);
+    return 1;
+  }
+  fmt::print("{}: ready in {:.1f} s\n", preset, 1e-3 * MillisecondsSince(start));
+  for (const int count : sequences) {
+    const Case c{count, context};
+    Run run(**executor, c, temperature);
+    const double prefill_ms = run.Prefill(max_rows);
+    run.Decode(8);
+    const double step_ms = run.Decode(steps);
+    const double floor_ms = 1e3 * StepBytes(description->plan, c) / bandwidth;
+    fmt::print(
+        "{} x{} @{}: {:.3f} ms a step, floor {:.3f} ({:.0f}%), {:.0f} tok/s; prefill {:.0f} "
+        "tok/s\n",
+        preset, count, context, step_ms, floor_ms, 100.0 * floor_ms / step_ms,
+        1e3 * count / step_ms, 1e3 * count * context / prefill_ms);
+    if (json.empty()) continue;
+    std::ofstream(json, std::ios::app)
+        << fmt::format(
+               R"({{"name":"step","shape":"{} x{} @{}","us":{:.1f},"floor_us":{:.1f},"floor_share":{:.3f},"prefill_tok_s":{:.0f}}})",
+               preset, count, context, 1e3 * step_ms, 1e3 * floor_ms, floor_ms / step_ms,
+               1e3 * count * context / prefill_ms)
+        << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lapidary::cuda
+
+int main(int argc, char** argv) {
+  spdlog::set_level(spdlog::level::warn);
+  return lapidary::cuda::Main(argc, argv);
+}
