@@ -16,14 +16,15 @@ namespace lapidary::cuda {
 enum class PlePlacement { kDevice, kHost };
 
 // Which kernels may start before their predecessor has ended. A kernel that starts early is placed
-// where there is room, not evenly, so this pays where a kernel is like the one before it.
+// where there is room, not evenly: behind attention, which fills its SMs unequally, that costs more
+// than it gains (docs/performance.md).
 enum DependentLaunch : unsigned {
   kDependLinear = 1,           // linear layers behind linear layers
   kDependQueryEntry = 2,       // norms and rotary turns behind the projection
   kDependAttention = 4,        // attention behind those
   kDependAttentionOutput = 8,  // the output projection behind attention
   kDependOther = 16,           // embeddings, experts, head, sampling
-  kDependByDefault = 1 | 16,
+  kDependByDefault = 1 | 2 | 4 | 16,
 };
 
 struct CudaExecutorOptions {
