@@ -2,7 +2,7 @@
 
 #include "eval/pebble_judge.h"
 #include "front/prompt.h"
-#include "front/text_stream.h"
+#include "text/detokenizer.h"
 
 namespace lapidary {
 namespace {
@@ -38,9 +38,12 @@ PebbleAnswer JudgePebbleAnswer(const Tokenizer& tokenizer, const PebbleItem& ite
                                bool starts_in_thought, std::vector<int32_t> ids) {
   PebbleAnswer answer;
   answer.id = item.id;
-  TextStream text(tokenizer, /*skip_special=*/false);
-  for (const int32_t id : ids) answer.text += text.Push(id);
-  answer.text += text.Finish();
+  Detokenizer detokenizer(tokenizer, /*skip_special=*/false);
+  for (const int32_t id : ids) {
+    // A row that only pads the embedding has no text.
+    if (const Status known = detokenizer.Push(id, &answer.text); !known.ok()) continue;
+  }
+  detokenizer.Finish(&answer.text);
   answer.is_right = IsRightAnswer(
       item, starts_in_thought ? std::string(kOpenedThought) + answer.text : answer.text);
   answer.ids = std::move(ids);
