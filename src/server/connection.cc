@@ -68,7 +68,7 @@ void Connection::Handshake() {
   stream_.expires_after(options_.request_timeout);
   tls_stream_->async_handshake(
       asio::ssl::stream_base::server, [self = shared_from_this()](ErrorCode error) {
-        if (self->gone()) return;
+        if (self->closed()) return;
         const auto code = static_cast<unsigned long>(error.value());
         const bool is_http = error.category() == asio::error::get_ssl_category() &&
                              ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
@@ -96,7 +96,25 @@ void Connection::Refuse() {
 void Connection::Drain() {
   Post([this] {
     draining_ = true;
-    if (state_ == State::kIdle) Close();
+    // A request that is here already gets an answer.
+    if (state_ == State::kIdle && !HasInput()) Close();
+  });
+}
+
+void Connection::GiveUp() {
+  Post([this] {
+    draining_ = true;
+    if (state_ != State::kBusy) return Close();
+    if (gone()) return;  // It is being sent.
+    const auto callback = std::exchange(on_gone_, nullptr);
+    if (events_begun_) {
+      SendEvent(DumpJson(ShuttingDown().ToJson()));
+      SendEvent("[DONE]");
+      EndEvents();
+    } else {
+      Send(ErrorResponse(ShuttingDown()));
+    }
+    if (callback) callback();
   });
 }
 
@@ -104,10 +122,16 @@ void Connection::Abort() {
   Post([this] { Close(); });
 }
 
+bool Connection::HasInput() {
+  ErrorCode ignored;
+  return buffer_.size() > 0 || stream_.socket().available(ignored) > 0;
+}
+
 void Connection::AwaitRequest() {
   state_ = State::kIdle;
   parser_.reset();
   origin_.clear();
+  events_begun_ = false;
   response_complete_ = false;
   omits_body_ = false;
   if (draining_ && !refusing_) return Close();
@@ -118,7 +142,7 @@ void Connection::AwaitRequest() {
   WithStream([&](auto& stream) {
     stream.async_read_some(buffer_.prepare(kFirstRead),
                            [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
-                             if (error || self->gone()) return self->Close();
+                             if (error || self->closed()) return self->Close();
                              self->buffer_.commit(num_bytes);
                              self->ReadHead();
                            });
@@ -193,7 +217,7 @@ HttpRequest Connection::TakeRequest() {
 }
 
 void Connection::OnReadError(ErrorCode error) {
-  if (gone()) return;
+  if (closed()) return;
   if (error == http::error::header_limit) {
     return Reject({431, fmt::format("the header exceeds {} bytes", options_.max_header_bytes)});
   }
@@ -260,6 +284,7 @@ void Connection::Send(HttpResponse response) {
 
 void Connection::BeginEvents() {
   if (gone()) return;
+  events_begun_ = true;
   chunked_ = !is_http_1_0_;
   if (!chunked_) keep_alive_ = false;
   HttpHeadOptions options = HeadOptions();
@@ -301,7 +326,7 @@ void Connection::Flush() {
 }
 
 void Connection::OnWritten(ErrorCode error) {
-  if (gone()) return;
+  if (closed()) return;
   if (error) return Close();
   stream_.expires_never();
   writing_.clear();
@@ -311,12 +336,14 @@ void Connection::OnWritten(ErrorCode error) {
 void Connection::FinishResponse() {
   if (!response_complete_) return;  // More events will come.
   on_gone_ = nullptr;
-  if (tls_stream_ && (unread_input_ || !keep_alive_)) return ShutDown();
-  if (unread_input_) return Linger();
-  if (!keep_alive_) return Close();
-  writing_ = {};
-  unsent_ = {};
-  AwaitRequest();
+  if (keep_alive_ && !draining_) {
+    writing_ = {};
+    unsent_ = {};
+    return AwaitRequest();
+  }
+  if (HasInput()) unread_input_ = true;
+  if (tls_stream_) return ShutDown();
+  unread_input_ ? Linger() : Close();
 }
 
 void Connection::Linger() {
@@ -329,7 +356,7 @@ void Connection::Linger() {
   buffer_.clear();
   stream_.async_read_some(buffer_.prepare(4096),
                           [self = shared_from_this()](ErrorCode error, size_t) {
-                            if (error || self->gone()) return self->Close();
+                            if (error || self->closed()) return self->Close();
                             self->Linger();
                           });
 }
@@ -338,7 +365,7 @@ void Connection::ShutDown() {
   state_ = State::kLingering;
   stream_.expires_after(kLingerTime);
   tls_stream_->async_shutdown([self = shared_from_this()](ErrorCode error) {
-    if (self->gone()) return;
+    if (self->closed()) return;
     if (!self->unread_input_ || error == boost::beast::error::timeout) return self->Close();
     self->tls_stream_.reset();
     self->state_ = State::kBusy;
@@ -347,7 +374,7 @@ void Connection::ShutDown() {
 }
 
 void Connection::Close() {
-  if (gone()) return;
+  if (closed()) return;
   state_ = State::kClosed;
   departure_timer_.cancel();
   ErrorCode ignored;

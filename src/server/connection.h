@@ -36,6 +36,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void Start();
   void Refuse();  // instead of Start, while the server drains: one request is read, and gets a 503
   void Drain();   // close now if idle, else after the response
+  void GiveUp();  // as Drain, but a response that is not complete ends here, with an error
   void Abort();   // close now
 
   void Post(std::function<void()> task) override;
@@ -43,7 +44,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void BeginEvents() override;
   void SendEvent(std::string_view data) override;
   void EndEvents() override;
-  bool gone() const override { return state_ == State::kClosed; }
+  bool gone() const override { return closed() || response_complete_; }
   void OnGone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
 
  private:
@@ -59,6 +60,9 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void Handshake();
   // A client that takes the port for plain HTTP is told so.
   void RefusePlainHttp();
+  bool closed() const { return state_ == State::kClosed; }
+  // Bytes have come that nobody has read.
+  bool HasInput();
   void AwaitRequest();
   void ReadHead();
   void OnHead();
@@ -103,6 +107,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   bool refusing_ = false;
   bool watching_ = false;
   bool chunked_ = false;
+  bool events_begun_ = false;
   bool response_complete_ = false;
   bool unread_input_ = false;
 

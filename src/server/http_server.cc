@@ -20,6 +20,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
+// For clients to read that their answer ends here.
+constexpr std::chrono::seconds kFarewellTime{2};
+
 // Sockets are files: the usual soft limit of 1024 is below what we promise to hold.
 void RaiseFileLimit() {
   rlimit limit{};
@@ -104,25 +107,52 @@ class HttpServer::Impl {
     auto connection = std::make_shared<Connection>(std::move(socket), tls_, options_, *origins_,
                                                    handler_, std::move(on_closed));
     connections_.emplace(key, connection);
-    draining_ ? connection->Refuse() : connection->Start();
+    refusing_ ? connection->Refuse() : connection->Start();
   }
 
   void Forget(uint64_t key) {
     connections_.erase(key);
-    if (draining_ && key < end_served_ && --num_served_ == 0) io_.stop();
+    if (refusing_ && key < end_served_ && --num_served_ == 0) io_.stop();
   }
 
   void Drain() {
     draining_ = true;
+    AcceptTheRest();
+    // One more may have been accepted whose handler has not run yet: it comes before this.
+    asio::post(io_, [this] { RefuseNewcomers(); });
+  }
+
+  // Those who have connected but were not accepted yet are no newcomers.
+  void AcceptTheRest() {
+    ErrorCode error;
+    acceptor_.non_blocking(true, error);
+    while (!error && connections_.size() < static_cast<size_t>(options_.max_connections)) {
+      tcp::socket socket(asio::make_strand(io_));
+      acceptor_.accept(socket, error);
+      if (!error) Open(std::move(socket));
+    }
+  }
+
+  // They hear a 503, which tells a load balancer more than a refused connection, but do not keep
+  // the server.
+  void RefuseNewcomers() {
+    refusing_ = true;
     spdlog::info("shutting down: {} connections, at most {} s", connections_.size(),
                  options_.shutdown_timeout.count() / 1000.0);
-    // Newcomers hear a 503, which tells a load balancer more than a refused connection, but do not
-    // keep the server.
     end_served_ = next_key_;
     num_served_ = connections_.size();
     if (connections_.empty()) return io_.stop();
     for (const auto& [key, connection] : connections_) connection->Drain();
     deadline_.expires_after(options_.shutdown_timeout);
+    deadline_.async_wait([this](ErrorCode cancelled) {
+      if (!cancelled) GiveUp();
+    });
+  }
+
+  void GiveUp() {
+    spdlog::warn("ending {} connections that have not finished", connections_.size());
+    for (const auto& [key, connection] : connections_) connection->GiveUp();
+    deadline_.expires_after(kFarewellTime);
     deadline_.async_wait([this](ErrorCode cancelled) {
       if (!cancelled) AbortAll();
     });
@@ -142,9 +172,10 @@ class HttpServer::Impl {
   asio::signal_set signals_{io_, SIGINT, SIGTERM};
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
-  bool draining_ = false;
+  bool draining_ = false;  // a signal has come
+  bool refusing_ = false;
   uint64_t next_key_ = 0;
-  uint64_t end_served_ = 0;  // while draining: keys below were there before
+  uint64_t end_served_ = 0;  // while refusing: keys below were there before
   size_t num_served_ = 0;    // of those, still open
   std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
 };

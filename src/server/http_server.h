@@ -48,8 +48,8 @@ class HttpServer {
   Status Listen();
   int port() const;
 
-  // Serves until SIGTERM or SIGINT, then finishes what is open for up to the shutdown timeout; a
-  // second signal ends that at once.
+  // Serves until SIGTERM or SIGINT, then finishes what is open for up to the shutdown timeout and
+  // ends the rest with an error; a second signal ends that at once.
   void Run();
 
  private:
