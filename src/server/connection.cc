@@ -172,6 +172,7 @@ void Connection::OnHead() {
   omits_body_ = head.method() == http::verb::head;
   origin_ = ToString(head[http::field::origin]);
   if (draining_) return Reject(ShuttingDown());
+  if (const ApiStatus bad = CheckFraming()) return Reject(*bad);
   const std::string host = ToString(head[http::field::host]);
   if (const ApiStatus refused = origins_.Check(host, origin_)) return Reject(*refused);
   if (const ApiStatus refused = handler_.CheckHead(TakeRequest())) return Reject(*refused);
@@ -183,6 +184,18 @@ void Connection::OnHead() {
                         self->ReadBody();
                       });
   });
+}
+
+ApiStatus Connection::CheckFraming() const {
+  const auto& head = parser_->get();
+  const auto coding = head.find(http::field::transfer_encoding);
+  if (coding == head.end()) return {};
+  // Beast reads the body as empty when the last coding is not "chunked".
+  if (!boost::beast::iequals(coding->value(), "chunked")) {
+    return ApiError{501, "the only Transfer-Encoding known here is chunked"};
+  }
+  if (is_http_1_0_) return ApiError{400, "HTTP/1.0 has no Transfer-Encoding"};
+  return {};
 }
 
 void Connection::ReadBody() {

@@ -66,6 +66,8 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void AwaitRequest();
   void ReadHead();
   void OnHead();
+  // A body whose end we would not find where others do, and might take for a request.
+  ApiStatus CheckFraming() const;
   void ReadBody();
   void OnBody();
   // Answers a request that was not read to its end; the connection closes behind it.

@@ -25,6 +25,8 @@ const char* ReasonPhrase(int status) {
       return "Content Too Large";
     case 431:
       return "Request Header Fields Too Large";
+    case 501:
+      return "Not Implemented";
     case 503:
       return "Service Unavailable";
     default:
