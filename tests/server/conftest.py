@@ -22,9 +22,11 @@ def pytest_addoption(parser):
 class Server:
     """A running server. Its log is read as it is written, or the pipe would fill up."""
 
-    def __init__(self, program, model, *flags, max_model_len=1024):
+    def __init__(self, program, model, *flags):
+        if "--max-model-len" not in flags:
+            flags = ("--max-model-len", "1024", *flags)
         self.process = subprocess.Popen(
-            [program, "serve", model, "--port", "0", "--max-model-len", str(max_model_len), *flags],
+            [program, "serve", model, "--port", "0", *flags],
             stderr=subprocess.PIPE, text=True)
         self.log = []
         self.url = None
@@ -99,8 +101,8 @@ def start(request, checkpoint):
         return servers[-1]
 
     yield start_server
-    for server in servers:
-        server.stop()
+    codes = [server.stop() for server in servers]
+    assert not any(codes), f"exit codes {codes}; the last server's log ends: {''.join(servers[-1].log[-30:])}"
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +119,7 @@ def endless_server(request, checkpoint, tmp_path_factory):
         config = json.loads((path / name).read_text())
         config["eos_token_id"] = []
         (path / name).write_text(json.dumps(config))
-    server = Server(request.config.getoption("--lapidary"), str(path), max_model_len=4096)
+    server = Server(request.config.getoption("--lapidary"), str(path), "--max-model-len", "4096")
     yield server
     server.stop()
 
