@@ -78,6 +78,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   const ModelPlan& plan() const { return executor_->plan(); }
+  const KvLayout& kv_layout() const { return executor_->kv_layout(); }
   const EngineOptions& options() const { return options_; }
 
   // An error when the request can never run or the queue is full; then no event follows.

@@ -492,6 +492,7 @@ SchedulerStats Scheduler::stats() const {
           .num_free_pages = pool_.num_free(),
           .num_reclaimable_pages = pool_.num_reclaimable(),
           .num_pages = pool_.num_pages() - 1,
+          .num_pages_in_use = {pool_.num_in_use(kSlidingGroup), pool_.num_in_use(kFullGroup)},
           .num_preemptions = num_preemptions_,
           .num_prompt_tokens = num_prompt_tokens_,
           .num_prefix_hit_tokens = num_prefix_hit_tokens_};
@@ -521,6 +522,8 @@ void Scheduler::CheckIntegrity() const {
     num_used += holders[page] > 0;
   }
   CHECK_EQ(num_used + pool_.num_free(), pool_.num_pages() - 1);
+  CHECK_EQ(pool_.num_in_use(kSlidingGroup) + pool_.num_in_use(kFullGroup),
+           num_used - pool_.num_reclaimable());
   CHECK_EQ(static_cast<int>(running_.size() + free_slots_.size()), limits_.max_num_seqs);
   CHECK_EQ(running_.size() + waiting_.size(), sequences_.size());
 }

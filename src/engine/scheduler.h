@@ -10,6 +10,7 @@
 // served in order of arrival, and a part of the budget is kept from decoding sequences.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -63,7 +64,8 @@ struct SchedulerStats {
   int num_waiting = 0;
   int num_free_pages = 0;
   int num_reclaimable_pages = 0;
-  int num_pages = 0;  // that can be handed out
+  int num_pages = 0;                                 // that can be handed out
+  std::array<int, kNumKvGroups> num_pages_in_use{};  // by sequences
   uint64_t num_preemptions = 0;
   uint64_t num_prompt_tokens = 0;      // of admitted sequences
   uint64_t num_prefix_hit_tokens = 0;  // of those, found in the prefix cache

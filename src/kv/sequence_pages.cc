@@ -90,7 +90,7 @@ bool SequencePages::Reserve(int32_t num_rows) {
         end_taken_over_[group_idx] = leaving_block;
         table.pages.push_back(page);
       } else {
-        table.pages.push_back(pool_->Allocate());
+        table.pages.push_back(pool_->Allocate(group_idx));
       }
     }
   }
@@ -158,7 +158,7 @@ bool SequencePages::Resume(int32_t length, const PageTables& snapshot,
     table.first_block = snapshot[group_idx].first_block;
     for (const PageIndex page : snapshot[group_idx].pages) {
       if (table.end_block() == cut_block) {
-        const PageIndex copy = pool_->Allocate();
+        const PageIndex copy = pool_->Allocate(group_idx);
         copies.push_back({page, copy});
         table.pages.push_back(copy);
       } else {

@@ -50,6 +50,24 @@ TEST(PagePool, GivesAPageBackWithItsLastHolder) {
   EXPECT_EQ(pool.num_reclaimable(), 0);
 }
 
+TEST(PagePool, CountsWhatSequencesHoldByGroup) {
+  PagePool pool(5);
+  const PageIndex sliding = pool.Allocate(kSlidingGroup);
+  const PageIndex full = pool.Allocate(kFullGroup);
+  pool.Share(full);
+  pool.Share(full, PageHolder::kCache);
+  EXPECT_EQ(pool.num_in_use(kSlidingGroup), 1);
+  EXPECT_EQ(pool.num_in_use(kFullGroup), 1);
+  pool.Free(full);
+  EXPECT_EQ(pool.num_in_use(kFullGroup), 1);
+  pool.Free(full);  // Now the cache alone has it.
+  EXPECT_EQ(pool.num_in_use(kFullGroup), 0);
+  pool.Free(sliding);
+  EXPECT_EQ(pool.Allocate(kFullGroup), sliding);  // Any page serves any group.
+  EXPECT_EQ(pool.num_in_use(kSlidingGroup), 0);
+  EXPECT_EQ(pool.num_in_use(kFullGroup), 1);
+}
+
 TEST(PagePool, LendsLowPagesFirst) {
   PagePool pool(100);
   EXPECT_EQ(pool.Allocate(), 1);

@@ -32,7 +32,14 @@ const Buckets kRequestBuckets = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
 class ServerMetrics::Impl {
  public:
   Impl(const std::string& prefix, const std::string& model_name, const Engine& engine)
-      : prefix_(prefix), labels_{{"model_name", model_name}}, engine_(engine) {}
+      : prefix_(prefix),
+        // vLLM numbers its engines; we have one.
+        labels_{{"engine", "0"}, {"model_name", model_name}},
+        engine_(engine) {
+    // All of them from the start: a rate needs the 0 before the first.
+    for (const char* reason : {"stop", "length", "abort", "error"}) CountEnd(reason, 0);
+    AddCacheInfo();
+  }
 
   std::string Serialize() {
     {
@@ -67,6 +74,47 @@ class ServerMetrics::Impl {
         .Add(labels_, buckets);
   }
 
+  prometheus::Labels With(const char* name, const std::string& value) const {
+    prometheus::Labels labels = labels_;
+    labels[name] = value;
+    return labels;
+  }
+
+  void CountEnd(const std::string& reason, int count) {
+    // Add returns the one that is there.
+    success_.Add(With("finished_reason", reason)).Increment(count);
+  }
+
+  // For routers that guess what is in a prefix cache. Any page serves either group; the tokens are
+  // those of a page of the full one.
+  void AddCacheInfo() {
+    prometheus::Labels labels = With("num_gpu_blocks", std::to_string(NumPages()));
+    const int block_size = engine_.kv_layout().tokens_per_page[kFullGroup];
+    labels["block_size"] = std::to_string(block_size);
+    labels["enable_prefix_caching"] = engine_.options().limits.prefix_caching ? "True" : "False";
+    prometheus::BuildGauge()
+        .Name(prefix_ + "cache_config_info")
+        .Help("The KV cache's shape, in labels; always 1.")
+        .Register(registry_)
+        .Add(labels)
+        .Set(1);
+  }
+  int NumPages() const { return engine_.stats().scheduler.num_pages; }
+
+  // 1, 2, 5, 10, 20, ... up to the longest sequence, as vLLM's.
+  Buckets LengthBuckets() const {
+    const SchedulerLimits& limits = engine_.options().limits;
+    const int64_t max_len =
+        limits.max_model_len > 0 ? limits.max_model_len : engine_.plan().max_context;
+    Buckets buckets;
+    for (int64_t power = 1; power <= max_len; power *= 10) {
+      for (const int64_t step : {1, 2, 5}) {
+        if (step * power <= max_len) buckets.push_back(static_cast<double>(step * power));
+      }
+    }
+    return buckets;
+  }
+
   // The engine counts these itself; a counter can only be raised.
   static void RaiseTo(Counter& counter, uint64_t value) {
     counter.Increment(std::max(0.0, static_cast<double>(value) - counter.Value()));
@@ -76,8 +124,13 @@ class ServerMetrics::Impl {
     const SchedulerStats stats = engine_.stats().scheduler;
     running_.Set(stats.num_running);
     waiting_.Set(stats.num_waiting);
-    const int num_used = stats.num_pages - stats.num_free_pages - stats.num_reclaimable_pages;
-    kv_usage_.Set(stats.num_pages > 0 ? static_cast<double>(num_used) / stats.num_pages : 0.0);
+    const auto share = [&](int num_pages) {
+      return stats.num_pages > 0 ? static_cast<double>(num_pages) / stats.num_pages : 0.0;
+    };
+    kv_usage_.Set(share(stats.num_pages - stats.num_free_pages - stats.num_reclaimable_pages));
+    sliding_usage_.Set(share(stats.num_pages_in_use[kSlidingGroup]));
+    full_usage_.Set(share(stats.num_pages_in_use[kFullGroup]));
+    reclaimable_.Set(share(stats.num_reclaimable_pages));
     RaiseTo(preemptions_, stats.num_preemptions);
     RaiseTo(prefix_queries_, stats.num_prompt_tokens);
     RaiseTo(prefix_hits_, stats.num_prefix_hit_tokens);
@@ -92,6 +145,15 @@ class ServerMetrics::Impl {
   Gauge& running_ = AddGauge("num_requests_running", "Sequences in the running batch.");
   Gauge& waiting_ = AddGauge("num_requests_waiting", "Sequences waiting to be admitted.");
   Gauge& kv_usage_ = AddGauge("kv_cache_usage_perc", "KV pages in use by sequences; 1 is all.");
+  prometheus::Family<Gauge>& group_usage_ =
+      prometheus::BuildGauge()
+          .Name(prefix_ + "kv_cache_group_usage_perc")
+          .Help("KV pages in use by sequences, by layer group; 1 is all pages there are.")
+          .Register(registry_);
+  Gauge& sliding_usage_ = group_usage_.Add(With("group", "sliding"));
+  Gauge& full_usage_ = group_usage_.Add(With("group", "full"));
+  Gauge& reclaimable_ =
+      AddGauge("prefix_cache_usage_perc", "KV pages that only the prefix cache holds; 1 is all.");
   Counter& preemptions_ = AddCounter("num_preemptions_total", "Sequences put back to waiting.");
   Counter& prefix_queries_ =
       AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
@@ -116,6 +178,15 @@ class ServerMetrics::Impl {
       "request_prefill_time_seconds", "From the first step to the first token.", kRequestBuckets);
   Histogram& decode_time_ = AddHistogram("request_decode_time_seconds",
                                          "From the first token to the last.", kRequestBuckets);
+  Histogram& inference_time_ = AddHistogram(
+      "request_inference_time_seconds", "From the first step to the last token.", kRequestBuckets);
+  Histogram& time_per_token_ =
+      AddHistogram("request_time_per_output_token_seconds",
+                   "Mean of a request, without its first token.", kTokenBuckets);
+  Histogram& request_prompt_tokens_ =
+      AddHistogram("request_prompt_tokens", "Tokens of a prompt.", LengthBuckets());
+  Histogram& request_generation_tokens_ =
+      AddHistogram("request_generation_tokens", "Tokens of an answer.", LengthBuckets());
 };
 
 ServerMetrics::ServerMetrics(const std::string& prefix, const std::string& model_name,
@@ -131,14 +202,18 @@ void ServerMetrics::AddTokens(size_t num_tokens) {
 
 void ServerMetrics::AddFinished(const std::string& reason, const RequestUsage& usage,
                                 const RequestTimings& timings, double seconds_since_arrival) {
-  prometheus::Labels labels = impl_->labels_;
-  labels["finished_reason"] = reason;
-  impl_->success_.Add(labels).Increment();  // Returns the one that is there.
+  impl_->CountEnd(reason, 1);
   impl_->prompt_tokens_.Increment(usage.prompt_tokens);
   impl_->end_to_end_.Observe(seconds_since_arrival);
   impl_->queue_time_.Observe(timings.queue_ms * 1e-3);
   impl_->prefill_time_.Observe(timings.prefill_ms * 1e-3);
   impl_->decode_time_.Observe(timings.decode_ms * 1e-3);
+  impl_->inference_time_.Observe((timings.prefill_ms + timings.decode_ms) * 1e-3);
+  if (usage.output_tokens > 1) {
+    impl_->time_per_token_.Observe(timings.decode_ms * 1e-3 / (usage.output_tokens - 1));
+  }
+  impl_->request_prompt_tokens_.Observe(usage.prompt_tokens);
+  impl_->request_generation_tokens_.Observe(usage.output_tokens);
 }
 
 std::string ServerMetrics::Serialize() { return impl_->Serialize(); }
