@@ -58,10 +58,10 @@ expect "--help succeeds" exits_with 0
 expect "--help mentions the tests" out_has "./lapidary test"
 run "$wrapper" test --help
 expect "test --help succeeds" exits_with 0
+expect "test --help explains the labels" out_has "-L LABEL"
 run "$wrapper" test --sanitize memory
 expect "an unknown sanitizer is refused" exits_with 1
 expect "and the known ones are named" err_has "'thread' or 'address', got 'memory'"
-expect "test --help explains the labels" out_has "-L LABEL"
 run "$wrapper" no-such-command
 expect "an unknown command exits with 2" exits_with 2
 expect "an unknown command is named" err_has "no-such-command"

@@ -359,18 +359,17 @@ def test_sigterm_ends_what_cannot_complete_with_an_error(start):
     assert server.process.wait(30) == 0
 
 
+ROUND = {disconnects: {"count": 20}, killed_clients: {"count": 1}, broken_http: {"count": 20},
+         broken_json: {"count": 40}, slow_readers: {"count": 3}, many_streams: {"num_streams": 60}}
+
+
 def test_memory_stays_flat(watched):
     """Rounds of everything: after a few, memory no longer grows."""
     sizes = []
     began = time.monotonic()
-    seed = 10
     while len(sizes) < 4 or time.monotonic() - began < 60 * SOAK_MINUTES:
-        size = {} if SOAK_MINUTES else {"count": 12}
         for scenario in SCENARIOS:
-            if scenario is many_streams:
-                size = {} if SOAK_MINUTES else {"num_streams": 100}
-            play(watched, scenario, seed, **size)
-        seed += 1
+            play(watched, scenario, seed=10 + len(sizes), **({} if SOAK_MINUTES else ROUND[scenario]))
         sizes.append(watched.memory() // MEGABYTE)
         if SOAK_MINUTES:
             print(f"round {len(sizes)}: {sizes[-1]} MB after {time.monotonic() - began:.0f} s", flush=True)
