@@ -23,7 +23,18 @@ CommandLine::CommandLine()
 
 CLI::App* CommandLine::Add(const std::string& name, const std::string& description,
                            std::function<Status()> action) {
-  CLI::App* command = app_.add_subcommand(name, description);
+  return AddTo(&app_, name, description, std::move(action));
+}
+
+CLI::App* CommandLine::AddGroup(const std::string& name, const std::string& description) {
+  CLI::App* group = app_.add_subcommand(name, description);
+  group->require_subcommand(1);
+  return group;
+}
+
+CLI::App* CommandLine::AddTo(CLI::App* group, const std::string& name,
+                             const std::string& description, std::function<Status()> action) {
+  CLI::App* command = group->add_subcommand(name, description);
   command->callback([this, action = std::move(action)] { chosen_action_ = action; });
   return command;
 }

@@ -25,6 +25,11 @@ class CommandLine {
   CLI::App* Add(const std::string& name, const std::string& description,
                 std::function<Status()> action);
 
+  // Adds `lapidary NAME SUBCOMMAND`: a group, and what belongs to it.
+  CLI::App* AddGroup(const std::string& name, const std::string& description);
+  CLI::App* AddTo(CLI::App* group, const std::string& name, const std::string& description,
+                  std::function<Status()> action);
+
   // Parses and runs; returns the process exit code.
   int Run(int argc, char** argv);
 

@@ -5,6 +5,7 @@
 
 namespace lapidary {
 
+void AddBenchCommand(CommandLine& command_line);
 void AddChatCommand(CommandLine& command_line);
 void AddGenerateCommand(CommandLine& command_line);
 void AddServeCommand(CommandLine& command_line);

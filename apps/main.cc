@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   lapidary::AddGenerateCommand(command_line);
   lapidary::AddServeCommand(command_line);
   lapidary::AddEvalCommand(command_line);
+  lapidary::AddBenchCommand(command_line);
   lapidary::AddTokenizeCommand(command_line);
   lapidary::AddDetokenizeCommand(command_line);
   lapidary::AddInspectCommand(command_line);

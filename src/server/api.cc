@@ -130,7 +130,8 @@ OrderedJson Api::ModelJson(const std::string& name) const {
           {"owned_by", "lapidary"},
           {"root", model_.name()},
           {"parent", nullptr},
-          {"max_model_len", model_.max_model_len()}};
+          {"max_model_len", model_.max_model_len()},
+          {"meta", {{"n_vocab", engine_.plan().vocab_size}}}};  // llama.cpp's place for it
 }
 
 void Api::Models(HttpRequest request, ResponderPtr responder) {

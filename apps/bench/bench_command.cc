@@ -1,0 +1,16 @@
+// `lapidary bench`: measurements of a server and of the engine alone.
+#include "apps/bench/bench_commands.h"
+#include "apps/commands.h"
+
+namespace lapidary {
+
+void AddBenchCommand(CommandLine& command_line) {
+  CLI::App* group = command_line.AddGroup("bench", "Measure a server, or the engine by itself");
+  group->footer(
+      "tools/compare_bench.py A.json B.json compares two results of the same subcommand.");
+  AddBenchServe(command_line, group);
+  AddBenchLatency(command_line, group);
+  AddBenchThroughput(command_line, group);
+}
+
+}  // namespace lapidary

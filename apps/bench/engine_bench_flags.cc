@@ -1,0 +1,56 @@
+#include "apps/bench/engine_bench_flags.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "apps/bundled_models.h"
+#include "model/presets.h"
+
+namespace lapidary {
+
+void EngineBenchFlags::AddTo(CLI::App& command) {
+  model.AddTo(command);
+  command.add_option("--preset", preset, "Dimensions to run with random weights: e2b e4b ...")
+      ->group("Model")
+      ->check(CLI::IsMember(PresetNames()));
+  command.add_option("--seed", seed, "Of the prompts")->capture_default_str();
+  command.add_flag("--json", json, "Print the result as one JSON object");
+  command.add_option("--output-json", output_json, "Write the JSON object to this file as well");
+}
+
+Status EngineBenchFlags::Complete() {
+  if (preset.empty()) return FillDefaultModel(&model.model);
+  if (!model.model.empty()) {
+    return MakeError("name one model: a checkpoint directory, or --preset for random weights");
+  }
+  model.model = preset;
+  model.load_format = "dummy";
+  return {};
+}
+
+Result<LoadedEngine> EngineBenchFlags::Load(int64_t max_tokens, int num_sequences) const {
+  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model.model));
+  if (max_tokens > description.plan.max_context) {
+    return MakeError("--input-len and --output-len make {} tokens, the model's context is {}",
+                     max_tokens, description.plan.max_context);
+  }
+  return model.LoadAsEngine(max_tokens, num_sequences);
+}
+
+int EngineBenchFlags::KvBytesPerValue() const {
+  const auto choice = ChooseDevice(model.device, ProbeDeviceFacts());
+  return choice.ok() && choice->kind == DeviceKind::kCuda ? 2 : 4;
+}
+
+Status EngineBenchFlags::Print(const std::string& text,
+                               const nlohmann::ordered_json& result) const {
+  fmt::print("{}", json ? result.dump() + "\n" : text);
+  std::fflush(stdout);
+  if (output_json.empty()) return {};
+  std::ofstream file(output_json);
+  file << result.dump(2) << "\n";
+  if (!file.flush()) return MakeError("--output-json {}: cannot be written", output_json);
+  return {};
+}
+
+}  // namespace lapidary

@@ -1,0 +1,30 @@
+// What the subcommands that measure the engine share: which model, where the result goes.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/model_flags.h"
+
+namespace lapidary {
+
+struct EngineBenchFlags {
+  ModelFlags model;
+  std::string preset;
+  uint64_t seed = 0;
+  bool json = false;
+  std::string output_json;
+
+  void AddTo(CLI::App& command);
+  // Takes --preset as the model; it has no weights, so they are dummies. With neither, the model is
+  // the bundled one.
+  Status Complete();
+  // Room for the sequences; refuses lengths that the model cannot hold before it loads anything.
+  Result<LoadedEngine> Load(int64_t max_tokens, int num_sequences) const;
+  // Of the device that was chosen: bf16 on a GPU, f32 on the CPU.
+  int KvBytesPerValue() const;
+  // "text" or, with --json, `result`, on stdout; `result` in the file if one is named.
+  Status Print(const std::string& text, const nlohmann::ordered_json& result) const;
+};
+
+}  // namespace lapidary

@@ -1,0 +1,107 @@
+#include "bench/engine_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/load_model.h"
+
+namespace lapidary::bench {
+namespace {
+
+using testing::DoubleNear;
+using testing::ElementsAre;
+
+EngineRun RunOf(int num_requests, std::vector<TokenEvent> events) {
+  EngineRun run;
+  run.submitted.resize(num_requests);
+  run.events = std::move(events);
+  return run;
+}
+
+std::vector<double> Seconds(const EngineRun& run) {
+  std::vector<double> seconds;
+  for (const DecodeStep& step : DecodeSteps(run)) seconds.push_back(step.seconds);
+  return seconds;
+}
+
+TEST(DecodeSteps, AreTheGapsOfOneRequestAfterItsFirstToken) {
+  const EngineRun run = RunOf(1, {{5.0, 0, 1}, {5.5, 0, 1}, {6.5, 0, 1}});
+  EXPECT_THAT(Seconds(run), ElementsAre(0.5, 1.0));
+  EXPECT_THAT(FirstTokenSeconds(run), ElementsAre(5.0));
+}
+
+// Request 1's prompt takes three more steps, in which request 0 decodes already; request 0 ends
+// first.
+TEST(DecodeSteps, LeaveOutStepsWithPromptsAndStepsOfFewer) {
+  const EngineRun run = RunOf(2, {{1.0, 0, 1},
+                                  {2.0, 0, 1},
+                                  {3.0, 0, 1},
+                                  {3.0, 1, 1},  // its first token: the step held its prompt
+                                  {3.1, 0, 1},
+                                  {3.1, 1, 1},
+                                  {3.3, 0, 1},
+                                  {3.3, 1, 1},
+                                  {3.4, 1, 1},
+                                  {3.5, 1, 1}});
+  EXPECT_THAT(Seconds(run), ElementsAre(DoubleNear(0.1, 1e-9), DoubleNear(0.2, 1e-9)));
+}
+
+TEST(DecodeSteps, CountAcceptedDrafts) {
+  const auto steps = DecodeSteps(RunOf(2, {{1.0, 0, 1}, {1.0, 1, 1}, {2.0, 0, 3}, {2.0, 1, 2}}));
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].tokens_per_request, 2.5);
+}
+
+TEST(DecodeSteps, OfNothingAreNone) { EXPECT_TRUE(DecodeSteps(RunOf(2, {})).empty()); }
+
+class EngineRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    LoadOptions options;
+    options.format = LoadFormat::kDummy;
+    options.num_threads = 1;
+    options.max_tokens = 64;
+    options.num_sequences = 4;
+    auto loaded = LoadEngine("tiny-e", options, {});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    engine_ = std::move(loaded->engine);
+  }
+
+  std::vector<BenchPrompt> Prompts(int num_prompts, int input_len, int output_len) {
+    RandomPromptOptions options;
+    options.num_prompts = num_prompts;
+    options.input_len = input_len;
+    options.output_len = output_len;
+    options.vocab_size = engine_->plan().vocab_size;
+    return MakeRandomPrompts(options).value();
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineRunTest, EveryPromptRunsToItsLength) {
+  EngineRunOptions options;
+  options.max_open = 3;
+  std::atomic<int> num_finished = 0;
+  options.on_finished = [&] { ++num_finished; };
+  const auto run = RunOnEngine(*engine_, Prompts(10, 12, 9), options);
+  ASSERT_TRUE(run.ok()) << run.error().message;
+  EXPECT_EQ(run->num_output_tokens, 90);
+  EXPECT_EQ(num_finished, 10);
+  for (const double seconds : FirstTokenSeconds(*run)) EXPECT_GT(seconds, 0.0);
+}
+
+TEST_F(EngineRunTest, ABatchDecodesTogether) {
+  const auto run = RunOnEngine(*engine_, Prompts(4, 8, 20));
+  ASSERT_TRUE(run.ok()) << run.error().message;
+  const auto steps = DecodeSteps(*run);
+  EXPECT_GE(steps.size(), 10u);
+  EXPECT_LE(steps.size(), 19u);
+}
+
+TEST_F(EngineRunTest, WhatDoesNotFitIsAnError) {
+  EXPECT_FALSE(RunOnEngine(*engine_, Prompts(1, 5000, 10)).ok());
+}
+
+}  // namespace
+}  // namespace lapidary::bench

@@ -1,0 +1,117 @@
+"""`lapidary bench latency` and `throughput`, and the script that compares results."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+TINY = ("--preset", "tiny-e", "--device", "cpu", "--threads", "1", "--input-len", "24",
+        "--output-len", "12")
+
+
+def test_latency_measures_decode_only_steps(lapidary):
+    done = lapidary("bench", "latency", *TINY, "--batch-size", "3", "--num-iters", "2", "--json",
+                    "--memory-bandwidth", "10")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["bench"] == "latency" and result["batch_size"] == 3
+    assert 0 < result["num_steps"] <= 2 * 11
+    for name in ("ttft_ms", "tpot_ms", "step_ms"):
+        assert 0 < result[f"p10_{name}"] <= result[f"median_{name}"] <= result[f"p90_{name}"]
+    assert result["median_tpot_ms"] == result["median_step_ms"]  # nothing is drafted
+    assert result["decode_tokens_per_s"] == pytest.approx(3e3 / result["median_tpot_ms"])
+    assert result["floor_step_ms"] == pytest.approx(result["step_bytes"] / 10e6)
+    assert result["floor_share"] == pytest.approx(result["floor_step_ms"] / result["median_step_ms"])
+
+
+def test_latency_prints_a_table(lapidary, checkpoint):
+    done = lapidary("bench", "latency", checkpoint, "--input-len", "8", "--output-len", "4",
+                    "--num-iters", "1", "--num-iters-warmup", "0")
+    assert done.returncode == 0, done.stderr
+    assert "TTFT" in done.stdout and "TPOT" in done.stdout and "tokens/s" in done.stdout
+
+
+def test_throughput_counts_all_tokens(lapidary, tmp_path):
+    path = tmp_path / "throughput.json"
+    done = lapidary("bench", "throughput", *TINY, "--num-prompts", "7", "--max-num-seqs", "3", "--json",
+                    "--output-json", path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result == json.loads(path.read_text())
+    assert result["num_requests"] == 7
+    assert result["num_input_tokens"] == 7 * 24 and result["num_output_tokens"] == 7 * 12
+    assert result["total_num_tokens"] == 7 * 36
+    assert result["tokens_per_second"] == pytest.approx(7 * 36 / result["elapsed_time"])
+    assert result["output_tokens_per_second"] == pytest.approx(7 * 12 / result["elapsed_time"])
+
+
+@pytest.mark.parametrize("command", ["latency", "throughput"])
+def test_models_are_checked(lapidary, checkpoint, command):
+    for flags, message in (((checkpoint, "--preset", "tiny-e"), "name one model"),
+                           (("/nowhere",), "/nowhere"),
+                           (("--preset", "tiny-e", "--input-len", "9999999"), "context")):
+        done = lapidary("bench", command, *flags)
+        assert done.returncode == 1, flags
+        assert message in done.stderr
+    assert lapidary("bench", command, "--preset", "none").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["latency", "throughput"])
+def test_the_bundled_model_is_the_default(lapidary, command):
+    done = lapidary("bench", command, "--device", "cpu", "--input-len", "8", "--output-len", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"].endswith("/pebble-e")
+    assert "no MODEL was named" in done.stderr
+
+
+def test_the_group_lists_its_commands(lapidary):
+    done = lapidary("bench", "--help")
+    assert done.returncode == 0
+    for name in ("serve", "latency", "throughput"):
+        assert name in done.stdout
+    assert lapidary("bench").returncode == 2
+    assert lapidary("bench", "sideways").returncode == 2
+
+
+@pytest.fixture
+def compare(tools, tmp_path):
+    def run(before, after, *flags):
+        paths = []
+        for name, result in (("before", before), ("after", after)):
+            paths.append(tmp_path / f"{name}.json")
+            paths[-1].write_text(result if isinstance(result, str) else json.dumps(result))
+        return subprocess.run([sys.executable, tools / "compare_bench.py", *paths, *flags],
+                              capture_output=True, text=True)
+
+    return run
+
+
+def test_objects_are_compared_by_key(compare):
+    done = compare({"model": "a", "median_tpot_ms": 4.0, "completed": 8, "old": 1},
+                   {"model": "b", "median_tpot_ms": 2.0, "completed": 8, "new": 1})
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["median_tpot_ms", "4", "2", "0.500"] in rows
+    assert ["completed", "8", "8", "1.000"] in rows
+    assert "differs: model: a -> b" in done.stdout
+    assert "only before: old" in done.stdout and "only after: new" in done.stdout
+
+
+def test_kernels_are_compared_by_name_and_shape(compare):
+    before = [{"name": "gemv", "shape": "1x1536x6144", "us": 10, "gbps": 1000, "floor_share": 0.5},
+              {"name": "gemv", "shape": "8x1536x6144", "us": 20}]
+    after = [{"name": "gemv", "shape": "8x1536x6144", "us": 10},
+             {"name": "gemv", "shape": "1x1536x6144", "us": 5, "gbps": 2000, "floor_share": 1.0}]
+    done = compare(before, after, "--only", " us$")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["gemv", "1x1536x6144", "us", "10", "5", "0.500"] in rows
+    assert ["gemv", "8x1536x6144", "us", "20", "10", "0.500"] in rows
+    assert "gbps" not in done.stdout
+
+
+@pytest.mark.parametrize("before, after", [({}, {}), ({"a": 1}, []), ("{", {}), ([{"us": 1}], []),
+                                           ("7", "7")])
+def test_what_cannot_be_compared_is_an_error(compare, before, after):
+    assert compare(before, after).returncode != 0
