@@ -59,7 +59,12 @@ HWY_INLINE void Tile(const float* HWY_RESTRICT x, int64_t in, const W* HWY_RESTR
   int64_t k = 0;
   for (; k + lanes <= in; k += lanes) {
     FloatVec weights[kCols];
-    for (int col = 0; col < kCols; ++col) weights[col] = LoadWeights(d, w + col * in + k);
+    for (int col = 0; col < kCols; ++col) {
+      weights[col] = LoadWeights(d, w + col * in + k);
+      // The next tile's weights at the same depth, for the processor's own prefetching begins anew
+      // with every row of weights. Behind the last tile nothing is read: a prefetch cannot fault.
+      __builtin_prefetch(w + (kCols + col) * in + k);
+    }
     for (int row = 0; row < kRows; ++row) {
       const FloatVec xs = hn::LoadU(d, x + row * in + k);
       for (int col = 0; col < kCols; ++col) {
