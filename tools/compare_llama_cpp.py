@@ -97,7 +97,8 @@ def run_round(args, server, seed, num_prompts, output_len, directory):
     result = json.loads(path.read_text())
     result["cpu_seconds"] = server.cpu_seconds() - cpu_before  # the trial request's too
     expected = num_prompts * output_len
-    if result["total_output_tokens"] != expected:
+    if result["failed"] or result["total_output_tokens"] != expected:
+        print(done.stderr, file=sys.stderr)
         sys.exit(f"{server.name} made {result['total_output_tokens']} tokens, not {expected}")
     print(f"{server.name:<10} {result['output_throughput']:8.2f} tok/s, TTFT "
           f"{result['median_ttft_ms']:8.0f} ms, TPOT {result['median_tpot_ms']:7.1f} ms, "

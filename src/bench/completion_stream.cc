@@ -26,6 +26,19 @@ std::optional<int64_t> Count(const Json& json, const char* name) {
   return count->get<int64_t>();
 }
 
+// Some servers send the bytes of half a character as they are, which is no JSON. Their tokens count
+// all the same: only the text is spoilt.
+Result<Json> ParseEvent(std::string_view data) {
+  Result<Json> json = ParseJson(data, "an event of the server");
+  if (json.ok()) return json;
+  std::string ascii(data);
+  for (char& c : ascii) {
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  }
+  Result<Json> repaired = ParseJson(ascii, "an event of the server");
+  return repaired.ok() ? repaired : json;
+}
+
 // What a choice brings: text of any kind, and whether it is a mere announcement of the role.
 struct ChoiceContent {
   std::string text;
@@ -53,7 +66,9 @@ std::string ErrorMessage(std::string_view body) {
   const Result<Json> json = ParseJson(body, "body");
   if (json.ok()) {
     const Json* error = Find(*json, "error");
-    if (error != nullptr && error->is_string()) return error->get<std::string>();
+    if (error != nullptr && error->is_string()) {
+      return ShortUtf8(error->get_ref<const std::string&>(), kMaxMessageBytes);
+    }
     const std::string_view message = Text(error != nullptr ? *error : *json, "message");
     if (!message.empty()) return ShortUtf8(message, kMaxMessageBytes);
   }
@@ -76,7 +91,7 @@ Status CompletionStream::OnEvent(std::string_view data, double now) {
     is_done_ = true;
     return {};
   }
-  ASSIGN_OR_RETURN(const Json json, ParseJson(data, "an event of the server"));
+  ASSIGN_OR_RETURN(const Json json, ParseEvent(data));
   if (Find(json, "error") != nullptr) return MakeError("{}", ErrorMessage(data));
   const Json* usage = Find(json, "usage");
   const int64_t counted_before = output_tokens_.value_or(0);

@@ -124,6 +124,14 @@ TEST(CompletionStream, WithoutAUsageChunksAreCounted) {
   EXPECT_EQ(record->prompt_tokens, 100);
 }
 
+TEST(CompletionStream, BrokenCharactersAreTokensToo) {
+  const auto record =
+      Read({{1.0, Chunk("a")}, {1.5, Chunk("\xf0\x9f")}, {1.5, UsageChunk(7, 2)}, {1.5, "[DONE]"}});
+  ASSERT_TRUE(record.ok()) << record.error().message;
+  EXPECT_EQ(record->text, "a??");
+  EXPECT_THAT(record->itls, ElementsAre(0.5));
+}
+
 TEST(CompletionStream, FailuresSayWhy) {
   EXPECT_THAT(Read({{1.0, Chunk("a")}}).error().message, HasSubstr("before the answer"));
   EXPECT_THAT(Read({{1.0, "[DONE]"}}).error().message, HasSubstr("no token"));

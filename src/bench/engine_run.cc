@@ -53,7 +53,6 @@ Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> promp
                               const EngineRunOptions& options) {
   auto sampling = std::make_shared<SamplingParams>();
   sampling->temperature = 0.0f;
-  // The sinks may outlive this call when a submission fails.
   auto shared = std::make_shared<Progression>();
   shared->run.submitted.resize(prompts.size());
   const Clock::time_point start = Clock::now();
@@ -66,11 +65,12 @@ Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> promp
         if (num_tokens > 0) shared->run.events.push_back({now(), request, num_tokens});
         shared->run.num_output_tokens += num_tokens;
         if (!event.finish) return;
-        ++shared->num_finished;
         if (*event.finish == FinishReason::kError) shared->error = event.error;
-        shared->changed.notify_all();
       }
       if (on_finished) on_finished();
+      const std::lock_guard lock(shared->mutex);
+      ++shared->num_finished;
+      shared->changed.notify_all();
     };
   };
   const int num_requests = static_cast<int>(prompts.size());
@@ -81,15 +81,23 @@ Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> promp
     specs[request].sampling = sampling;
     specs[request].cache_at_end = false;
   }
-  for (int request = 0; request < num_requests; ++request) {
+  std::vector<RequestId> ids;
+  Status refused;
+  for (int request = 0; request < num_requests && refused.ok(); ++request) {
     std::unique_lock lock(shared->mutex);
     shared->changed.wait(lock, [&] { return request - shared->num_finished < options.max_open; });
     shared->run.submitted[request] = now();
     lock.unlock();
-    RETURN_IF_ERROR(engine.Submit(std::move(specs[request]), sink_of(request)));
+    const auto id = engine.Submit(std::move(specs[request]), sink_of(request));
+    id.ok() ? ids.push_back(*id) : void(refused = id.error());
+  }
+  // Nothing of this run goes on after it: its callbacks belong to the caller.
+  if (!refused.ok()) {
+    for (const RequestId id : ids) engine.Cancel(id);
   }
   std::unique_lock lock(shared->mutex);
-  shared->changed.wait(lock, [&] { return shared->num_finished == num_requests; });
+  shared->changed.wait(lock, [&] { return shared->num_finished == std::ssize(ids); });
+  RETURN_IF_ERROR(refused);
   if (!shared->error.empty()) return MakeError("{}", shared->error);
   shared->run.duration_s = now();
   return std::move(shared->run);

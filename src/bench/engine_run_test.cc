@@ -103,5 +103,16 @@ TEST_F(EngineRunTest, WhatDoesNotFitIsAnError) {
   EXPECT_FALSE(RunOnEngine(*engine_, Prompts(1, 5000, 10)).ok());
 }
 
+TEST_F(EngineRunTest, NothingGoesOnAfterARefusal) {
+  std::vector<BenchPrompt> prompts = Prompts(3, 8, 40);
+  prompts.push_back(Prompts(1, 5000, 10)[0]);
+  EngineRunOptions options;
+  std::atomic<int> num_finished = 0;
+  options.on_finished = [&] { ++num_finished; };
+  EXPECT_FALSE(RunOnEngine(*engine_, prompts, options).ok());
+  EXPECT_EQ(num_finished, 3);
+  EXPECT_EQ(engine_->stats().scheduler.num_running, 0);
+}
+
 }  // namespace
 }  // namespace lapidary::bench
