@@ -1,6 +1,7 @@
 """Starts `lapidary serve` on a tiny random checkpoint; the tests talk to it as any client would."""
 
 import json
+import os
 import pathlib
 import platform
 import re
@@ -13,6 +14,10 @@ import time
 import httpx
 import openai
 import pytest
+
+
+# Under a sanitizer (./lapidary test --sanitize) everything takes many times as long.
+CLIENT_TIMEOUT = 600 if os.environ.get("LAPIDARY_SANITIZED") else 60
 
 
 def pytest_addoption(parser):
@@ -45,15 +50,15 @@ class Server:
         assert started.wait(60) and self.url, "".join(self.log)
 
     def client(self, **options):
-        options = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
+        options = {"api_key": "none", "max_retries": 0, "timeout": CLIENT_TIMEOUT, **options}
         return openai.OpenAI(base_url=self.url + "/v1", **options)
 
     def async_client(self, **options):
-        options = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
+        options = {"api_key": "none", "max_retries": 0, "timeout": CLIENT_TIMEOUT, **options}
         return openai.AsyncOpenAI(base_url=self.url + "/v1", **options)
 
     def post(self, path, **options):
-        return httpx.post(self.url + path, timeout=60, **options)
+        return httpx.post(self.url + path, timeout=CLIENT_TIMEOUT, **options)
 
     def metric(self, name, **labels):
         text = httpx.get(self.url + "/metrics").text

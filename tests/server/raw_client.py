@@ -8,7 +8,7 @@ import struct
 from urllib.parse import urlparse
 
 COMPLETIONS = "/v1/completions"
-TIMEOUT = 180  # Seconds: the machine may be busy.
+TIMEOUT = 600  # Seconds: the machine may be busy, the server sanitized.
 
 
 async def connect(server, receive_buffer=None):
