@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <future>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/config_file.h"
+#include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "checkpoint/mapped_file.h"
 #include "engine/load_model.h"
@@ -27,10 +29,12 @@ struct ServeFlags {
   std::vector<std::string> served_model_names;
   std::string load_format = "auto";
   DeviceRequest device = DeviceRequest::kAuto;
+  CudaFlags cuda;
+  std::string tokenizer;
   int threads = 0;
   int max_model_len = 0;
-  int max_num_seqs = 64;
-  int max_num_batched_tokens = 512;
+  int max_num_seqs = 0;
+  int max_num_batched_tokens = 0;
   int max_queue = 1024;
   int64_t kv_cache_memory_bytes = 0;
   bool no_prefix_caching = false;
@@ -46,16 +50,22 @@ struct ServeFlags {
   HttpOptions http;
 };
 
-constexpr int kDefaultContext = 8192;  // where the model's own is longer: the CPU is slow
+// What a flag of 0 means. A CPU is slow: long contexts and large steps are asked for.
+struct ServeDefaults {
+  int max_context;
+  int max_num_seqs;
+  int max_num_batched_tokens;
+};
+constexpr ServeDefaults kCpuDefaults{8192, 64, 512};
+constexpr ServeDefaults kGpuDefaults{1 << 28, 256, 2048};
 
 std::chrono::milliseconds Seconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
 // What a sequence that fills the context needs.
-int64_t KvBytesPerContext(const ModelPlan& plan, int max_model_len) {
+int64_t KvBytesPerContext(const ModelPlan& plan, const KvLayout& layout, int max_model_len) {
   constexpr int kSparePages = 8;  // partly filled ones, at the ends of a sequence's two groups
-  const KvLayout layout = MakeKvLayout(plan, sizeof(float));
   int64_t num_pages = kSparePages;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
     const int window = plan.kv_groups[group_idx].window;
@@ -118,19 +128,21 @@ Status WarmUp(Engine& engine, int max_model_len) {
   return {};
 }
 
-Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const ModelPlan& plan,
-                                    int max_model_len) {
-  ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(flags.device));
-  CHECK(choice.kind == DeviceKind::kCpu);  // The only executor there is.
+Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice& device,
+                                    const ModelPlan& plan, int max_model_len) {
   LoadOptions options;
   options.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.num_threads = flags.threads;
-  options.max_tokens = max_model_len;
-  const int64_t bytes_per_context = KvBytesPerContext(plan, max_model_len);
-  const int64_t kv_bytes = flags.kv_cache_memory_bytes > 0
-                               ? flags.kv_cache_memory_bytes
-                               : DefaultKvBytes(bytes_per_context, flags.max_num_seqs);
-  options.kv_cache_memory_bytes = kv_bytes;
+  options.device = device;
+  options.cuda = flags.cuda.Options();
+  const bool on_gpu = device.kind == DeviceKind::kCuda;
+  const KvLayout layout = MakeKvLayout(plan, on_gpu ? 2 : sizeof(float));
+  const int64_t bytes_per_context = KvBytesPerContext(plan, layout, max_model_len);
+  if (flags.kv_cache_memory_bytes > 0) {
+    options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  } else if (!on_gpu) {  // A GPU's memory is for KV where nothing else needs it.
+    options.kv_cache_memory_bytes = DefaultKvBytes(bytes_per_context, flags.max_num_seqs);
+  }
   EngineOptions engine_options;
   engine_options.limits.max_num_seqs = flags.max_num_seqs;
   engine_options.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
@@ -141,13 +153,17 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const ModelPlan& pl
   engine_options.check_kv = flags.check_kv;
   ASSIGN_OR_RETURN(LoadedEngine loaded, LoadEngine(flags.model, options, engine_options));
   RETURN_IF_ERROR(WarmUp(*loaded.engine, max_model_len));
-  const auto billions = [](int64_t count) { return 1e-9 * static_cast<double>(count); };
-  spdlog::info("loaded {:.2f} G parameters in {:.1f} s", billions(MakeFootprint(plan).total()),
-               loaded.load_ms * 1e-3);
+  const int64_t num_parameters = MakeFootprint(plan).total();
+  const bool is_large = num_parameters >= 1'000'000'000;
+  spdlog::info("loaded {:.2f} {} parameters in {:.1f} s",
+               static_cast<double>(num_parameters) * (is_large ? 1e-9 : 1e-6),
+               is_large ? "billion" : "million", loaded.load_ms * 1e-3);
+  const double kv_bytes = static_cast<double>(loaded.engine->stats().scheduler.num_pages) *
+                          static_cast<double>(layout.page_bytes);
   spdlog::info(
-      "KV cache: {:.2f} GB, room for {} full contexts of {} tokens; up to {} sequences run",
-      billions(kv_bytes), std::max<int64_t>(kv_bytes / bytes_per_context, 1), max_model_len,
-      flags.max_num_seqs);
+      "KV cache: {:.2f} GB, room for {:.0f} full contexts of {} tokens; up to {} sequences run",
+      1e-9 * kv_bytes, std::max(1.0, std::floor(kv_bytes / static_cast<double>(bytes_per_context))),
+      max_model_len, flags.max_num_seqs);
   return loaded;
 }
 
@@ -162,7 +178,7 @@ bool IsLoopback(std::string_view host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
 }
 
-Status Serve(const ServeFlags& flags) {
+Status Serve(ServeFlags flags) {
   if (!IsMetricName(flags.metrics_prefix)) {
     return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",
                      flags.metrics_prefix);
@@ -175,27 +191,39 @@ Status Serve(const ServeFlags& flags) {
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model));
-  if (!description.directory) {
-    return MakeError("'{}' is not a directory: a server needs a tokenizer beside the model",
-                     flags.model);
+  std::filesystem::path text_directory = flags.tokenizer;
+  if (text_directory.empty()) {
+    if (!description.directory) {
+      return MakeError(
+          "'{}' is not a directory: a server needs a tokenizer beside the model, or --tokenizer",
+          flags.model);
+    }
+    text_directory = *description.directory;
+  }
+  ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
+  const ServeDefaults& defaults = device.kind == DeviceKind::kCuda ? kGpuDefaults : kCpuDefaults;
+  if (flags.max_num_seqs == 0) flags.max_num_seqs = defaults.max_num_seqs;
+  if (flags.max_num_batched_tokens == 0) {
+    flags.max_num_batched_tokens = std::max(defaults.max_num_batched_tokens, flags.max_num_seqs);
   }
   const int64_t max_context = description.plan.max_context;
   if (flags.max_model_len > max_context) {
     return MakeError("--max-model-len {}: the model's context is {}", flags.max_model_len,
                      max_context);
   }
-  const int max_model_len = flags.max_model_len > 0
-                                ? flags.max_model_len
-                                : static_cast<int>(std::min<int64_t>(max_context, kDefaultContext));
-  ASSIGN_OR_RETURN(
-      const ServedModel model,
-      ServedModel::Load(*description.directory, flags.served_model_names, max_model_len));
+  const int max_model_len =
+      flags.max_model_len > 0
+          ? flags.max_model_len
+          : static_cast<int>(std::min<int64_t>(max_context, defaults.max_context));
+  ASSIGN_OR_RETURN(const ServedModel model,
+                   ServedModel::Load(text_directory, flags.served_model_names, max_model_len));
   if (api_keys.empty() && !IsLoopback(flags.http.host)) {
     spdlog::warn("--host {} without --api-key: whoever can reach this machine can use the model",
                  flags.http.host);
   }
   spdlog::info("loading {} ({})", flags.model, description.plan.architecture);
-  ASSIGN_OR_RETURN(LoadedEngine loaded, LoadForServing(flags, description.plan, max_model_len));
+  ASSIGN_OR_RETURN(LoadedEngine loaded,
+                   LoadForServing(flags, device, description.plan, max_model_len));
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), *loaded.engine);
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
@@ -239,7 +267,10 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   add("--max-model-len", flags.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
       ->check(CLI::Range(2, 1 << 28));
+  add("--tokenizer", flags.tokenizer,
+      "Directory with tokenizer.json and the chat template (default: the model's)");
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
+  for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);
   add("--threads", flags.threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -249,17 +280,19 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return WithVariable(command.add_option(name, value, help))->group("Scheduling and memory");
   };
-  add("--max-num-seqs", flags.max_num_seqs, "Most sequences that run at once")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  add("--max-num-batched-tokens", flags.max_num_batched_tokens, "Most tokens of one step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add("--max-num-seqs", flags.max_num_seqs,
+      "Most sequences that run at once (default: 64, on a GPU 256)")
+      ->check(CLI::Range(1, 65536));
+  add("--max-num-batched-tokens", flags.max_num_batched_tokens,
+      "Most tokens of one step (default: 512, on a GPU 2048)")
+      ->check(CLI::Range(1, 1 << 20));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   add("--kv-cache-memory-bytes", flags.kv_cache_memory_bytes,
-      "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM)")
+      "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM; "
+      "on a "
+      "GPU what --gpu-memory-utilization leaves)")
       ->check(CLI::PositiveNumber);
   WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
                                 "Compute every prompt from its start"))
@@ -324,12 +357,13 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
 void AddServeCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ServeFlags>();
   auto app = std::make_shared<CLI::App*>(nullptr);
-  CLI::App* command = command_line.Add(
-      "serve", "Serve a model over HTTP, as OpenAI's API", [flags, app]() -> Status {
-        if (!flags->config.empty()) RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
-        RETURN_IF_ERROR(FillDefaultModel(&flags->model));
-        return Serve(*flags);
-      });
+  CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
+                                       [flags, app]() -> Status {
+                                         if (!flags->config.empty())
+                                           RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
+                                         RETURN_IF_ERROR(FillDefaultModel(&flags->model));
+                                         return Serve(*flags);
+                                       });
   *app = command;
   WithVariable(command->add_option("--config", flags->config,
                                    "YAML file of these flags, named without the dashes"));
