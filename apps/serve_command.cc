@@ -217,6 +217,11 @@ Status Serve(ServeFlags flags) {
           : static_cast<int>(std::min<int64_t>(max_context, defaults.max_context));
   ASSIGN_OR_RETURN(const ServedModel model,
                    ServedModel::Load(text_directory, flags.served_model_names, max_model_len));
+  if (model.tokenizer().vocab_size() > description.plan.vocab_size) {
+    return MakeError("{}: the tokenizer knows {} tokens, the model only {}",
+                     text_directory.string(), model.tokenizer().vocab_size(),
+                     description.plan.vocab_size);
+  }
   if (api_keys.empty() && !IsLoopback(flags.http.host)) {
     spdlog::warn("--host {} without --api-key: whoever can reach this machine can use the model",
                  flags.http.host);
