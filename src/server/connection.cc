@@ -96,8 +96,9 @@ void Connection::Refuse() {
 void Connection::Drain() {
   Post([this] {
     draining_ = true;
-    // A request that is here already gets an answer.
-    if (state_ == State::kIdle && !HasInput()) Close();
+    // Ends the wait for a request, but not the reading of one that is here already.
+    ErrorCode ignored;
+    if (state_ == State::kIdle) stream_.socket().cancel(ignored);
   });
 }
 
@@ -142,7 +143,11 @@ void Connection::AwaitRequest() {
   WithStream([&](auto& stream) {
     stream.async_read_some(buffer_.prepare(kFirstRead),
                            [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
-                             if (error || self->closed()) return self->Close();
+                             if (self->closed()) return;
+                             // Drain came first, but a request may be here too.
+                             const bool is_ended = error == asio::error::operation_aborted;
+                             if (is_ended && self->HasInput()) return self->ReadHead();
+                             if (error) return self->Close();
                              self->buffer_.commit(num_bytes);
                              self->ReadHead();
                            });

@@ -145,6 +145,27 @@ def test_sigterm_finishes_what_is_open(start):
         connect(server)
 
 
+def test_sigterm_answers_what_has_come_before_it(start):
+    """Connections that the kernel holds, and requests on open ones, that nobody had looked at yet."""
+    server = start()
+    clients = [connect(server) for _ in range(3)]
+    assert httpx.get(server.url + "/health").status_code == 200  # The three are accepted.
+    server.process.send_signal(signal.SIGSTOP)
+    clients += [connect(server) for _ in range(5)]
+    silent = connect(server)
+    for client in clients:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(signal.SIGCONT)
+    for client in clients:
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+        assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")), answer
+        client.close()
+    assert silent.recv(10) == b""
+    silent.close()
+    assert server.process.wait(10) == 0
+
+
 def test_sigterm_gives_up_after_the_timeout(start):
     server = start("--shutdown-timeout", "0.2", "--max-num-seqs", "1")
     clients = [connect(server) for _ in range(8)]

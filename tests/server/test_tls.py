@@ -1,6 +1,7 @@
 """HTTPS: what works, what is refused, and what bad files are told."""
 
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -82,6 +83,24 @@ def test_a_closing_answer_ends_as_tls_wants_it(tls_server, trust, version):
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("pipelined", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_an_answer_given_up_ends_as_tls_wants_it(start, files, trust, hello, pipelined):
+    server = start("--ssl-certfile", str(files / "one.crt"), "--ssl-keyfile", str(files / "one.key"),
+                   "--shutdown-timeout", "0.1", "--max-num-seqs", "1")
+    body = json.dumps({"messages": hello, "ignore_eos": True, "stream": True, "n": 8}).encode()
+    with connect(server) as raw, trust.wrap_socket(raw, server_hostname="localhost",
+                                                   suppress_ragged_eofs=False) as client:
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s%s"
+                       % (len(body), body, pipelined))
+        answer = client.recv(65536)
+        server.process.send_signal(signal.SIGTERM)
+        answer += b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"shutting_down"' in answer[-1000:] and b"data: [DONE]" in answer[-100:], answer[-1000:]
+    assert answer.endswith(b"\r\n0\r\n\r\n")
+    assert server.stop() == 0
 
 
 def test_plain_http_is_told_to_use_https(tls_server):
