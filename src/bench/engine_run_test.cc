@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "bench/statistics.h"
+#include "engine/fake_executor.h"
 #include "engine/load_model.h"
+#include "model/presets.h"
 
 namespace lapidary::bench {
 namespace {
@@ -53,6 +58,60 @@ TEST(DecodeSteps, CountAcceptedDrafts) {
 }
 
 TEST(DecodeSteps, OfNothingAreNone) { EXPECT_TRUE(DecodeSteps(RunOf(2, {})).empty()); }
+
+// A device that works off its steps one behind the other: 100 ms for one with prompt tokens, else
+// 10. Submit may also wait for it, as with --cuda-launch-blocking.
+class TimedExecutor final : public FakeExecutor {
+ public:
+  TimedExecutor(const ModelPlan& plan, bool is_blocking)
+      : FakeExecutor(plan, MakeKvLayout(plan, 4, {4, 8}), /*num_pages=*/256),
+        is_blocking_(is_blocking) {}
+
+  void Submit(StepBatch batch) override {
+    const bool is_decode = batch.token_ids.size() == batch.sequences.size();
+    const std::chrono::milliseconds duration(is_decode ? 10 : 100);
+    idle_at_ = std::max(idle_at_, Clock::now()) + duration;
+    ends_.push_back(idle_at_);
+    if (is_blocking_) std::this_thread::sleep_until(idle_at_);
+    FakeExecutor::Submit(std::move(batch));
+  }
+
+  StepOutput Collect() override {
+    std::this_thread::sleep_until(ends_.front());
+    ends_.pop_front();
+    return FakeExecutor::Collect();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool is_blocking_;
+  Clock::time_point idle_at_;
+  std::deque<Clock::time_point> ends_;
+};
+
+// Two steps are in flight: the next one is submitted before this one's tokens are there.
+TEST(DecodeSteps, HaveTheDevicesTimeWhenStepsOverlap) {
+  const ModelPlan plan =
+      MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
+  for (const bool is_blocking : {false, true}) {
+    EngineOptions options;
+    options.limits.max_num_batched_tokens = 8;  // Prompts come in one after the other.
+    ASSERT_TRUE(options.overlap);
+    Engine engine(std::make_unique<TimedExecutor>(plan, is_blocking), options);
+    RandomPromptOptions prompts;
+    prompts.num_prompts = 2;
+    prompts.input_len = 14;
+    prompts.output_len = 24;
+    prompts.vocab_size = plan.vocab_size;
+    const auto run = RunOnEngine(engine, MakeRandomPrompts(prompts).value());
+    ASSERT_TRUE(run.ok()) << run.error().message;
+    const std::vector<double> seconds = Seconds(*run);
+    EXPECT_GE(seconds.size(), 15u);
+    EXPECT_GT(Median(seconds), 0.008);
+    EXPECT_LT(Median(seconds), 0.050);
+    EXPECT_LT(Percentile(seconds, 90), 0.090) << "a step with prompt tokens was counted";
+  }
+}
 
 class EngineRunTest : public testing::Test {
  protected:
