@@ -130,8 +130,10 @@ def add_vocabulary(writer, directory):
     vocabulary = tokenizer["model"]["vocab"]
     special = {token["content"] for token in tokenizer["added_tokens"] if token["special"]}
     texts = sorted(vocabulary, key=vocabulary.get)
+    # Bytes from 0x80 on are plain text here: random weights put them one after the other, and llama.cpp's
+    # server fails a request whose answer is not UTF-8.
     kinds = [gguf.TokenType.CONTROL if text in special
-             else gguf.TokenType.BYTE if text.startswith("<0x") and len(text) == 6
+             else gguf.TokenType.BYTE if text.startswith("<0x") and len(text) == 6 and text[3] < "8"
              else gguf.TokenType.NORMAL for text in texts]
     writer.add_tokenizer_model("gemma4")
     writer.add_token_list(texts)
