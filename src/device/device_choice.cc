@@ -42,8 +42,7 @@ Result<DeviceChoice> ChooseCuda(const DeviceFacts& facts) {
 std::string_view DeviceName(DeviceKind kind) { return kind == DeviceKind::kCpu ? "CPU" : "CUDA"; }
 
 DeviceFacts ProbeDeviceFacts() {
-  return {.built_with_cuda = BuiltWithCuda(),
-          .gpu_list = ListGpus()};
+  return {.built_with_cuda = BuiltWithCuda(), .gpu_list = ListGpus()};
 }
 
 Result<DeviceChoice> ChooseDevice(DeviceRequest request, const DeviceFacts& facts) {

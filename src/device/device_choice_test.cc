@@ -33,8 +33,7 @@ GpuInfo Blackwell(int ordinal) {
 }
 
 DeviceFacts FactsWith(std::vector<GpuInfo> gpus) {
-  return {.built_with_cuda = true,
-          .gpu_list = {.gpus = std::move(gpus), .problem = ""}};
+  return {.built_with_cuda = true, .gpu_list = {.gpus = std::move(gpus), .problem = ""}};
 }
 
 // What stands in the way of CUDA: auto must fall back to the CPU and say it, cuda must fail with

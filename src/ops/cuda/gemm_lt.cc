@@ -15,7 +15,6 @@
 namespace lapidary::cuda {
 namespace {
 
-
 [[noreturn]] void ThrowCublasError(cublasStatus_t status, const char* call, int line) {
   throw CudaError(cudaErrorUnknown, fmt::format("{}:{}: {} failed: {}", __FILE__, line, call,
                                                 cublasLtGetStatusString(status)));

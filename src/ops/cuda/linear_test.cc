@@ -170,8 +170,9 @@ class Problem {
       error += row_error;
       norm += row_norm;
     }
-    // bf16 results carry a rounding of 2^-9 of the next power of two, so 2^-8 at most; with the residual, x does too where it falls between
-    // two values; f32 results of given bf16 inputs are exact to summation error.
+    // bf16 results carry a rounding of 2^-9 of the next power of two, so 2^-8 at most; with the
+    // residual, x does too where it falls between two values; f32 results of given bf16 inputs are
+    // exact to summation error.
     const bool exact_inputs = case_.residual == ResidualCase::kNone;
     const double bound = F32() ? (exact_inputs ? 5e-5 : 1e-3) : Streamed(rows) ? 4e-3 : 5e-3;
     EXPECT_LT(std::sqrt(error / norm), bound);
