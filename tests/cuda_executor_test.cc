@@ -15,12 +15,11 @@
 #include "model/tensor_sources.h"
 #include "ops/cuda/test_buffer.h"
 #include "tests/golden_file.h"
+#include "tests/step_testing.h"
 #include "tests/test_models.h"
 
 namespace lapidary {
 namespace {
-
-using Logits = std::vector<float>;
 
 // |a - b| / |b| of one row.
 double RowError(const float* actual, const float* expected, int64_t count) {
@@ -66,52 +65,16 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
   }
 
   std::vector<int32_t> Tokens(int seed, int count) const {
-    std::mt19937 random(seed);
-    std::vector<int32_t> ids(count);
-    for (int32_t& id : ids) id = static_cast<int32_t>(random() % plan_.vocab_size);
-    return ids;
+    return RandomTokens(plan_, seed, count);
   }
 
-  static void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs,
-                      int32_t slot, StepBatch& batch) {
-    SequenceStep step;
-    step.slot = slot;
-    step.num_rows = static_cast<int32_t>(ids.size());
-    CHECK(pages.Reserve(step.num_rows));
-    step.num_cached = pages.length();
-    step.num_outputs = num_outputs;
-    step.pages = std::make_shared<PageTables>(pages.tables());
-    batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
-    batch.sequences.push_back(std::move(step));
-  }
-
-  // Logits of every row, the prompt cut into the given chunk sizes (repeated to the end).
   Logits RunChunks(const cuda::CudaExecutorOptions& options, std::span<const int32_t> ids,
                    const std::vector<int>& chunks) const {
-    auto executor = MakeExecutor(options);
-    PagePool pool(executor->num_pages());
-    SequencePages pages(plan_, executor->kv_layout(), pool);
-    Logits all;
-    for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
-      const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
-      StepBatch batch;
-      batch.return_logits = true;
-      AddStep(pages, ids.subspan(done, count), static_cast<int>(count), 0, batch);
-      const StepOutput output = executor->Run(std::move(batch));
-      pages.Commit(static_cast<int32_t>(count));
-      all.insert(all.end(), output.logits.begin(), output.logits.end());
-      done += count;
-    }
-    return all;
+    return RunInChunks(*MakeExecutor(options), ids, chunks);
   }
 
   void ExpectSameBits(const Logits& expected, const Logits& actual, const std::string& mode) const {
-    ASSERT_EQ(expected.size(), actual.size()) << mode;
-    for (size_t idx = 0; idx < expected.size(); ++idx) {
-      ASSERT_EQ(std::bit_cast<uint32_t>(expected[idx]), std::bit_cast<uint32_t>(actual[idx]))
-          << mode << ": row " << idx / plan_.vocab_size << " token " << idx % plan_.vocab_size
-          << ": " << expected[idx] << " vs " << actual[idx];
-    }
+    lapidary::ExpectSameBits(plan_, expected, actual, mode);
   }
 
   double MedianRowError(const Logits& actual, const float* expected) const {
@@ -289,19 +252,7 @@ TEST_P(CudaExecutorTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
   std::vector<Logits> last_rows;
   for (const bool skip : {true, false}) {
     auto executor = MakeExecutor({.skip_unneeded_rows = skip, .batch_invariant = true});
-    PagePool pool(executor->num_pages());
-    SequencePages pages(plan_, executor->kv_layout(), pool);
-    Logits all;
-    for (const auto& [begin, count, wanted] :
-         std::vector<std::tuple<int, int, bool>>{{0, 30, true}, {30, 25, false}, {55, 15, true}}) {
-      StepBatch batch;
-      batch.return_logits = true;
-      AddStep(pages, std::span(ids).subspan(begin, count), wanted ? 1 : 0, 0, batch);
-      const StepOutput output = executor->Run(std::move(batch));
-      pages.Commit(count);
-      all.insert(all.end(), output.logits.begin(), output.logits.end());
-    }
-    last_rows.push_back(all);
+    last_rows.push_back(RunWithUnneededRows(*executor, ids));
   }
   ExpectSameBits(last_rows[0], last_rows[1], "shortcut on and off");
 }

@@ -6,12 +6,11 @@
 
 #include "executor/cpu/cpu_executor.h"
 #include "model/tensor_sources.h"
+#include "tests/step_testing.h"
 #include "tests/test_models.h"
 
 namespace lapidary {
 namespace {
-
-using Logits = std::vector<float>;
 
 struct Mode {
   std::string name;
@@ -45,51 +44,16 @@ class ModeEqualityTest : public testing::TestWithParam<std::string> {
   }
 
   std::vector<int32_t> Tokens(int seed, int count) const {
-    std::mt19937 random(seed);
-    std::vector<int32_t> ids(count);
-    for (int32_t& id : ids) id = static_cast<int32_t>(random() % plan_.vocab_size);
-    return ids;
+    return RandomTokens(plan_, seed, count);
   }
 
-  // Adds a sequence's next rows to a batch, all of them or only the last with logits.
-  static void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs,
-                      StepBatch& batch) {
-    SequenceStep step;
-    step.num_rows = static_cast<int32_t>(ids.size());
-    CHECK(pages.Reserve(step.num_rows));
-    step.num_cached = pages.length();
-    step.num_outputs = num_outputs;
-    step.pages = std::make_shared<PageTables>(pages.tables());
-    batch.return_logits = true;
-    batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
-    batch.sequences.push_back(std::move(step));
-  }
-
-  // Logits of every row, the prompt cut into the given chunk sizes (repeated to the end).
-  Logits RunChunks(const Mode& mode, std::span<const int32_t> ids, std::vector<int> chunks) const {
-    auto executor = MakeExecutor(mode);
-    PagePool pool(executor->num_pages());
-    SequencePages pages(plan_, executor->kv_layout(), pool);
-    Logits all;
-    for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
-      const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
-      StepBatch batch;
-      AddStep(pages, ids.subspan(done, count), static_cast<int>(count), batch);
-      const StepOutput output = executor->Run(std::move(batch));
-      pages.Commit(static_cast<int32_t>(count));
-      all.insert(all.end(), output.logits.begin(), output.logits.end());
-      done += count;
-    }
-    return all;
+  Logits RunChunks(const Mode& mode, std::span<const int32_t> ids,
+                   const std::vector<int>& chunks) const {
+    return RunInChunks(*MakeExecutor(mode), ids, chunks);
   }
 
   void ExpectSameBits(const Logits& expected, const Logits& actual, const std::string& mode) const {
-    ASSERT_EQ(expected.size(), actual.size()) << mode;
-    for (size_t idx = 0; idx < expected.size(); ++idx) {
-      ASSERT_EQ(std::bit_cast<uint32_t>(expected[idx]), std::bit_cast<uint32_t>(actual[idx]))
-          << mode << ": row " << idx / plan_.vocab_size << " token " << idx % plan_.vocab_size
-          << ": " << expected[idx] << " vs " << actual[idx];
-    }
+    lapidary::ExpectSameBits(plan_, expected, actual, mode);
   }
 
   ModelPlan plan_;
@@ -121,19 +85,7 @@ TEST_P(ModeEqualityTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
   std::vector<Logits> last_rows;
   for (const bool skip : {true, false}) {
     auto executor = MakeExecutor({.name = "", .skip_unneeded_rows = skip});
-    PagePool pool(executor->num_pages());
-    SequencePages pages(plan_, executor->kv_layout(), pool);
-    Logits all;
-    // Chunks of which only the last row is wanted, and one of which none is.
-    for (const auto& [begin, count, wanted] :
-         std::vector<std::tuple<int, int, bool>>{{0, 30, true}, {30, 25, false}, {55, 15, true}}) {
-      StepBatch batch;
-      AddStep(pages, std::span(ids).subspan(begin, count), wanted ? 1 : 0, batch);
-      const StepOutput output = executor->Run(std::move(batch));
-      pages.Commit(count);
-      all.insert(all.end(), output.logits.begin(), output.logits.end());
-    }
-    last_rows.push_back(all);
+    last_rows.push_back(RunWithUnneededRows(*executor, ids));
   }
   ExpectSameBits(last_rows[0], last_rows[1], "shortcut on and off");
 }
@@ -153,7 +105,9 @@ TEST_P(ModeEqualityTest, ScoresAreTheLogprobsOfEveryRowWhateverTheChunks) {
     const bool samples = end == kNumTokens;
     const int first_score = end - num_scores - (samples ? 1 : 0);
     StepBatch batch;
-    AddStep(pages, std::span(ids).subspan(begin, count), num_scores + (samples ? 1 : 0), batch);
+    batch.return_logits = true;
+    AddStep(pages, std::span(ids).subspan(begin, count), num_scores + (samples ? 1 : 0), /*slot=*/0,
+            batch);
     SequenceStep& step = batch.sequences[0];
     step.scored_ids.assign(ids.begin() + first_score + 1,
                            ids.begin() + first_score + 1 + num_scores);
@@ -196,12 +150,14 @@ TEST_P(ModeEqualityTest, ABatchWithStrangersDoesNotChangeABit) {
   std::mt19937 random(99);
   while (true) {  // Every step takes a random number of rows of some sequences.
     StepBatch batch;
+    batch.return_logits = true;
     std::vector<std::pair<int, int>> taken;  // (sequence, rows)
     for (int idx = 0; idx < kNumSequences; ++idx) {
       const int left = static_cast<int>(ids[idx].size()) - pages[idx].length();
       const int count = std::min<int>(left, static_cast<int>(random() % 9));
       if (count == 0) continue;
-      AddStep(pages[idx], std::span(ids[idx]).subspan(pages[idx].length(), count), count, batch);
+      AddStep(pages[idx], std::span(ids[idx]).subspan(pages[idx].length(), count), count, idx,
+              batch);
       taken.emplace_back(idx, count);
     }
     bool done = true;

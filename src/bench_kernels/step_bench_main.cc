@@ -6,12 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <fstream>
 
+#include "bench/memory_floor.h"
 #include "engine/model_directory.h"
 #include "executor/cuda/cuda_executor.h"
-#include "model/footprint.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -103,23 +102,6 @@ class Run {
   std::shared_ptr<SamplingParams> params_;
 };
 
-// Bytes of weights and KV that one decode step must read.
-double StepBytes(const ModelPlan& plan, const Case& c) {
-  double kv = 0.0;
-  for (const LayerPlan& layer : plan.layers) {
-    const double keys = layer.window == 0 ? c.context : std::min(c.context, layer.window);
-    kv += 2.0 * keys * layer.num_kv_heads * layer.kv_entry.entry_len;
-  }
-  const Footprint footprint = MakeFootprint(plan);
-  double weights = static_cast<double>(footprint.read_per_token);
-  if (plan.moe) {  // Several tokens touch more experts, by chance.
-    const double share = static_cast<double>(plan.moe->top_k) / plan.moe->num_experts;
-    const double touched = 1.0 - std::pow(1.0 - share, c.sequences);
-    weights += static_cast<double>(footprint.experts) * (touched - share);
-  }
-  return 2.0 * weights + kv * c.sequences;
-}
-
 int Main(int argc, char** argv) {
   CLI::App app("Times steps of the CUDA executor on dummy weights");
   std::string preset = "e2b";
@@ -166,7 +148,9 @@ int Main(int argc, char** argv) {
     const double prefill_ms = run.Prefill(max_rows);
     run.Decode(8);
     const double step_ms = run.Decode(steps);
-    const double floor_ms = 1e3 * StepBytes(description->plan, c) / bandwidth;
+    const double floor_ms =
+        1e3 * bench::DecodeStepBytes(description->plan, c.sequences, c.context, sizeof(bf16)) /
+        bandwidth;
     fmt::print(
         "{} x{} @{}: {:.3f} ms a step, floor {:.3f} ({:.0f}%), {:.0f} tok/s; prefill {:.0f} "
         "tok/s\n",

@@ -4,13 +4,15 @@ import http.server
 import json
 import os
 import pathlib
-import re
-import signal
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from server_process import ServerProcess  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -38,40 +40,12 @@ def checkpoint(lapidary, tmp_path_factory):
     return path
 
 
-class Server:
-    def __init__(self, program, model, *flags):
-        self.process = subprocess.Popen(
-            [program, "serve", model, "--port", "0", "--max-model-len", "512", *flags],
-            stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.url = None
-        started = threading.Event()
-
-        def read_log():
-            for line in self.process.stderr:
-                self.log.append(line)
-                if match := re.search(r"serving .* on (http://\S+)", line):
-                    self.url = match[1]
-                    started.set()
-            started.set()
-
-        self.reader = threading.Thread(target=read_log, daemon=True)
-        self.reader.start()
-        assert started.wait(60) and self.url, "".join(self.log)
-
-    def stop(self, how=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        self.process.wait(60)
-        self.reader.join(10)
-
-
 @pytest.fixture(scope="session")
 def start_server(request, checkpoint):
     servers = []
 
     def start(*flags):
-        servers.append(Server(request.config.getoption("--lapidary"), str(checkpoint), *flags))
+        servers.append(ServerProcess(request.config.getoption("--lapidary"), str(checkpoint), *flags))
         return servers[-1]
 
     yield start

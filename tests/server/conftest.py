@@ -4,16 +4,17 @@ import json
 import os
 import pathlib
 import platform
-import re
 import shutil
-import signal
 import subprocess
-import threading
+import sys
 import time
 
 import httpx
 import openai
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from server_process import ServerProcess  # noqa: E402
 
 
 # Under a sanitizer (./lapidary test --sanitize) everything takes many times as long.
@@ -24,30 +25,8 @@ def pytest_addoption(parser):
     parser.addoption("--lapidary", required=True, help="the program under test")
 
 
-class Server:
-    """A running server. Its log is read as it is written, or the pipe would fill up."""
-
-    def __init__(self, program, model, *flags):
-        if "--max-model-len" not in flags:
-            flags = ("--max-model-len", "1024", *flags)
-        self.process = subprocess.Popen(
-            [program, "serve", model, "--port", "0", *flags],
-            stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.url = None
-        started = threading.Event()
-
-        def read_log():
-            for line in self.process.stderr:
-                self.log.append(line)
-                if match := re.search(r"serving .* on (https?://\S+)", line):
-                    self.url = match[1]
-                    started.set()
-            started.set()
-
-        self.reader = threading.Thread(target=read_log, daemon=True)
-        self.reader.start()
-        assert started.wait(60) and self.url, "".join(self.log)
+class Server(ServerProcess):
+    """With clients, and what its metrics say."""
 
     def client(self, **options):
         options = {"api_key": "none", "max_retries": 0, "timeout": CLIENT_TIMEOUT, **options}
@@ -79,13 +58,6 @@ class Server:
                 return
             time.sleep(0.02)
         raise AssertionError(f"still busy: running, waiting, KV usage = {busy}")
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        self.reader.join(10)
-        return code
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "model/bind_weights.h"
+#include "ops/cuda/moe.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -48,8 +49,8 @@ Status CheckSupported(const ModelPlan& plan) {
   if (plan.ple && (plan.ple->width % 8 != 0 || plan.ple->width > 256)) {
     return refuse(fmt::format("per-layer embeddings of width {}", plan.ple->width));
   }
-  if (plan.moe &&
-      (plan.moe->num_experts > 256 || plan.moe->top_k > 16 || plan.moe->expert_width % 8 != 0)) {
+  if (plan.moe && (plan.moe->num_experts > kMaxExperts || plan.moe->top_k > kMaxTopK ||
+                   plan.moe->expert_width % 8 != 0)) {
     return refuse(fmt::format("{} experts of width {}, {} at a time", plan.moe->num_experts,
                               plan.moe->expert_width, plan.moe->top_k));
   }

@@ -3,43 +3,19 @@
 #include <fmt/format.h>
 
 namespace lapidary::cuda {
-namespace {
-
-[[noreturn]] void ThrowOutOfMemory(cudaError_t code, int64_t num_bytes, const char* purpose,
-                                   const char* where) {
+void ThrowOutOfMemory(cudaError_t code, int64_t num_bytes, const char* purpose,
+                      const char* memory_name) {
   cudaGetLastError();  // Not to be blamed on the next call.
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   cudaMemGetInfo(&free_bytes, &total_bytes);
   throw CudaOutOfMemory(
-      code,
-      fmt::format("out of {} memory: {:.2f} GB for {} were refused ({}); the GPU has {:.2f} "
-                  "of {:.2f} GB free. Ask for less with --gpu-memory-utilization, "
-                  "--max-num-seqs or --max-num-batched-tokens",
-                  where, 1e-9 * static_cast<double>(num_bytes), purpose, cudaGetErrorString(code),
-                  1e-9 * static_cast<double>(free_bytes), 1e-9 * static_cast<double>(total_bytes)));
-}
-
-}  // namespace
-
-DeviceBuffer::DeviceBuffer(int64_t num_bytes, const char* purpose) : num_bytes_(num_bytes) {
-  if (num_bytes == 0) return;
-  const cudaError_t code = cudaMalloc(reinterpret_cast<void**>(&data_), num_bytes);
-  if (code != cudaSuccess) ThrowOutOfMemory(code, num_bytes, purpose, "GPU");
-}
-
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) cudaFree(data_);
-}
-
-PinnedBuffer::PinnedBuffer(int64_t num_bytes, const char* purpose) : num_bytes_(num_bytes) {
-  if (num_bytes == 0) return;
-  const cudaError_t code = cudaMallocHost(reinterpret_cast<void**>(&data_), num_bytes);
-  if (code != cudaSuccess) ThrowOutOfMemory(code, num_bytes, purpose, "page-locked host");
-}
-
-PinnedBuffer::~PinnedBuffer() {
-  if (data_ != nullptr) cudaFreeHost(data_);
+      code, fmt::format("out of {} memory: {:.2f} GB for {} were refused ({}); the GPU has {:.2f} "
+                        "of {:.2f} GB free. Ask for less with --gpu-memory-utilization, "
+                        "--max-num-seqs or --max-num-batched-tokens",
+                        memory_name, 1e-9 * static_cast<double>(num_bytes), purpose,
+                        cudaGetErrorString(code), 1e-9 * static_cast<double>(free_bytes),
+                        1e-9 * static_cast<double>(total_bytes)));
 }
 
 }  // namespace lapidary::cuda

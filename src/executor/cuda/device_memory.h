@@ -12,20 +12,48 @@
 
 namespace lapidary::cuda {
 
-// cudaMalloc'ed bytes. A failure says what they were for.
-class DeviceBuffer {
+// Where a buffer lives: how it is taken and given back, and what it is called in an error.
+struct DeviceMemory {
+  static constexpr const char* kName = "GPU";
+  static cudaError_t Allocate(void** memory, int64_t num_bytes) {
+    return cudaMalloc(memory, num_bytes);
+  }
+  static void Free(void* memory) { cudaFree(memory); }
+};
+// Page-locked, so that the device can also read it in place.
+struct PinnedMemory {
+  static constexpr const char* kName = "page-locked host";
+  static cudaError_t Allocate(void** memory, int64_t num_bytes) {
+    return cudaMallocHost(memory, num_bytes);
+  }
+  static void Free(void* memory) { cudaFreeHost(memory); }
+};
+
+// Throws CudaOutOfMemory: what was wanted for what, and how much there is.
+[[noreturn]] void ThrowOutOfMemory(cudaError_t code, int64_t num_bytes, const char* purpose,
+                                   const char* memory_name);
+
+// Owned bytes. A failure says what they were for.
+template <typename Memory>
+class Buffer {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(int64_t num_bytes, const char* purpose);
-  DeviceBuffer(DeviceBuffer&& other) noexcept
+  Buffer() = default;
+  Buffer(int64_t num_bytes, const char* purpose) : num_bytes_(num_bytes) {
+    if (num_bytes == 0) return;
+    const cudaError_t code = Memory::Allocate(reinterpret_cast<void**>(&data_), num_bytes);
+    if (code != cudaSuccess) ThrowOutOfMemory(code, num_bytes, purpose, Memory::kName);
+  }
+  Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         num_bytes_(std::exchange(other.num_bytes_, 0)) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+  Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(num_bytes_, other.num_bytes_);
     return *this;
   }
-  ~DeviceBuffer();
+  ~Buffer() {
+    if (data_ != nullptr) Memory::Free(data_);
+  }
 
   template <typename T>
   T* As(int64_t byte_offset = 0) const {
@@ -38,31 +66,8 @@ class DeviceBuffer {
   int64_t num_bytes_ = 0;
 };
 
-// Page-locked host memory, which the device can also read in place.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  PinnedBuffer(int64_t num_bytes, const char* purpose);
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        num_bytes_(std::exchange(other.num_bytes_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(num_bytes_, other.num_bytes_);
-    return *this;
-  }
-  ~PinnedBuffer();
-
-  template <typename T>
-  T* As(int64_t byte_offset = 0) const {
-    return reinterpret_cast<T*>(data_ + byte_offset);
-  }
-  int64_t num_bytes() const { return num_bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  int64_t num_bytes_ = 0;
-};
+using DeviceBuffer = Buffer<DeviceMemory>;
+using PinnedBuffer = Buffer<PinnedMemory>;
 
 class Stream {
  public:

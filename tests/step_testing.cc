@@ -1,0 +1,80 @@
+#include "tests/step_testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <random>
+#include <tuple>
+
+#include "base/check.h"
+
+namespace lapidary {
+
+std::vector<int32_t> RandomTokens(const ModelPlan& plan, int seed, int count) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % plan.vocab_size);
+  return ids;
+}
+
+void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs, int32_t slot,
+             StepBatch& batch) {
+  SequenceStep step;
+  step.slot = slot;
+  step.num_rows = static_cast<int32_t>(ids.size());
+  CHECK(pages.Reserve(step.num_rows));
+  step.num_cached = pages.length();
+  step.num_outputs = num_outputs;
+  step.pages = std::make_shared<PageTables>(pages.tables());
+  batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
+  batch.sequences.push_back(std::move(step));
+}
+
+Logits RunInChunks(Executor& executor, std::span<const int32_t> ids,
+                   const std::vector<int>& chunks) {
+  PagePool pool(executor.num_pages());
+  SequencePages pages(executor.plan(), executor.kv_layout(), pool);
+  Logits all;
+  for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
+    const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
+    StepBatch batch;
+    batch.return_logits = true;
+    AddStep(pages, ids.subspan(done, count), static_cast<int>(count), /*slot=*/0, batch);
+    const StepOutput output = executor.Run(std::move(batch));
+    pages.Commit(static_cast<int32_t>(count));
+    all.insert(all.end(), output.logits.begin(), output.logits.end());
+    done += count;
+  }
+  return all;
+}
+
+Logits RunWithUnneededRows(Executor& executor, std::span<const int32_t> ids) {
+  CHECK_GE(ids.size(), 70u);
+  PagePool pool(executor.num_pages());
+  SequencePages pages(executor.plan(), executor.kv_layout(), pool);
+  Logits all;
+  for (const auto& [begin, count, wanted] :
+       std::vector<std::tuple<int, int, bool>>{{0, 30, true}, {30, 25, false}, {55, 15, true}}) {
+    StepBatch batch;
+    batch.return_logits = true;
+    AddStep(pages, ids.subspan(begin, count), wanted ? 1 : 0, /*slot=*/0, batch);
+    const StepOutput output = executor.Run(std::move(batch));
+    pages.Commit(count);
+    all.insert(all.end(), output.logits.begin(), output.logits.end());
+  }
+  return all;
+}
+
+void ExpectSameBits(const ModelPlan& plan, const Logits& expected, const Logits& actual,
+                    const std::string& mode) {
+  ASSERT_EQ(expected.size(), actual.size()) << mode;
+  for (size_t idx = 0; idx < expected.size(); ++idx) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(expected[idx]), std::bit_cast<uint32_t>(actual[idx]))
+        << mode << ": row " << idx / plan.vocab_size << " token " << idx % plan.vocab_size << ": "
+        << expected[idx] << " vs " << actual[idx];
+  }
+}
+
+}  // namespace lapidary

@@ -1,0 +1,30 @@
+// Driving an executor step by step, for tests that compare its bits between modes.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "executor/executor.h"
+
+namespace lapidary {
+
+using Logits = std::vector<float>;
+
+std::vector<int32_t> RandomTokens(const ModelPlan& plan, int seed, int count);
+
+// Adds a sequence's next rows to a batch; the last `num_outputs` of them give logits.
+void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs, int32_t slot,
+             StepBatch& batch);
+
+// Logits of every row, the prompt cut into the given chunk sizes (repeated to the end).
+Logits RunInChunks(Executor& executor, std::span<const int32_t> ids,
+                   const std::vector<int>& chunks);
+
+// Logits of the last row of chunks of which only that is wanted, with one between of which none is.
+Logits RunWithUnneededRows(Executor& executor, std::span<const int32_t> ids);
+
+void ExpectSameBits(const ModelPlan& plan, const Logits& expected, const Logits& actual,
+                    const std::string& mode);
+
+}  // namespace lapidary
