@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "base/progress.h"
+#include "eval/agreement.h"
 #include "eval/batch_run.h"
 #include "eval/mmlu.h"
 #include "eval/pebble_suite.h"
@@ -77,32 +78,6 @@ void Print(const EvalFlags& flags, const Scores& scores, Json json, const std::s
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-Json AgreementJson(const PebbleAgreement& agreement, const std::string& path) {
-  Json differences = Json::array();
-  for (const PebbleAgreement::Difference& difference : agreement.differences) {
-    differences.push_back({{"id", difference.ours.id},
-                           {"text", difference.ours.text},
-                           {"correct", difference.ours.is_right},
-                           {"reference_text", difference.recorded.text},
-                           {"reference_correct", difference.recorded.is_right}});
-  }
-  return {{"answers", path},
-          {"count", agreement.count},
-          {"agree", agreement.num_agreeing()},
-          {"differences", std::move(differences)}};
-}
-
-std::string AgreementText(const PebbleAgreement& agreement, const std::string& path, bool verbose) {
-  std::string text = fmt::format("\n{} of {} answers equal the reference's, token by token ({})\n",
-                                 agreement.num_agreeing(), agreement.count, path);
-  if (!verbose) return text;
-  for (const PebbleAgreement::Difference& difference : agreement.differences) {
-    text += fmt::format("{}\n  here       {}\n  reference  {}\n", difference.ours.id,
-                        Json(difference.ours.text).dump(), Json(difference.recorded.text).dump());
-  }
-  return text;
-}
-
 // The answers to compare with: those named, or those found beside the model.
 std::optional<std::filesystem::path> AnswersPath(const EvalFlags& flags,
                                                  const ModelDescription& description) {
@@ -157,9 +132,17 @@ Status EvalPebble(const EvalFlags& flags) {
   Json json = Json::object();
   std::string remarks;
   if (answers_path) {
-    const PebbleAgreement agreement = CompareAnswers(answers, recorded);
-    json["agreement"] = AgreementJson(agreement, answers_path->string());
-    remarks = AgreementText(agreement, answers_path->string(), flags.verbose);
+    // Judged again: the verdict on both is one judge's.
+    std::vector<PebbleAnswer> references;
+    for (size_t place = 0; place < chosen.size(); ++place) {
+      const PebbleItem& item = items[chosen[place]];
+      references.push_back(JudgePebbleAnswer(*model.text.tokenizer, item, starts_in_thought[place],
+                                             recorded.at(item.id).ids));
+    }
+    const Agreement agreement = CompareAnswers(*model.text.tokenizer, answers, references);
+    json["agreement"] = agreement.ToJson();
+    json["agreement"]["answers"] = answers_path->string();
+    remarks = "\n" + agreement.ToText(answers_path->string(), flags.verbose);
   }
   Print(flags, scores, std::move(json), remarks);
   return {};
@@ -251,8 +234,8 @@ void AddEvalCommand(CommandLine& command_line) {
       ->group(kGroup);
   command
       ->add_option("--answers", flags->answers,
-                   "pebble: recorded answers to compare with, token by token (default: "
-                   "MODEL-answers.jsonl beside the model, if there)")
+                   "pebble: recorded answers to compare with (default: MODEL-answers.jsonl beside "
+                   "the model, if there; MODEL-answers-bf16.jsonl are the reference's in bf16)")
       ->group(kGroup);
   command
       ->add_option("--save-answers", flags->save_answers,
@@ -264,9 +247,19 @@ void AddEvalCommand(CommandLine& command_line) {
       ->group(kGroup)
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_flag("--verbose", flags->verbose, "Show the answers that differ from the recorded");
+  command->add_flag("--verbose", flags->verbose,
+                    "Show all answers that differ from the recorded, whole");
   command->add_flag("--json", flags->json, "Print one JSON object: accuracy, tasks, agreement");
   flags->model.AddTo(*command);
+  command->footer(
+      "Recorded answers are compared twice. same_answer counts the items whose answer is the "
+      "recorded one token for token. same_verdict counts those that the judge finds right in both "
+      "or wrong in both: two numerically sound runs may part at a near-tie, and one of them may "
+      "still be no worse. Items that differ are listed with the first differing token (counted "
+      "from 0) and how either answer goes on.\n"
+      "JSON keys: suite, model, accuracy, correct, count, tasks{}; agreement{answers, count, "
+      "same_answer, same_verdict, differences[{id, position, same_verdict, correct, text, "
+      "continuation, reference_correct, reference_text, reference_continuation}]}.");
 }
 
 }  // namespace lapidary

@@ -85,20 +85,30 @@ class EvalTest(command_harness.CommandTest):
         report = self.evaluate("--items", items, "--save-answers", recorded, model=model)
         self.assertNotIn("agreement", report)
         report = self.evaluate("--items", items, model=model)
-        self.assertEqual((report["agreement"]["count"], report["agreement"]["agree"]), (6, 6))
-        self.assertEqual(report["agreement"]["differences"], [])
+        agreement = report["agreement"]
+        self.assertEqual((agreement["count"], agreement["same_answer"], agreement["same_verdict"]), (6, 6, 6))
+        self.assertEqual(agreement["differences"], [])
         lines = [json.loads(line) for line in recorded.read_text().splitlines()]
-        lines[2]["ids"][0] += 1
-        lines[2]["text"] = "something else"
+        before = list(lines[2]["ids"])
+        lines[2]["ids"][3] += 1
+        # What the file says of an answer is not believed: the ids are judged here.
+        lines[2].update(text="something else", right=True)
         other = self.scratch / "other.jsonl"
         other.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        report = self.evaluate("--items", items, "--answers", other, model=model)
-        self.assertEqual(report["agreement"]["agree"], 5)
-        difference, = report["agreement"]["differences"]
-        self.assertEqual((difference["id"], difference["reference_text"]), ("t-2", "something else"))
-        shown = self.run_lapidary("eval", model, "--items", items, "--answers", other, "--verbose").stdout.decode()
-        self.assertIn("5 of 6 answers equal the reference's", shown)
-        self.assertIn("something else", shown)
+        agreement = self.evaluate("--items", items, "--answers", other, model=model)["agreement"]
+        self.assertEqual((agreement["same_answer"], agreement["same_verdict"]), (5, 6))
+        difference, = agreement["differences"]
+        self.assertEqual((difference["id"], difference["position"], difference["same_verdict"]), ("t-2", 3, True))
+
+        def spelled(ids):
+            text = self.run_lapidary("detokenize", model, "--ids", ",".join(map(str, ids))).stdout.decode()
+            return text.rstrip("\n")
+
+        self.assertEqual(difference["continuation"], spelled(before[3:]))
+        self.assertEqual(difference["reference_continuation"], spelled(lines[2]["ids"][3:]))
+        shown = self.run_lapidary("eval", model, "--items", items, "--answers", other).stdout.decode()
+        self.assertIn("same answer, token for token: 5 of 6; same verdict: 6 of 6", shown)
+        self.assertIn("t-2 differs from token 3", shown)
         other.write_text(recorded.read_text().split("\n", 1)[1])
         self.assert_refused("no recorded answer to item t-0", "eval", model, "--items", items, "--answers", other)
 

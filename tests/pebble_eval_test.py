@@ -45,9 +45,10 @@ class PebbleEvalTest(unittest.TestCase):
         self.assertEqual(report["count"], int(SUBSET or NUM_ITEMS))
         self.assertIn("agreement", report, f"{model.name}-answers.jsonl is missing")
         agreement = report["agreement"]
-        print(f"{model.name}: {report['correct']} of {report['count']} right, {agreement['agree']} as recorded")
+        print(f"{model.name}: {report['correct']} of {report['count']} right, {agreement['same_answer']} as "
+              f"recorded, {agreement['same_verdict']} with the same verdict")
         self.assertEqual(agreement["count"], report["count"])
-        self.assertLessEqual(agreement["count"] - agreement["agree"], MAX_DIFFERENCES, agreement["differences"])
+        self.assertLessEqual(agreement["count"] - agreement["same_answer"], MAX_DIFFERENCES, agreement["differences"])
         if not SUBSET:
             self.check_card(model, report)
 

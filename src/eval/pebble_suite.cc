@@ -34,31 +34,26 @@ Result<PebbleRequest> MakePebbleRequest(const TextModel& model, const PebbleItem
   return request;
 }
 
+std::string AnswerText(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  std::string text;
+  Detokenizer detokenizer(tokenizer, /*skip_special=*/false);
+  for (const int32_t id : ids) {
+    // A row that only pads the embedding has no text.
+    if (const Status known = detokenizer.Push(id, &text); !known.ok()) continue;
+  }
+  detokenizer.Finish(&text);
+  return text;
+}
+
 PebbleAnswer JudgePebbleAnswer(const Tokenizer& tokenizer, const PebbleItem& item,
                                bool starts_in_thought, std::vector<int32_t> ids) {
   PebbleAnswer answer;
   answer.id = item.id;
-  Detokenizer detokenizer(tokenizer, /*skip_special=*/false);
-  for (const int32_t id : ids) {
-    // A row that only pads the embedding has no text.
-    if (const Status known = detokenizer.Push(id, &answer.text); !known.ok()) continue;
-  }
-  detokenizer.Finish(&answer.text);
+  answer.text = AnswerText(tokenizer, ids);
   answer.is_right = IsRightAnswer(
       item, starts_in_thought ? std::string(kOpenedThought) + answer.text : answer.text);
   answer.ids = std::move(ids);
   return answer;
-}
-
-PebbleAgreement CompareAnswers(const std::vector<PebbleAnswer>& answers,
-                               const PebbleAnswers& recorded) {
-  PebbleAgreement agreement;
-  for (const PebbleAnswer& answer : answers) {
-    const PebbleAnswer& reference = recorded.at(answer.id);
-    ++agreement.count;
-    if (reference.ids != answer.ids) agreement.differences.push_back({answer, reference});
-  }
-  return agreement;
 }
 
 }  // namespace lapidary

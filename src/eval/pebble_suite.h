@@ -1,6 +1,8 @@
-// The Pebble set asked of a model: greedy answers, judged, and compared with recorded ones.
+// The Pebble set asked of a model: greedy answers, judged.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "engine/sequence.h"
@@ -23,20 +25,7 @@ Result<PebbleRequest> MakePebbleRequest(const TextModel& model, const PebbleItem
 PebbleAnswer JudgePebbleAnswer(const Tokenizer& tokenizer, const PebbleItem& item,
                                bool starts_in_thought, std::vector<int32_t> ids);
 
-// Where answers have other tokens than the recorded ones.
-struct PebbleAgreement {
-  struct Difference {
-    PebbleAnswer ours;
-    PebbleAnswer recorded;
-  };
-  int64_t count = 0;
-  std::vector<Difference> differences;
-
-  int64_t num_agreeing() const { return count - std::ssize(differences); }
-};
-
-// Every answer must have a recorded one.
-PebbleAgreement CompareAnswers(const std::vector<PebbleAnswer>& answers,
-                               const PebbleAnswers& recorded);
+// Text of what a model wrote, control tokens spelled out.
+std::string AnswerText(const Tokenizer& tokenizer, std::span<const int32_t> ids);
 
 }  // namespace lapidary
