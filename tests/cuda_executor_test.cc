@@ -231,6 +231,33 @@ TEST_P(CudaExecutorTest, EveryModeStaysWithinBf16Noise) {
             noise);
 }
 
+TEST_P(CudaExecutorTest, PositionsBeyondAHundredThousandAreTheCpuExecutors) {
+  MakeDummy();
+  plan_.max_context = 1 << 17;
+  const std::vector<int32_t> past = Tokens(5, 256);
+  const std::vector<int32_t> ids = Tokens(6, 24);
+  constexpr int32_t kHigh = 100'032;
+  const auto on_cpu = [&](int32_t position) {
+    cpu::CpuExecutorOptions options;
+    options.num_pages = 400;
+    options.kv_layout = MakeKvLayout(plan_, sizeof(float), {16, 64});
+    auto executor = cpu::CpuExecutor::Create(plan_, source_, options).value();
+    return RunAtPosition(*executor, past, position, ids, {24});
+  };
+  const Logits expected = on_cpu(kHigh);
+  const double noise = 1.5 * ReferenceBf16Error(GetParam(), "long");
+  // A position whose upper half is lost would show.
+  EXPECT_GT(MedianRowError(on_cpu(kHigh % 65'536), expected.data()), 3 * noise);
+  for (const std::vector<int>& chunks : std::vector<std::vector<int>>{{24}, {1}, {5, 1, 8}}) {
+    const Logits logits = RunAtPosition(*MakeExecutor(), past, kHigh, ids, chunks);
+    EXPECT_LT(MedianRowError(logits, expected.data()), noise) << "chunks of " << chunks[0];
+  }
+  const cuda::CudaExecutorOptions invariant{.batch_invariant = true};
+  ExpectSameBits(RunAtPosition(*MakeExecutor(invariant), past, kHigh, ids, {24}),
+                 RunAtPosition(*MakeExecutor(invariant), past, kHigh, ids, {7, 1}),
+                 "high positions");
+}
+
 TEST_P(CudaExecutorTest, TheTableOnTheHostGivesTheSameBits) {
   MakeDummy();
   const std::vector<int32_t> ids = Tokens(4, 60);

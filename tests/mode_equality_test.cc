@@ -80,6 +80,24 @@ TEST_P(ModeEqualityTest, ThreadsAndPageSizesDoNotChangeABit) {
                  "odd pages");
 }
 
+TEST_P(ModeEqualityTest, ChunkingDoesNotChangeABitAtHighPositions) {
+  const std::vector<int32_t> past = Tokens(5, 128);
+  const std::vector<int32_t> ids = Tokens(6, 9);
+  std::vector<int32_t> all = past;
+  all.insert(all.end(), ids.begin(), ids.end());
+  const Logits plain = RunChunks({.name = "plain"}, all, {16});
+  const auto at = [&](int32_t position, const std::vector<int>& chunks) {
+    return RunAtPosition(*MakeExecutor({.name = ""}), past, position, ids, chunks);
+  };
+  ExpectSameBits(Logits(plain.end() - 9 * plan_.vocab_size, plain.end()), at(128, {9}),
+                 "the computed past itself");
+  constexpr int32_t kHigh = 100'032;
+  const Logits high = at(kHigh, {9});
+  for (const float logit : high) ASSERT_TRUE(std::isfinite(logit));
+  ExpectSameBits(high, at(kHigh, {1}), "one token at a time");
+  ExpectSameBits(high, at(kHigh, {4, 3}), "odd chunks");
+}
+
 TEST_P(ModeEqualityTest, TheShortcutForUnneededRowsDoesNotChangeABit) {
   const std::vector<int32_t> ids = Tokens(3, kNumTokens);
   std::vector<Logits> last_rows;

@@ -32,10 +32,11 @@ void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs
   batch.sequences.push_back(std::move(step));
 }
 
-Logits RunInChunks(Executor& executor, std::span<const int32_t> ids,
-                   const std::vector<int>& chunks) {
-  PagePool pool(executor.num_pages());
-  SequencePages pages(executor.plan(), executor.kv_layout(), pool);
+namespace {
+
+// Adds `ids` to a sequence, cut into the given chunk sizes.
+Logits AppendInChunks(Executor& executor, SequencePages& pages, std::span<const int32_t> ids,
+                      const std::vector<int>& chunks) {
   Logits all;
   for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
     const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
@@ -48,6 +49,42 @@ Logits RunInChunks(Executor& executor, std::span<const int32_t> ids,
     done += count;
   }
   return all;
+}
+
+}  // namespace
+
+Logits RunInChunks(Executor& executor, std::span<const int32_t> ids,
+                   const std::vector<int>& chunks) {
+  PagePool pool(executor.num_pages());
+  SequencePages pages(executor.plan(), executor.kv_layout(), pool);
+  return AppendInChunks(executor, pages, ids, chunks);
+}
+
+Logits RunAtPosition(Executor& executor, std::span<const int32_t> past, int32_t position,
+                     std::span<const int32_t> ids, const std::vector<int>& chunks) {
+  PagePool pool(executor.num_pages());
+  SequencePages computed(executor.plan(), executor.kv_layout(), pool);
+  AppendInChunks(executor, computed, past, {16});
+  PageTables repeated;
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    const int tokens = executor.kv_layout().tokens_per_page[group];
+    CHECK(position % tokens == 0 && past.size() % tokens == 0) << tokens << " tokens a page";
+    const PageTable& table = computed.table(group);
+    // The full group begins anew at every multiple of the past's length, the window is its end.
+    const int32_t num_blocks = position / tokens;
+    const int32_t shift = num_blocks - table.end_block();
+    const bool is_full = executor.plan().kv_groups[group].window == 0;
+    repeated[group].first_block = is_full ? 0 : table.first_block + shift;
+    for (int32_t block = repeated[group].first_block; block < num_blocks; ++block) {
+      repeated[group].pages.push_back(
+          is_full ? table.pages[static_cast<size_t>(block) % table.pages.size()]
+                  : table.PageOf(block - shift));
+    }
+  }
+  SequencePages pages(executor.plan(), executor.kv_layout(), pool);
+  std::vector<PageCopy> copies;
+  CHECK(pages.Resume(position, repeated, copies) && copies.empty());
+  return AppendInChunks(executor, pages, ids, chunks);
 }
 
 Logits RunWithUnneededRows(Executor& executor, std::span<const int32_t> ids) {

@@ -24,6 +24,12 @@ Logits RunInChunks(Executor& executor, std::span<const int32_t> ids,
 // Logits of the last row of chunks of which only that is wanted, with one between of which none is.
 Logits RunWithUnneededRows(Executor& executor, std::span<const int32_t> ids);
 
+// Logits of `ids` at the positions from `position` on. Their past is the pages of `past` over and
+// over: a long context without the time it takes to compute one, the same for every executor.
+// `position` and the length of `past` are multiples of the page sizes.
+Logits RunAtPosition(Executor& executor, std::span<const int32_t> past, int32_t position,
+                     std::span<const int32_t> ids, const std::vector<int>& chunks);
+
 void ExpectSameBits(const ModelPlan& plan, const Logits& expected, const Logits& actual,
                     const std::string& mode);
 
