@@ -21,7 +21,8 @@ Status Logits(const ModelFlags& model_flags, const std::string& ids_text,
   ASSIGN_OR_RETURN(LoadedModel model, model_flags.Load(static_cast<int64_t>(ids.size())));
   ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Create(output, static_cast<int64_t>(ids.size()),
                                                        model.description.plan.vocab_size));
-  SingleSequence sequence(*model.executor, std::min(model_flags.chunk_rows, kMaxLogitRows));
+  const int chunk_rows = model_flags.chunk_rows > 0 ? model_flags.chunk_rows : kMaxLogitRows;
+  SingleSequence sequence(*model.executor, std::min(chunk_rows, kMaxLogitRows));
   return sequence.Append(ids, [&](std::span<const float> rows) { return writer.Append(rows); });
 }
 

@@ -5,6 +5,13 @@
 #include "apps/bundled_models.h"
 
 namespace lapidary {
+namespace {
+
+// What serve takes too: a CPU is slow, and large steps are asked for.
+constexpr int kCpuChunkRows = 512;
+constexpr int kGpuChunkRows = 2048;
+
+}  // namespace
 
 void ModelFlags::AddTo(CLI::App& command) {
   constexpr const char* kGroup = "Model";
@@ -19,10 +26,13 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->group(kGroup)
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command.add_option("--chunk-rows", chunk_rows, "Most prompt tokens in one step")
+  command
+      .add_option("--chunk-rows", chunk_rows,
+                  fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
+                              "GPU)",
+                              kCpuChunkRows, kGpuChunkRows))
       ->group(kGroup)
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 65536));
   AddDeviceFlag(&command, &device)->group(kGroup);
   cuda.AddTo(command);
   command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")
@@ -35,7 +45,9 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   LoadOptions options;
   options.device = choice;
   options.cuda = cuda.Options();
-  options.cuda.max_num_batched_tokens = chunk_rows;
+  options.cuda.max_num_batched_tokens =
+      chunk_rows > 0 ? chunk_rows
+                     : (choice.kind == DeviceKind::kCuda ? kGpuChunkRows : kCpuChunkRows);
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
   options.num_threads = threads;
@@ -48,11 +60,13 @@ Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
   return LoadModel(model, options);
 }
 
-Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens, int num_sequences) const {
+Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens, int num_sequences,
+                                              int max_num_seqs) const {
   ASSIGN_OR_RETURN(LoadOptions options, Options(max_tokens));
   options.num_sequences = num_sequences;
   EngineOptions engine_options;
-  engine_options.limits.max_num_batched_tokens = chunk_rows;
+  engine_options.limits.max_num_batched_tokens = options.cuda.max_num_batched_tokens;
+  if (max_num_seqs > 0) engine_options.limits.max_num_seqs = max_num_seqs;
   return LoadEngine(model, options, engine_options);
 }
 

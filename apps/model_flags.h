@@ -16,7 +16,7 @@ struct ModelFlags {
   std::string model;  // Empty until FillDefaultModel: the user named none.
   std::string load_format = "auto";
   int threads = 0;
-  int chunk_rows = 512;
+  int chunk_rows = 0;  // 0: as the device likes it
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;
   CudaFlags cuda;
@@ -25,7 +25,9 @@ struct ModelFlags {
   // Room for one sequence of `max_tokens`. The choice of device is logged.
   Result<LoadedModel> Load(int64_t max_tokens) const;
   // Room for `num_sequences` of them; more than run at once leave room for the prefix cache.
-  Result<LoadedEngine> LoadAsEngine(int64_t max_tokens, int num_sequences = 1) const;
+  // `max_num_seqs` of them run at once; 0: as many as there is room for.
+  Result<LoadedEngine> LoadAsEngine(int64_t max_tokens, int num_sequences = 1,
+                                    int max_num_seqs = 0) const;
 
  private:
   Result<LoadOptions> Options(int64_t max_tokens) const;

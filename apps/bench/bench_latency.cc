@@ -74,6 +74,7 @@ Status BenchLatency(LatencyFlags& flags) {
   }
   nlohmann::ordered_json json = {{"bench", "latency"},
                                  {"model", flags.engine.model.model},
+                                 {"device", DeviceName(flags.engine.Device())},
                                  {"batch_size", flags.batch_size},
                                  {"input_len", flags.input_len},
                                  {"output_len", flags.output_len},
@@ -148,7 +149,8 @@ void AddBenchLatency(CommandLine& command_line, CLI::App* group) {
       "TTFT is from submission to a sequence's first token, all sequences of the batch submitted "
       "together. Steps are those that decode all sequences and hold no prompt token; TPOT is a "
       "step's time over its tokens per sequence.\n"
-      "JSON keys: bench, model, batch_size, input_len, output_len, num_iters, load_ms; median_, "
+      "JSON keys: bench, model, device, batch_size, input_len, output_len, num_iters, load_ms; "
+      "median_, "
       "p10_, p90_ of ttft_ms, tpot_ms, step_ms; num_steps, decode_tokens_per_s, step_bytes "
       "(weights and KV a step must read); with --memory-bandwidth: memory_bandwidth_gbps, "
       "floor_step_ms, floor_share (floor / median step).");

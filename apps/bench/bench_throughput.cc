@@ -35,7 +35,8 @@ Status BenchThroughput(ThroughputFlags& flags) {
   const int64_t max_tokens = flags.range_ratio > 0.0 ? static_cast<int64_t>(longest)
                                                      : int64_t{flags.input_len} + flags.output_len;
   ASSIGN_OR_RETURN(const LoadedEngine loaded,
-                   flags.engine.Load(max_tokens, std::min(flags.num_prompts, flags.max_num_seqs)));
+                   flags.engine.Load(max_tokens, std::min(flags.num_prompts, flags.max_num_seqs),
+                                     flags.max_num_seqs));
   Engine& engine = *loaded.engine;
   const int vocab_size = engine.plan().vocab_size;
   ASSIGN_OR_RETURN(auto warm_up, Prompts(flags, vocab_size, 1, flags.engine.seed + 1));
@@ -61,6 +62,7 @@ Status BenchThroughput(ThroughputFlags& flags) {
   const nlohmann::ordered_json json = {
       {"bench", "throughput"},
       {"model", flags.engine.model.model},
+      {"device", DeviceName(flags.engine.Device())},
       {"input_len", flags.input_len},
       {"output_len", flags.output_len},
       {"max_num_seqs", flags.max_num_seqs},
@@ -105,12 +107,15 @@ void AddBenchThroughput(CommandLine& command_line, CLI::App* group) {
                    "Lengths are uniform in [len * (1 - ratio), len * (1 + ratio)]")
       ->check(CLI::Range(0.0, 0.999))
       ->capture_default_str();
-  command->add_option("--max-num-seqs", flags->max_num_seqs, "Sequences the KV cache has room for")
+  command
+      ->add_option("--max-num-seqs", flags->max_num_seqs,
+                   "Sequences that run at once, all with room in the KV cache")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   flags->engine.AddTo(*command);
   command->footer(
-      "JSON keys: bench, model, input_len, output_len, max_num_seqs, load_ms, elapsed_time (s), "
+      "JSON keys: bench, model, device, input_len, output_len, max_num_seqs, load_ms, elapsed_time "
+      "(s), "
       "num_requests, num_input_tokens, num_output_tokens, total_num_tokens, requests_per_second, "
       "tokens_per_second, output_tokens_per_second, median_ttft_ms (from the beginning of the "
       "run).");

@@ -28,18 +28,19 @@ Status EngineBenchFlags::Complete() {
   return {};
 }
 
-Result<LoadedEngine> EngineBenchFlags::Load(int64_t max_tokens, int num_sequences) const {
+Result<LoadedEngine> EngineBenchFlags::Load(int64_t max_tokens, int num_sequences,
+                                            int max_num_seqs) const {
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model.model));
   if (max_tokens > description.plan.max_context) {
     return MakeError("--input-len and --output-len make {} tokens, the model's context is {}",
                      max_tokens, description.plan.max_context);
   }
-  return model.LoadAsEngine(max_tokens, num_sequences);
+  return model.LoadAsEngine(max_tokens, num_sequences, max_num_seqs);
 }
 
-int EngineBenchFlags::KvBytesPerValue() const {
+DeviceKind EngineBenchFlags::Device() const {
   const auto choice = ChooseDevice(model.device, ProbeDeviceFacts());
-  return choice.ok() && choice->kind == DeviceKind::kCuda ? 2 : 4;
+  return choice.ok() ? choice->kind : DeviceKind::kCpu;
 }
 
 Status EngineBenchFlags::Print(const std::string& text,

@@ -68,6 +68,12 @@ CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   return limits;
 }
 
+// A step of the most sequences is padded too, so there is room for its padding.
+CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
+  options.max_num_seqs = std::max(options.max_num_seqs, PaddedRows(options.max_num_seqs));
+  return options;
+}
+
 StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOptions& options) {
   StepArrays::Options arrays;
   arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
@@ -114,8 +120,9 @@ struct CudaExecutor::Graph {
 
 Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan,
                                                            const TensorSource* source,
-                                                           const CudaExecutorOptions& options) {
+                                                           const CudaExecutorOptions& wanted) {
   RETURN_IF_ERROR(CheckSupported(plan));
+  const CudaExecutorOptions options = WithRoomForPadding(wanted);
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     size_t free_before = 0;
