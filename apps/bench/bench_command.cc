@@ -5,12 +5,14 @@
 namespace lapidary {
 
 void AddBenchCommand(CommandLine& command_line) {
-  CLI::App* group = command_line.AddGroup("bench", "Measure a server, or the engine by itself");
+  CLI::App* group =
+      command_line.AddGroup("bench", "Measure a server, the engine by itself, or its CUDA kernels");
   group->footer(
       "tools/compare_bench.py A.json B.json compares two results of the same subcommand.");
   AddBenchServe(command_line, group);
   AddBenchLatency(command_line, group);
   AddBenchThroughput(command_line, group);
+  AddBenchKernels(command_line, group);
 }
 
 }  // namespace lapidary

@@ -1,13 +1,16 @@
 #include "bench_kernels/kernel_timing.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "device/cuda_error.h"
 
 namespace lapidary {
+namespace {
+
+constexpr double kEnoughMs = 60.0;  // of replays that are measured
+
+}  // namespace
 
 double TimeGraphUs(cudaStream_t stream, int num_launches, const std::function<void(int)>& launch,
                    int num_replays) {
@@ -24,14 +27,17 @@ double TimeGraphUs(cudaStream_t stream, int num_launches, const std::function<vo
   LAPIDARY_CUDA_CHECK(cudaEventCreate(&begin));
   LAPIDARY_CUDA_CHECK(cudaEventCreate(&end));
   std::vector<float> times;
-  for (int replay = -2; replay < num_replays; ++replay) {
+  double spent_ms = 0.0;
+  for (int replay = -2; replay < num_replays && (replay < 3 || spent_ms < kEnoughMs); ++replay) {
     LAPIDARY_CUDA_CHECK(cudaEventRecord(begin, stream));
     LAPIDARY_CUDA_CHECK(cudaGraphLaunch(executable, stream));
     LAPIDARY_CUDA_CHECK(cudaEventRecord(end, stream));
     LAPIDARY_CUDA_CHECK(cudaEventSynchronize(end));
     float ms = 0;
     LAPIDARY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (replay >= 0) times.push_back(ms);
+    if (replay < 0) continue;  // warm-up
+    times.push_back(ms);
+    spent_ms += ms;
   }
   LAPIDARY_CUDA_CHECK(cudaEventDestroy(begin));
   LAPIDARY_CUDA_CHECK(cudaEventDestroy(end));
@@ -41,34 +47,10 @@ double TimeGraphUs(cudaStream_t stream, int num_launches, const std::function<vo
   return times[times.size() / 2] * 1e3 / num_launches;
 }
 
-KernelRow MakeLinearRow(std::string name, std::string variant, int rows, int in_dim, int out_dim,
-                        double us) {
-  const double weight_bytes = 2.0 * in_dim * out_dim;
-  KernelRow row{.name = std::move(name),
-                .shape = fmt::format("{}x{}", in_dim, out_dim),
-                .variant = std::move(variant),
-                .rows = rows,
-                .us = us};
-  row.gbps = weight_bytes / us * 1e-3;
-  row.tflops = 2.0 * rows * in_dim * out_dim / us * 1e-6;
-  row.floor_share = weight_bytes / kFloorBytesPerSecond * 1e6 / us;
-  return row;
+BenchStream::BenchStream() {
+  LAPIDARY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
-std::string ToJson(const std::vector<KernelRow>& rows) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const KernelRow& row : rows) {
-    list.push_back({{"name", row.name},
-                    {"shape", row.shape},
-                    {"variant", row.variant},
-                    {"rows", row.rows},
-                    {"us", row.us},
-                    {"gbps", row.gbps},
-                    {"tflops", row.tflops},
-                    {"floor_share", row.floor_share},
-                    {"baseline_us", row.baseline_us}});
-  }
-  return list.dump(1) + "\n";
-}
+BenchStream::~BenchStream() { (void)cudaStreamDestroy(stream_); }
 
 }  // namespace lapidary

@@ -68,7 +68,7 @@ def test_the_bundled_model_is_the_default(lapidary, command):
 def test_the_group_lists_its_commands(lapidary):
     done = lapidary("bench", "--help")
     assert done.returncode == 0
-    for name in ("serve", "latency", "throughput"):
+    for name in ("serve", "latency", "throughput", "kernels"):
         assert name in done.stdout
     assert lapidary("bench").returncode == 2
     assert lapidary("bench", "sideways").returncode == 2
@@ -109,6 +109,66 @@ def test_kernels_are_compared_by_name_and_shape(compare):
     assert ["gemv", "1x1536x6144", "us", "10", "5", "0.500"] in rows
     assert ["gemv", "8x1536x6144", "us", "20", "10", "0.500"] in rows
     assert "gbps" not in done.stdout
+
+
+def test_kernels_of_a_command_differ_by_rows_and_variant(compare):
+    def result(us):
+        return {"bench": "kernels", "model": "e4b", "device": "CUDA", "kernels": [
+            {"name": "e4b o", "shape": "2048x2560", "variant": variant, "rows": rows, "us": us * rows}
+            for rows in (1, 8) for variant in ("", "batch_invariant")]}
+    done = compare(result(2.0), result(3.0))
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["e4b", "o", "2048x2560", "rows", "8", "us", "16", "24", "1.500"] in rows
+    assert ["e4b", "o", "2048x2560", "batch_invariant", "rows", "1", "us", "2", "3", "1.500"] in rows
+    twice = result(2.0)
+    twice["kernels"].append(dict(twice["kernels"][0]))
+    assert "is there twice" in compare(twice, result(1.0)).stderr
+
+
+def test_lines_of_rows_are_compared(compare):
+    line = '{"name": "step", "shape": "e2b x%d @1000", "us": %d}\n'
+    done = compare(line % (1, 2000) + line % (80, 4000), line % (1, 1000) + line % (80, 3000))
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["step", "e2b", "x80", "@1000", "us", "4000", "3000", "0.750"] in rows
+
+
+def test_another_implementations_times_become_the_baseline(compare, tmp_path):
+    ours = {"bench": "kernels", "kernels": [{"name": "a", "shape": "s", "rows": 1, "us": 10.0},
+                                            {"name": "b", "shape": "s", "rows": 1, "us": 10.0}]}
+    theirs = {"bench": "kernels", "kernels": [{"name": "a", "shape": "s", "rows": 1, "us": 25.0,
+                                               "implementation": "torch cudnn_attention"}]}
+    merged = tmp_path / "merged.json"
+    done = compare(ours, theirs, "--merge-baseline", merged)
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(merged.read_text())["kernels"]
+    assert (first["baseline"], first["baseline_us"], first["ratio"]) == ("torch cudnn_attention", 25.0, 2.5)
+    assert "baseline" not in second
+    assert compare({"a": 1}, {"a": 2}, "--merge-baseline", merged).returncode != 0
+
+
+def test_serve_latency_and_throughput_results_are_compared(compare, lapidary, bench_serve, server, tmp_path):
+    results = []
+    for command in ("latency", "throughput"):
+        done = lapidary("bench", command, *TINY, "--json")
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+    results.append(bench_serve(server.url).result)
+    for result in results:
+        done = compare(result, result)
+        assert done.returncode == 0, done.stderr
+        assert "median_ttft_ms" in done.stdout and "only" not in done.stdout
+    assert "differs: bench" in compare(results[0], results[1]).stdout
+
+
+def test_kernels_need_a_gpu(lapidary):
+    done = lapidary("bench", "kernels", "--device", "cpu")
+    assert done.returncode == 1
+    assert "times CUDA kernels" in done.stderr and done.stdout == ""
+    done = lapidary("bench", "kernels", "--preset", "tiny-e", "--shapes", "nothing like this")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert lapidary("bench", "kernels", "--preset", "none").returncode == 2
 
 
 @pytest.mark.parametrize("before, after", [({}, {}), ({"a": 1}, []), ("{", {}), ([{"us": 1}], []),

@@ -1,7 +1,9 @@
 #include "ops/cuda/gemm_lt.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
+#include <cstring>
 #include <memory>
 
 #include "base/check.h"
@@ -34,10 +36,20 @@ Layout MakeLayout(cudaDataType type, int rows, int columns) {
   return Layout(layout);
 }
 
-// Algorithms are chosen for the upper end of a bucket of row counts.
-int RowBucket(int rows) {
-  const int step = rows <= 64 ? 8 : rows <= 256 ? 32 : rows <= 1024 ? 128 : 1024;
-  return (rows + step - 1) / step * step;
+// Once a process, however many runners it makes.
+bool TableIsUsable() {
+  static const bool usable = [] {
+    const size_t version = cublasLtGetVersion();
+    if (version == GemmTableVersion()) {
+      spdlog::info("cuBLASLt {}: {} algorithms from the table", version, GemmTable().size());
+      return true;
+    }
+    spdlog::info(
+        "cuBLASLt {}: its heuristic chooses algorithms, for the measured ones are of version {}",
+        version, GemmTableVersion());
+    return false;
+  }();
+  return usable;
 }
 
 }  // namespace
@@ -49,6 +61,7 @@ GemmLt::GemmLt() {
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA,
                                                        &transpose, sizeof(transpose)));
   LAPIDARY_CUDA_CHECK(cudaMalloc(&workspace_, GemmLt::kWorkspaceBytes));
+  uses_table_ = TableIsUsable();
 }
 
 GemmLt::~GemmLt() {
@@ -97,9 +110,40 @@ std::vector<cublasLtMatmulAlgo_t> GemmLt::Search(const Key& key, int rows, int m
   return algorithms;
 }
 
+std::optional<cublasLtMatmulAlgo_t> GemmLt::FromTable(const GemmShape& shape) {
+  const GemmAlgorithm* entry = uses_table_ ? FindGemmAlgorithm(shape) : nullptr;
+  if (entry == nullptr) return std::nullopt;
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof(algorithm) == sizeof(entry->words));
+  std::memcpy(&algorithm, entry->words.data(), sizeof(algorithm));
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, shape.out_dim, shape.in_dim);
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, shape.rows, shape.in_dim);
+  const Layout y_layout =
+      MakeLayout(shape.f32_output ? CUDA_R_32F : CUDA_R_16BF, shape.rows, shape.out_dim);
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle_, operation_, weight_layout.get(), x_layout.get(),
+                              y_layout.get(), y_layout.get(), &algorithm, &result);
+  if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes) return algorithm;
+  spdlog::warn("cuBLASLt refuses the table's algorithm for {} rows, {} inputs, {} outputs ({})",
+               shape.rows, shape.in_dim, shape.out_dim, cublasLtGetStatusString(status));
+  return std::nullopt;
+}
+
+cublasLtMatmulAlgo_t GemmLt::Choose(const Key& key, int rows) {
+  const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
+  if (aligned) {  // as the table's were measured
+    const auto measured = FromTable({out_dim, in_dim, bucket, f32_output});
+    if (measured) return *measured;
+  }
+  spdlog::debug("cuBLASLt's heuristic chooses for {} rows, {} inputs, {} outputs", rows, in_dim,
+                out_dim);
+  return Search(key, rows, 1).front();
+}
+
 std::vector<cublasLtMatmulAlgo_t> GemmLt::Candidates(bool f32_output, int out_dim, int in_dim,
                                                      int rows, int max_candidates) {
-  return Search({out_dim, in_dim, RowBucket(rows), f32_output, true}, rows, max_candidates);
+  return Search({out_dim, in_dim, GemmRowBucket(rows), f32_output, true}, rows, max_candidates);
 }
 
 bool GemmLt::RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const bf16* weight,
@@ -121,11 +165,11 @@ void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y
     const Key key{out_dim, in_dim, bucket, f32_output, aligned};
     auto found = algorithms_.find(key);
     if (found == algorithms_.end()) {
-      found = algorithms_.emplace(key, Search(key, searched_rows, 1).front()).first;
+      found = algorithms_.emplace(key, Choose(key, searched_rows)).first;
     }
     return RunWith(found->second, stream, weight, x, y, f32_output, out_dim, in_dim, rows);
   };
-  if (run_for(RowBucket(rows), RowBucket(rows))) return;
+  if (run_for(GemmRowBucket(rows), GemmRowBucket(rows))) return;
   // What suits the bucket's upper end need not suit every row count in it. Exact entries are told
   // apart from buckets by their sign.
   if (run_for(-rows, rows)) return;

@@ -1,0 +1,27 @@
+// What every benchmark of kernels is given: which rows are wanted, and where they go.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench_kernels/kernel_row.h"
+
+namespace lapidary {
+
+struct BenchSink {
+  std::function<bool(const KernelRow&)> wants;  // by its label: nothing is measured yet
+  std::function<void(KernelRow)> add;
+  std::vector<int> rows;  // of products and small kernels
+  bool variants = false;
+
+  // Measures and adds the row if it is wanted.
+  template <typename Measure>
+  void Time(KernelRow row, const Measure& measure) const {
+    if (!wants(row)) return;
+    row.us = measure();
+    add(std::move(row));
+  }
+};
+
+}  // namespace lapidary

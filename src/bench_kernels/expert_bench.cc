@@ -1,0 +1,104 @@
+#include "bench_kernels/expert_bench.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "bench_kernels/device_array.h"
+#include "bench_kernels/kernel_timing.h"
+#include "bench_kernels/random_values.h"
+#include "ops/cuda/moe.h"
+
+namespace lapidary {
+namespace {
+
+using cuda::bf16;
+
+constexpr int kLaunches = 4;
+
+template <typename T>
+DeviceArray<T> Random(cudaStream_t stream, int64_t count, float amplitude) {
+  DeviceArray<T> values(count);
+  FillRandom(stream, values.get(), count, amplitude);
+  return values;
+}
+
+}  // namespace
+
+void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSink& sink) {
+  if (!plan.moe) return;
+  const MoePlan& moe = *plan.moe;
+  const int64_t hidden = plan.hidden_size;
+  const BenchStream stream;
+  auto norm = Random<float>(stream.get(), hidden, 1.0f);
+  auto scales = Random<float>(stream.get(), moe.num_experts, 1.0f);
+  auto router = Random<bf16>(stream.get(), moe.num_experts * hidden, 0.5f);
+  auto gate_up =
+      Random<bf16>(stream.get(), int64_t{2} * moe.num_experts * moe.expert_width * hidden, 0.04f);
+  auto down =
+      Random<bf16>(stream.get(), int64_t{moe.num_experts} * moe.expert_width * hidden, 0.04f);
+  for (const int rows : sink.rows) {
+    auto h = Random<float>(stream.get(), rows * hidden, 1.0f);
+    auto block_out = Random<bf16>(stream.get(), rows * hidden, 1.0f);
+    DeviceArray<int32_t> experts(int64_t{rows} * moe.top_k);
+    DeviceArray<float> weights(int64_t{rows} * moe.top_k);
+    DeviceArray<bf16> x(rows * hidden);
+    DeviceArray<std::byte> scratch(cuda::ExpertScratchBytes(
+        rows, plan.hidden_size, moe.expert_width, moe.num_experts, moe.top_k));
+    cuda::RouteCall route;
+    route.rows = rows;
+    route.hidden = plan.hidden_size;
+    route.num_experts = moe.num_experts;
+    route.top_k = moe.top_k;
+    route.h = h.get();
+    route.router_scale = norm.get();
+    route.router_weight = router.get();
+    route.per_expert_scale = scales.get();
+    route.pre_norm = norm.get();
+    route.experts = experts.get();
+    route.weights = weights.get();
+    route.x = x.get();
+    KernelRow row{.name = model + " route",
+                  .shape = fmt::format("{} of {}", moe.top_k, moe.num_experts),
+                  .rows = rows,
+                  .bytes = 2.0 * moe.num_experts * hidden + 6.0 * rows * hidden,
+                  .flops = 2.0 * rows * moe.num_experts * hidden};
+    sink.Time(row, [&] {
+      return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
+        cuda::RunRoute({stream.get(), idx > 0}, route);
+      });
+    });
+
+    cuda::RunRoute({stream.get()}, route);
+    cuda::ExpertsCall call;
+    call.rows = rows;
+    call.hidden = plan.hidden_size;
+    call.width = moe.expert_width;
+    call.num_experts = moe.num_experts;
+    call.top_k = moe.top_k;
+    call.experts = experts.get();
+    call.weights = weights.get();
+    call.x = x.get();
+    call.gate_up = gate_up.get();
+    call.down = down.get();
+    call.post_dense_norm = norm.get();
+    call.post_expert_norm = norm.get();
+    call.block_out = block_out.get();
+    call.scratch = scratch.get();
+    // As many experts as so many rows are expected to choose, choosing at random.
+    const double all = moe.num_experts;
+    const double touched = all * (1.0 - std::pow(1.0 - moe.top_k / all, rows));
+    const double expert_values = 3.0 * moe.expert_width * hidden;
+    row.name = model + " experts";
+    row.shape = fmt::format("{} of {} {}x{}", moe.top_k, moe.num_experts, hidden, moe.expert_width);
+    row.bytes = 2.0 * touched * expert_values + 6.0 * rows * hidden;
+    row.flops = 2.0 * rows * moe.top_k * expert_values;
+    sink.Time(row, [&] {
+      return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
+        cuda::RunExperts({stream.get(), idx > 0}, call);
+      });
+    });
+  }
+}
+
+}  // namespace lapidary

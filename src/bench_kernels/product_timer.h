@@ -1,0 +1,63 @@
+// Matrix products over rotating weights, so that every launch reads its weights from memory.
+#pragma once
+
+#include <cstddef>
+
+#include "bench_kernels/device_array.h"
+#include "bench_kernels/kernel_timing.h"
+#include "bench_kernels/product_shapes.h"
+#include "ops/cuda/gemm_lt.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/linear_skinny.h"
+
+namespace lapidary {
+
+class ProductTimer {
+ public:
+  static constexpr int kMaxRows = 4096;
+
+  ProductTimer();
+
+  // A large copy on the device, read plus written.
+  double CopyGbps();
+
+  // LinearRunner: what a step does.
+  double TimeRunner(const ProductShape& shape, int rows, bool batch_invariant);
+  // One streaming plan.
+  double TimePlan(const ProductShape& shape, int rows, const cuda::SkinnyPlan& plan,
+                  bool dependent);
+  // cuBLASLt's product alone, without what comes before and behind it. Negative: it cannot run.
+  double TimeAlgorithm(const ProductShape& shape, int rows, const cublasLtMatmulAlgo_t& algorithm,
+                       int num_replays);
+  // Its candidates, the heuristic's choice first.
+  std::vector<cublasLtMatmulAlgo_t> Candidates(const ProductShape& shape, int rows, int count) {
+    return gemm_.Candidates(shape.f32_output(), shape.out_dim, shape.in_dim, rows, count);
+  }
+
+  // The linear calls of a decoder layer, many layers in a chain, without attention between them.
+  // change(plan, in_dim) may alter the default plan. Us per layer.
+  using ChangePlan = std::function<void(cuda::SkinnyPlan&, int)>;
+  double TimeLayerChain(const ModelPlan& plan, int rows, bool dependent, const ChangePlan& change);
+  static double LayerChainBytes(const ModelPlan& plan);
+
+  // A call on these buffers; weights at the pool's start.
+  cuda::LinearCall MakeCall(const ProductShape& shape, int rows);
+
+ private:
+  // Some weights of the pool, 256-byte aligned, at about `position` of an endless stream.
+  const cuda::bf16* Weights(int64_t position, int64_t size);
+
+  // Calls run(context, call) for a graph's launches, each with other weights.
+  template <typename Run>
+  double Time(const ProductShape& shape, int rows, bool dependent, int num_replays, const Run& run);
+
+  BenchStream stream_;
+  cuda::LinearRunner runner_;
+  cuda::LinearRunner invariant_runner_;
+  cuda::GemmLt gemm_;
+  DeviceArray<cuda::bf16> pool_, x_, x_scratch_, block_out_, multiplier_;
+  DeviceArray<float> hidden_, hidden_out_, norm_;
+  DeviceArray<std::byte> output_;
+};
+
+}  // namespace lapidary

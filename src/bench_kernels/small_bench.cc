@@ -1,0 +1,224 @@
+// Inputs are not rotated: in a step too, these kernels find what the one before them wrote in the
+// cache.
+#include "bench_kernels/small_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench_kernels/device_array.h"
+#include "bench_kernels/kernel_timing.h"
+#include "bench_kernels/random_values.h"
+#include "ops/cuda/embedding.h"
+#include "ops/cuda/kv_entries.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/sampling.h"
+
+namespace lapidary {
+namespace {
+
+using cuda::bf16;
+using cuda::LaunchContext;
+
+constexpr int kLaunches = 20;
+constexpr int kMaxSampledRows = 256;
+constexpr int kTableIds = 4096;  // rows of embedding tables: enough that the cache does not help
+
+template <typename T>
+DeviceArray<T> Random(cudaStream_t stream, int64_t count) {
+  DeviceArray<T> values(count);
+  FillRandom(stream, values.get(), count, 1.0f);
+  return values;
+}
+
+DeviceArray<int32_t> Counting(int count, int modulus) {
+  std::vector<int32_t> values(count);
+  for (int idx = 0; idx < count; ++idx) values[idx] = static_cast<int>(97LL * idx % modulus);
+  return DeviceArray<int32_t>(values);
+}
+
+// Times a call as the steps' graphs launch it, each behind the one before.
+template <typename Run>
+double TimeCalls(const BenchStream& stream, const Run& run) {
+  return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
+    run(LaunchContext{stream.get(), idx > 0});
+  });
+}
+
+KernelRow Row(const std::string& model, const char* name, std::string shape, int rows,
+              double bytes) {
+  return {.name = fmt::format("{} {}", model, name),
+          .shape = std::move(shape),
+          .rows = rows,
+          .bytes = bytes};
+}
+
+void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
+                    const BenchStream& stream, const BenchSink& sink) {
+  const int64_t hidden = plan.hidden_size;
+  auto embedding = Random<bf16>(stream.get(), kTableIds * hidden);
+  auto ids = Counting(rows, kTableIds);
+  auto positions = Counting(rows, 4000);
+  DeviceArray<int32_t> resolved(rows);
+  DeviceArray<float> hidden_out(rows * hidden);
+  DeviceArray<bf16> x(rows * hidden);
+  cuda::EmbedCall call;
+  call.rows = rows;
+  call.hidden = plan.hidden_size;
+  call.token_ids = ids.get();
+  call.slots = ids.get();
+  call.last_tokens = ids.get();
+  call.positions = positions.get();
+  call.embedding = embedding.get();
+  call.vocab_size = kTableIds;
+  call.resolved_ids = resolved.get();
+  call.hidden_out = hidden_out.get();
+  call.x = x.get();
+  sink.Time(
+      Row(model, "embed", fmt::format("{}", hidden), rows, rows * hidden * (2.0 + 4.0 + 2.0)),
+      [&] { return TimeCalls(stream, [&](const LaunchContext& c) { cuda::RunEmbed(c, call); }); });
+  if (!plan.ple) return;
+  const int64_t columns = int64_t{plan.num_layers} * plan.ple->width;
+  auto table = Random<bf16>(stream.get(), kTableIds * columns);
+  auto projected = Random<bf16>(stream.get(), rows * columns);
+  auto norm = Random<float>(stream.get(), plan.ple->width);
+  DeviceArray<bf16> out(rows * columns);
+  cuda::PerLayerInputsCall inputs;
+  inputs.rows = rows;
+  inputs.num_layers = plan.num_layers;
+  inputs.width = plan.ple->width;
+  inputs.hidden = plan.hidden_size;
+  inputs.resolved_ids = ids.get();
+  inputs.table = table.get();
+  inputs.projected = projected.get();
+  inputs.norm = norm.get();
+  inputs.out = out.get();
+  sink.Time(Row(model, "per_layer_inputs", fmt::format("{}x{}", plan.num_layers, plan.ple->width),
+                rows, rows * columns * 6.0),
+            [&] {
+              return TimeCalls(stream,
+                               [&](const LaunchContext& c) { cuda::RunPerLayerInputs(c, inputs); });
+            });
+}
+
+void BenchResidual(const std::string& model, const ModelPlan& plan, int rows,
+                   const BenchStream& stream, const BenchSink& sink) {
+  const int64_t size = int64_t{rows} * plan.hidden_size;
+  auto hidden = Random<float>(stream.get(), size);
+  auto block_out = Random<bf16>(stream.get(), size);
+  auto norm = Random<float>(stream.get(), plan.hidden_size);
+  DeviceArray<float> hidden_out(size);
+  DeviceArray<bf16> x(size);
+  const cuda::ResidualUpdate update{.hidden = hidden.get(),
+                                    .block_out = block_out.get(),
+                                    .post_norm = norm.get(),
+                                    .hidden_out = hidden_out.get(),
+                                    .pre_norm = norm.get()};
+  sink.Time(Row(model, "residual_update", fmt::format("{}", plan.hidden_size), rows,
+                static_cast<double>(size) * (4.0 + 2.0 + 4.0 + 2.0)),
+            [&] {
+              return TimeCalls(stream, [&](const LaunchContext& c) {
+                cuda::RunResidualUpdate(c, update, rows, plan.hidden_size, x.get());
+              });
+            });
+}
+
+void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
+                     const BenchStream& stream, const BenchSink& sink) {
+  const int kv_heads = layer.num_kv_heads;
+  const int64_t raw_width =
+      int64_t{layer.num_heads + kv_heads * (layer.k_is_v ? 1 : 2)} * layer.head_dim;
+  const int64_t query_width = int64_t{layer.num_heads} * layer.kv_entry.key_len;
+  const int64_t entry_width = int64_t{kv_heads} * layer.kv_entry.entry_len;
+  auto raw = Random<bf16>(stream.get(), rows * raw_width);
+  auto norm = Random<float>(stream.get(), layer.head_dim);
+  auto turns = Random<float>(stream.get(), int64_t{2} * rows * layer.rope.num_turned_pairs);
+  DeviceArray<bf16> queries(rows * query_width);
+  DeviceArray<bf16> entries(rows * entry_width);
+  cuda::QueryEntryCall call;
+  call.rows = rows;
+  call.num_heads = layer.num_heads;
+  call.num_kv_heads = kv_heads;
+  call.head_dim = layer.head_dim;
+  call.k_is_v = layer.k_is_v;
+  call.entry = layer.kv_entry;
+  call.raw = raw.get();
+  call.q_norm = call.k_norm = call.owner_k_norm = norm.get();
+  call.rope = reinterpret_cast<const float2*>(turns.get());
+  call.turned_pairs = layer.rope.num_turned_pairs;
+  call.queries = queries.get();
+  call.entries = entries.get();
+  const bool is_full = layer.kind == AttentionKind::kFull;
+  sink.Time(Row(model, is_full ? "query_entry_full" : "query_entry_sliding",
+                fmt::format("{}q/{}kv d{}", layer.num_heads, kv_heads, layer.head_dim), rows,
+                2.0 * rows * static_cast<double>(raw_width + query_width + entry_width)),
+            [&] {
+              return TimeCalls(stream,
+                               [&](const LaunchContext& c) { cuda::RunQueryEntry(c, call); });
+            });
+}
+
+// Greedy rows, and rows that draw from a nucleus.
+void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
+                   const BenchStream& stream, const BenchSink& sink) {
+  auto logits = Random<float>(stream.get(), int64_t{rows} * plan.vocab_size);
+  DeviceArray<std::byte> scratch(cuda::SamplingScratchBytes(rows, plan.vocab_size));
+  DeviceArray<int32_t> last_tokens(rows);
+  DeviceArray<cuda::SampledRow> out(rows);
+  DeviceArray<int32_t> no_ids(1);
+  DeviceArray<cuda::SamplingBias> no_biases(1);
+  DeviceArray<cuda::SamplingHistory> no_history(1);
+  DeviceArray<float> replaced(1);
+  for (const bool greedy : {true, false}) {
+    std::vector<cuda::SamplingRow> spec(rows);
+    for (int row = 0; row < rows; ++row) {
+      spec[row].seed = 5;
+      spec[row].logits_row = row;
+      spec[row].slot = row;
+      spec[row].greedy = greedy ? 1 : 0;
+      spec[row].top_p = greedy ? 1.0f : 0.95f;
+      spec[row].top_k = greedy ? 0 : 64;
+    }
+    DeviceArray<cuda::SamplingRow> device_spec(spec);
+    cuda::SamplingCall call;
+    call.rows = rows;
+    call.num_logits_rows = rows;
+    call.vocab_size = plan.vocab_size;
+    call.logits = logits.get();
+    call.spec = device_spec.get();
+    call.suppressed = no_ids.get();
+    call.biases = no_biases.get();
+    call.history = no_history.get();
+    call.replaced_suppressed = replaced.get();
+    call.replaced_biases = replaced.get();
+    call.replaced_history = replaced.get();
+    call.last_tokens = last_tokens.get();
+    call.out = out.get();
+    call.scratch = scratch.get();
+    sink.Time(Row(model, greedy ? "sample_greedy" : "sample_top_k_top_p",
+                  fmt::format("{}", plan.vocab_size), rows, 4.0 * rows * plan.vocab_size),
+              [&] {
+                return TimeCalls(stream,
+                                 [&](const LaunchContext& c) { cuda::RunSampling(c, call); });
+              });
+  }
+}
+
+}  // namespace
+
+void BenchSmall(const std::string& model, const ModelPlan& plan, const BenchSink& sink) {
+  const BenchStream stream;
+  for (const int rows : sink.rows) {
+    BenchEmbedding(model, plan, rows, stream, sink);
+    BenchResidual(model, plan, rows, stream, sink);
+    for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+      const auto layer =
+          std::find_if(plan.layers.begin(), plan.layers.end(),
+                       [&](const LayerPlan& l) { return l.kind == kind && l.owns_kv(); });
+      if (layer != plan.layers.end()) BenchQueryEntry(model, *layer, rows, stream, sink);
+    }
+    if (rows <= kMaxSampledRows) BenchSampling(model, plan, rows, stream, sink);
+  }
+}
+
+}  // namespace lapidary
