@@ -14,6 +14,7 @@ import argparse
 import json
 import statistics
 import sys
+import warnings
 
 L2_BYTES = 256 << 20  # rotated inputs are larger than this, so keys come from memory
 
@@ -114,6 +115,7 @@ def main():
     if not wanted:
         sys.exit(f"{args.kernels}: no attention rows; make it with `lapidary bench kernels --output-json`")
     import torch
+    warnings.simplefilter("ignore")  # every backend explains what it does not take
     if not torch.cuda.is_available():
         sys.exit("PyTorch sees no GPU here")
     rows = []
