@@ -43,13 +43,11 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     DeviceArray<int32_t> experts(int64_t{rows} * moe.top_k);
     DeviceArray<float> weights(int64_t{rows} * moe.top_k);
     DeviceArray<bf16> x(rows * hidden);
-    DeviceArray<std::byte> scratch(cuda::ExpertScratchBytes(
-        rows, plan.hidden_size, moe.expert_width, moe.num_experts, moe.top_k));
+    const cuda::MoeShape shape{rows, plan.hidden_size, moe.expert_width, moe.num_experts,
+                               moe.top_k};
+    DeviceArray<std::byte> scratch(cuda::ExpertScratchBytes(shape));
     cuda::RouteCall route;
-    route.rows = rows;
-    route.hidden = plan.hidden_size;
-    route.num_experts = moe.num_experts;
-    route.top_k = moe.top_k;
+    route.shape = shape;
     route.h = h.get();
     route.router_scale = norm.get();
     route.router_weight = router.get();
@@ -58,6 +56,7 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     route.experts = experts.get();
     route.weights = weights.get();
     route.x = x.get();
+    route.scratch = scratch.get();
     KernelRow row{.name = model + " route",
                   .shape = fmt::format("{} of {}", moe.top_k, moe.num_experts),
                   .rows = rows,
@@ -71,12 +70,7 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
 
     cuda::RunRoute({stream.get()}, route);
     cuda::ExpertsCall call;
-    call.rows = rows;
-    call.hidden = plan.hidden_size;
-    call.width = moe.expert_width;
-    call.num_experts = moe.num_experts;
-    call.top_k = moe.top_k;
-    call.experts = experts.get();
+    call.shape = shape;
     call.weights = weights.get();
     call.x = x.get();
     call.gate_up = gate_up.get();

@@ -85,8 +85,9 @@ struct CudaForward::Sizes {
     partials = AttentionPartialBytes(limits.max_partials, limits.batch_invariant);
     if (plan.moe) {
       router_choice = rows * plan.moe->top_k * 8;
-      expert_scratch = ExpertScratchBytes(limits.max_rows, plan.hidden_size, plan.moe->expert_width,
-                                          plan.moe->num_experts, plan.moe->top_k);
+      expert_scratch =
+          ExpertScratchBytes({limits.max_rows, plan.hidden_size, plan.moe->expert_width,
+                              plan.moe->num_experts, plan.moe->top_k});
     }
     for (const LayerPlan& layer : plan.layers) {
       rope =
@@ -412,10 +413,7 @@ void CudaForward::Experts(const LayerPlan& layer) {
   const auto& weights = weights_.layers[layer.index].moe;
   const MoePlan& moe = *plan_.moe;
   RouteCall route;
-  route.rows = rows_;
-  route.hidden = plan_.hidden_size;
-  route.num_experts = moe.num_experts;
-  route.top_k = moe.top_k;
+  route.shape = {rows_, plan_.hidden_size, moe.expert_width, moe.num_experts, moe.top_k};
   route.eps = plan_.rms_norm_eps;
   route.h = hidden_[current_].As<float>();  // DenseMlp brought it up to date
   route.router_scale = weights.router_scale;
@@ -425,16 +423,12 @@ void CudaForward::Experts(const LayerPlan& layer) {
   route.experts = router_choice_.As<int32_t>();
   route.weights = router_choice_.As<float>(int64_t{limits_.max_rows} * moe.top_k * 4);
   route.x = x_.As<bf16>();
+  route.scratch = expert_scratch_.As<void>();
   RunRoute(Context(kDependOther), route);
 
   ExpertsCall experts;
-  experts.rows = rows_;
-  experts.hidden = plan_.hidden_size;
-  experts.width = moe.expert_width;
-  experts.num_experts = moe.num_experts;
-  experts.top_k = moe.top_k;
+  experts.shape = route.shape;
   experts.eps = plan_.rms_norm_eps;
-  experts.experts = route.experts;
   experts.weights = route.weights;
   experts.x = x_.As<bf16>();
   experts.gate_up = weights.gate_up_proj;

@@ -10,14 +10,24 @@ namespace lapidary::cuda {
 inline constexpr int kMaxExperts = 256;
 inline constexpr int kMaxTopK = 16;
 
-// Router input rmsnorm(h) * scale / sqrt(hidden) of the raw residual, logits and choice in f32; the
-// chosen by probability (ties to the lower index), renormalised, times the expert's own scale.
-// Beside it x = rmsnorm(h) * pre_norm, which the experts read.
-struct RouteCall {
+// Sizes that everything here shares.
+struct MoeShape {
   int rows = 0;
   int hidden = 0;
+  int width = 0;
   int num_experts = 0;
   int top_k = 0;
+};
+
+// Bytes of the scratch that RunRoute fills and RunExperts reads on and works in. It needs no
+// initialisation; shape.rows may be more than those of a call.
+int64_t ExpertScratchBytes(const MoeShape& shape);
+
+// Router input rmsnorm(h) * scale / sqrt(hidden) of the raw residual, logits and choice in f32; the
+// chosen by probability (ties to the lower index), renormalised, times the expert's own scale.
+// Beside it x = rmsnorm(h) * pre_norm, which the experts read, and in scratch the rows by expert.
+struct RouteCall {
+  MoeShape shape;
   float eps = 1e-6f;
   const float* h = nullptr;                 // [rows, hidden]
   const float* router_scale = nullptr;      // [hidden]
@@ -27,21 +37,22 @@ struct RouteCall {
   int32_t* experts = nullptr;               // [rows, top_k] in rank order
   float* weights = nullptr;                 // [rows, top_k]
   bf16* x = nullptr;                        // [rows, hidden]
+  void* scratch = nullptr;                  // ExpertScratchBytes
 };
 void RunRoute(const LaunchContext& context, const RouteCall& call);
+
+// Only the last part of RunRoute: scratch for a choice [rows, top_k] that is already there.
+void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const int32_t* experts,
+                  void* scratch);
 
 // out[row] = sum over ranks, in rank order, of weight * down(gelu(gate x) * (up x)); then
 //   block_out[row] = rmsnorm(block_out[row]) * post_dense_norm + rmsnorm(out[row]) *
 //   post_expert_norm
-// A row's result does not depend on which other rows chose the same expert.
+// A row's bits depend neither on which other rows chose the same expert nor on how many rows
+// there are.
 struct ExpertsCall {
-  int rows = 0;
-  int hidden = 0;
-  int width = 0;
-  int num_experts = 0;
-  int top_k = 0;
+  MoeShape shape;
   float eps = 1e-6f;
-  const int32_t* experts = nullptr;         // [rows, top_k]
   const float* weights = nullptr;           // [rows, top_k]
   const bf16* x = nullptr;                  // [rows, hidden]
   const bf16* gate_up = nullptr;            // [experts, 2 * width, hidden], gate rows first
@@ -49,9 +60,8 @@ struct ExpertsCall {
   const float* post_dense_norm = nullptr;   // [hidden]
   const float* post_expert_norm = nullptr;  // [hidden]
   bf16* block_out = nullptr;                // [rows, hidden] in: the dense branch; out: the sum
-  void* scratch = nullptr;                  // ExpertScratchBytes(rows, ...)
+  void* scratch = nullptr;                  // as RunRoute left it
 };
-int64_t ExpertScratchBytes(int rows, int hidden, int width, int num_experts, int top_k);
 void RunExperts(const LaunchContext& context, const ExpertsCall& call);
 
 }  // namespace lapidary::cuda

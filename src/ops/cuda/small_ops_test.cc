@@ -1,20 +1,16 @@
-// Embeddings, cached entries, experts and page moves against the CPU operations in f32.
+// Embeddings, cached entries and page moves against the CPU operations in f32.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 #include <random>
 
-#include "base/thread_pool.h"
 #include "model/config.h"
 #include "model/presets.h"
 #include "model/synthetic_values.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/moe.h"
 #include "ops/cpu/rope.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/kv_entries.h"
-#include "ops/cuda/moe.h"
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
 
@@ -40,9 +36,6 @@ class SmallOpsTest : public testing::Test {
     std::vector<float> floats;
     for (const bf16 value : values) floats.push_back(__bfloat162float(value));
     return floats;
-  }
-  static TensorView View(const std::vector<bf16>& values, std::vector<int64_t> shape) {
-    return {reinterpret_cast<const std::byte*>(values.data()), DType::kBF16, std::move(shape)};
   }
   // ||a - b|| / ||b||
   static double Distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -289,88 +282,6 @@ TEST_F(SmallOpsTest, EntriesReachTheirPagesAndNothingElse) {
   std::copy_n(expected.begin() + 2 * page_len, page_len, expected.begin() + 1 * page_len);
   std::copy_n(expected.begin() + 1 * page_len, page_len, expected.begin() + 3 * page_len);
   EXPECT_TRUE(SameBits(pool.Download(), expected));
-}
-
-TEST_F(SmallOpsTest, ExpertsMatch) {
-  struct Shape {
-    int rows, hidden, width, experts, top_k;
-  };
-  for (const Shape& s : {Shape{1, 80, 48, 16, 4}, Shape{7, 80, 48, 16, 4}, Shape{70, 96, 40, 6, 3},
-                         Shape{300, 2816, 704, 128, 8}}) {
-    const std::vector<float> h = Floats(size_t(s.rows) * s.hidden, 2.0f);
-    const std::vector<float> router_scale = Floats(s.hidden, 0.3f, 0.9f);
-    const std::vector<bf16> router = Halves(size_t(s.experts) * s.hidden, 3.0f);
-    const std::vector<float> expert_scale = Floats(s.experts, 0.3f, 0.9f);
-    const std::vector<float> pre_norm = Floats(s.hidden, 0.5f, 1.0f);
-    const std::vector<float> dense_norm = Floats(s.hidden, 0.5f, 1.0f);
-    const std::vector<float> expert_norm = Floats(s.hidden, 0.5f, 1.0f);
-    const float weight_scale = 1.7f / std::sqrt(static_cast<float>(s.hidden));
-    const std::vector<bf16> gate_up =
-        Halves(size_t(s.experts) * 2 * s.width * s.hidden, weight_scale);
-    const std::vector<bf16> down = Halves(size_t(s.experts) * s.hidden * s.width, weight_scale);
-    const std::vector<bf16> dense = Halves(size_t(s.rows) * s.hidden, 1.0f);
-    TestBuffer<float> d_h(h), d_scale(router_scale), d_expert_scale(expert_scale), d_pre(pre_norm),
-        d_dense_norm(dense_norm), d_expert_norm(expert_norm);
-    TestBuffer<bf16> d_router(router), d_gate_up(gate_up), d_down(down), d_dense(dense);
-    TestBuffer<int32_t> experts(size_t(s.rows) * s.top_k);
-    TestBuffer<float> weights(size_t(s.rows) * s.top_k);
-    TestBuffer<bf16> x(size_t(s.rows) * s.hidden);
-    TestBuffer<std::byte> scratch(
-        ExpertScratchBytes(s.rows, s.hidden, s.width, s.experts, s.top_k));
-    RunRoute({},
-             {s.rows, s.hidden, s.experts, s.top_k, 1e-6f, d_h.get(), d_scale.get(), d_router.get(),
-              d_expert_scale.get(), d_pre.get(), experts.get(), weights.get(), x.get()});
-    RunExperts({}, {s.rows, s.hidden, s.width, s.experts, s.top_k, 1e-6f, experts.get(),
-                    weights.get(), x.get(), d_gate_up.get(), d_down.get(), d_dense_norm.get(),
-                    d_expert_norm.get(), d_dense.get(), scratch.get()});
-
-    // The same on the host, with the device's choice where two experts are nearly equal.
-    const std::vector<float> router_floats = ToFloat(router);
-    const std::vector<int32_t> chosen = experts.Download();
-    const std::vector<float> chosen_weights = weights.Download();
-    std::vector<cpu::ExpertChoice> choices(size_t(s.rows) * s.top_k);
-    std::vector<float> normed(size_t(s.rows) * s.hidden);
-    for (int row = 0; row < s.rows; ++row) {
-      std::vector<float> input(s.hidden);
-      std::vector<float> logits(s.experts);
-      cpu::MakeRouterInput(h.data() + size_t(row) * s.hidden, router_scale, 1e-6f, input.data());
-      for (int expert = 0; expert < s.experts; ++expert) {
-        logits[expert] = std::inner_product(
-            input.begin(), input.end(), router_floats.begin() + size_t(expert) * s.hidden, 0.0f);
-      }
-      std::vector<float> left = logits;
-      cpu::RouteRow(left, expert_scale,
-                    {choices.data() + size_t(row) * s.top_k, static_cast<size_t>(s.top_k)});
-      for (int rank = 0; rank < s.top_k; ++rank) {
-        cpu::ExpertChoice& choice = choices[size_t(row) * s.top_k + rank];
-        const size_t at = size_t(row) * s.top_k + rank;
-        ASSERT_NEAR(logits[chosen[at]], logits[choice.expert], 1e-4) << row << " " << rank;
-        if (chosen[at] == choice.expert) {
-          EXPECT_NEAR(chosen_weights[at], choice.weight, 1e-4);
-        }
-        choice = {chosen[at], chosen_weights[at]};
-      }
-      cpu::RmsNorm(h.data() + size_t(row) * s.hidden, pre_norm.data(), 1e-6f, s.hidden,
-                   normed.data() + size_t(row) * s.hidden);
-    }
-    ThreadPool threads(2);
-    MoeWeights host;
-    host.gate_up_proj = View(gate_up, {s.experts, 2 * s.width, s.hidden});
-    host.down_proj = View(down, {s.experts, s.hidden, s.width});
-    cpu::ExpertScratch host_scratch;
-    std::vector<float> sums(size_t(s.rows) * s.hidden);
-    cpu::RunExperts({s.experts, s.top_k, s.width}, host, normed.data(), s.rows, s.hidden, choices,
-                    host_scratch, sums.data(), threads);
-    std::vector<float> expected = ToFloat(dense);
-    for (int row = 0; row < s.rows; ++row) {
-      float* to = expected.data() + size_t(row) * s.hidden;
-      cpu::RmsNorm(to, dense_norm.data(), 1e-6f, s.hidden, to);
-      cpu::AddRmsNorm(sums.data() + size_t(row) * s.hidden, expert_norm.data(), 1e-6f, s.hidden,
-                      1.0f, to);
-    }
-    EXPECT_LT(Distance(ToFloat(d_dense.Download()), expected), 1e-2) << s.rows << " rows";
-    EXPECT_TRUE(scratch.GuardsIntact() && d_dense.GuardsIntact() && x.GuardsIntact());
-  }
 }
 
 }  // namespace
