@@ -94,8 +94,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 #pragma unroll
     for (int i = kWeightCopies; i < kCopies; ++i) copy(step, i, p.in);
   };
-  const int early_steps = min(T::kStages - 1, num_steps);
-  for (int step = 0; step < early_steps; ++step) copy_weights(step);
+  for (int step = 0; step < T::kStages - 1; ++step) {
+    if (step < num_steps) copy_weights(step);
+    CommitCopies();
+  }
   if constexpr (!kGated) WaitForPreviousKernel();
 #pragma unroll
   for (int i = kWeightCopies; i < kCopies; ++i) {
@@ -106,9 +108,28 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
       sources[i] = (kGated ? p.order[position] / p.top_k : position) * p.in_dim + 8 * vector;
     }
   }
+  // The rows of the first steps without CopyAsync: they come last, and copies are waited for in
+  // their order.
+  uint4 first_rows[T::kStages - 1][kCopies - kWeightCopies];
+#pragma unroll
   for (int step = 0; step < T::kStages - 1; ++step) {
-    if (step < num_steps) copy_rows(step);
-    CommitCopies();
+#pragma unroll
+    for (int i = kWeightCopies; i < kCopies; ++i) {
+      uint4& value = first_rows[step][i - kWeightCopies];
+      value = make_uint4(0, 0, 0, 0);
+      if (step * kStep + 8 * vector < p.in_dim && sources[i] >= 0) {
+        value = *reinterpret_cast<const uint4*>(p.in + sources[i] + step * kStep);
+      }
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < T::kStages - 1; ++step) {
+#pragma unroll
+    for (int i = kWeightCopies; i < kCopies; ++i) {
+      *reinterpret_cast<uint4*>(shared + step * T::kStageBytes +
+                                VectorOffset(copy_row + kCopyRows * i, vector)) =
+          first_rows[step][i - kWeightCopies];
+    }
   }
 
   float acc[T::kWeightTiles][T::kRowTiles][4] = {};

@@ -7,7 +7,7 @@
 namespace lapidary::cuda {
 namespace {
 
-constexpr int kLogitThreads = 256;
+constexpr int kLogitThreads = 512;
 constexpr int kLogitWarps = kLogitThreads / kWarpSize;
 constexpr int kChooseThreads = 256;
 constexpr int kGroupThreads = 1024;
@@ -19,15 +19,16 @@ constexpr int kChunk = 32;  // values of k that a MmaChunk takes
 constexpr int kVector = 8;  // of them, a lane's
 
 // Eight f32 values as sums of three bf16 values: 24 bits, as exact as f32 itself.
+constexpr int kParts = 3;
 struct SplitVector {
-  uint4 parts[3];  // from the smallest to the largest
+  uint4 parts[kParts];  // from the smallest to the largest
 
   __device__ __forceinline__ explicit SplitVector(const float (&values)[kVector]) {
     float rest[kVector];
 #pragma unroll
     for (int idx = 0; idx < kVector; ++idx) rest[idx] = values[idx];
 #pragma unroll
-    for (int part = 2; part >= 0; --part) {
+    for (int part = kParts - 1; part >= 0; --part) {
       const Bf16x8 packed = Pack(rest);
       parts[part] = reinterpret_cast<const uint4&>(packed);
       float rounded[kVector];
@@ -48,8 +49,7 @@ __device__ __forceinline__ void LoadFloats(const float* from, float (&values)[kV
 // a stretch of k, kBatch chunks at a time. With kEarly the first batch of weights is on its way
 // before the rows are there. The order of sums is the same in all variants.
 template <int kExpertTiles, int kRowTiles, int kBatch, bool kEarly>
-__global__ void __launch_bounds__(kLogitThreads, kEarly ? 1 : 2)
-    LogitKernel(RouteCall call, float* logits) {
+__global__ void __launch_bounds__(kLogitThreads, 1) LogitKernel(RouteCall call, float* logits) {
   constexpr int kExperts = 16 * kExpertTiles;
   constexpr int kRows = 8 * kRowTiles;
   extern __shared__ __align__(16) float router_scale[];  // [hidden]
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kLogitThreads, kEarly ? 1 : 2)
   WaitForPreviousKernel();
 
   const float* h = call.h + int64_t{first_row} * hidden;
-  float acc[kExpertTiles][kRowTiles][4] = {};
+  float acc[kExpertTiles][kRowTiles][kParts][4] = {};  // a chain of sums for each part
   float own_squares[kRowTiles] = {};
   for (int chunk = first_chunk; chunk < end_chunk; chunk += kBatch) {
     if (!kEarly || chunk > first_chunk) load_weights(chunk);
@@ -129,9 +129,11 @@ __global__ void __launch_bounds__(kLogitThreads, kEarly ? 1 : 2)
         }
         const SplitVector split(values[r][j]);
 #pragma unroll
-        for (const uint4& part : split.parts) {
+        for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-          for (int e = 0; e < kExpertTiles; ++e) MmaChunk(acc[e][r], low[e][j], high[e][j], part);
+          for (int e = 0; e < kExpertTiles; ++e) {
+            MmaChunk(acc[e][r][part], low[e][j], high[e][j], split.parts[part]);
+          }
         }
       }
     }
@@ -157,7 +159,8 @@ __global__ void __launch_bounds__(kLogitThreads, kEarly ? 1 : 2)
     for (int e = 0; e < kExpertTiles; ++e) {
 #pragma unroll
       for (int idx = 0; idx < 4; ++idx) {
-        partials[warp][8 * r + 2 * t + idx % 2][16 * e + g + idx / 2 * 8] = acc[e][r][idx];
+        partials[warp][8 * r + 2 * t + idx % 2][16 * e + g + idx / 2 * 8] =
+            acc[e][r][0][idx] + acc[e][r][1][idx] + acc[e][r][2][idx];
       }
     }
     own_squares[r] += __shfl_xor_sync(0xffffffffu, own_squares[r], 1);
@@ -398,18 +401,20 @@ void RunRoute(const LaunchContext& context, const RouteCall& call) {
   CHECK(shape.num_experts <= kMaxExperts && shape.top_k <= kMaxTopK &&
         shape.top_k <= shape.num_experts && shape.hidden % 8 == 0)
       << shape.num_experts << " " << shape.top_k << " " << shape.hidden;
-  CHECK_LE(shape.hidden, 7168) << "its router scale is to fit in shared memory";
   const MoeScratch scratch(shape, call.scratch);
 
   const auto run_logits = [&](auto kernel, int experts, int rows) {
+    const int shared_bytes = shape.hidden * static_cast<int>(sizeof(float));
+    LAPIDARY_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     Launch(context, kernel,
            dim3((shape.num_experts + experts - 1) / experts, (shape.rows + rows - 1) / rows),
-           dim3(kLogitThreads), shape.hidden * sizeof(float), call, scratch.logits);
+           dim3(kLogitThreads), shared_bytes, call, scratch.logits);
   };
   if (shape.rows <= kMaxRowsInOneBlock) {
-    run_logits(LogitKernel<1, 1, 11, true>, 16, 8);  // 8 * 11 * 32 = 2816: all weights at once
+    run_logits(LogitKernel<1, 1, 6, true>, 16, 8);  // 16 * 6 chunks: all weights of 2816 at once
   } else {
-    run_logits(LogitKernel<2, 2, 2, false>, 32, 16);
+    run_logits(LogitKernel<2, 2, 1, false>, 32, 16);
   }
 
   GroupParams params = MakeGroupParams(shape, call.experts, scratch);
