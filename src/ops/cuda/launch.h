@@ -9,7 +9,9 @@
 //     must imply "all before it are done";
 //   - what is read before the wait was in place before the step began: weights, the step's uploaded
 //     arrays, cached KV pages; what is read after it is read by plain loads (no __ldg, no const
-//     __restrict__: that path may hold stale lines).
+//     __restrict__: that path may hold stale lines). One exception: where the kernel before says
+//     AllowNextKernel() only behind its own wait, what that one waited for may be read, past L1
+//     (moe_product.cu).
 #pragma once
 
 #include <cuda_bf16.h>
