@@ -9,6 +9,7 @@ namespace {
 
 using cuda::LinearCall;
 using cuda::SkinnyPlan;
+using cuda::WidePlan;
 
 constexpr int kReplays = 9;
 constexpr int kMaxLogitRows = 256;  // logits are for few rows
@@ -83,12 +84,47 @@ void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
   }
 }
 
+void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
+                    const BenchSink& sink) {
+  for (const ProductShape& shape : shapes) {
+    for (const int rows : {16, 32, 80, 128}) {
+      const WidePlan standard = cuda::PlanWide(timer.MakeCall(shape, rows));
+      double standard_us = 0.0;
+      const auto add = [&](const std::string& variant, const WidePlan& plan) {
+        KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0);
+        if (!sink.wants(row)) return;
+        if (standard_us == 0.0) standard_us = timer.TimePlan(shape, rows, standard);
+        row.baseline = "the default plan";
+        row.baseline_us = standard_us;
+        sink.Time(std::move(row), [&] { return timer.TimePlan(shape, rows, plan); });
+      };
+      for (const int tile_rows : {64, 128, 192}) {
+        const int tiles = (shape.out_dim + tile_rows - 1) / tile_rows;
+        for (int split = 1; split <= 8; ++split) {
+          if (tiles * split > (split == 1 ? 4096 : 300) || 64 * split > shape.in_dim) continue;
+          if (split < 8 && tiles * split < 88 && 128 * split <= shape.in_dim) continue;
+          for (const bool alone : {false, true}) {
+            if (alone ? tiles * split > 132 : tile_rows > 128) continue;
+            add(fmt::format("t{} k{}{}", tile_rows, split, alone ? " alone" : ""),
+                {.tile_rows = tile_rows, .split = split, .alone = alone});
+          }
+        }
+        if (tiles > 132) {
+          add(fmt::format("t{} persistent", tile_rows),
+              {.tile_rows = tile_rows, .persistent = true});
+        }
+      }
+    }
+  }
+}
+
 void BenchLayerChain(const std::string& model, const ModelPlan& plan, ProductTimer& timer,
                      const BenchSink& sink) {
   const double bytes = ProductTimer::LayerChainBytes(plan);
-  for (const int rows : {1, 4, 16}) {
+  for (const int rows : {1, 4, 16, 32, 80, 128}) {
     double standard_us = 0.0;
-    const auto add = [&](const std::string& variant, bool dependent, auto change) {
+    const auto add = [&](const std::string& variant, bool dependent,
+                         const ProductTimer::ChangePlan& change) {
       KernelRow row{.name = model + " linear calls of a layer",
                     .shape = fmt::format("{:.1f} MB", bytes * 1e-6),
                     .variant = variant,
@@ -104,9 +140,9 @@ void BenchLayerChain(const std::string& model, const ModelPlan& plan, ProductTim
       }
       sink.add(std::move(row));
     };
-    add("", true, [](SkinnyPlan&, int) {});
-    add("not dependent", false, [](SkinnyPlan&, int) {});
-    if (rows == 16) continue;
+    add("", true, nullptr);
+    add("not dependent", false, nullptr);
+    if (rows > 4) continue;
     add("separate residual", true, [](SkinnyPlan& p, int) { p.fused_residual_rows = 0; });
     for (const bool ring : {false, true}) {
       for (const int depth : {4, 6, 8}) {
@@ -142,6 +178,7 @@ void BenchLinear(const std::string& model, const ModelPlan& plan, ProductTimer& 
   BenchShapes(shapes, timer, sink);
   if (!sink.variants) return;
   BenchPlans(shapes, timer, sink);
+  BenchWidePlans(shapes, timer, sink);
   BenchLayerChain(model, plan, timer, sink);
 }
 

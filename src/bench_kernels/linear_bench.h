@@ -1,5 +1,5 @@
 // Linear layers at a model's shapes: our calls against cuBLASLt's product alone and, with variants,
-// other plans of the streaming kernel and the linear calls of a layer as one chain.
+// other plans of the streaming and the wgmma kernel and the linear calls of a layer as one chain.
 #pragma once
 
 #include "bench_kernels/bench_sink.h"

@@ -125,6 +125,15 @@ double ProductTimer::TimePlan(const ProductShape& shape, int rows, const SkinnyP
               });
 }
 
+double ProductTimer::TimePlan(const ProductShape& shape, int rows, const cuda::WidePlan& plan) {
+  ProductShape without_residual = shape;
+  without_residual.residual = false;
+  return Time(without_residual, rows, true, kReplays,
+              [&](const LaunchContext& context, const LinearCall& call) {
+                cuda::RunWide(context, call, plan);
+              });
+}
+
 double ProductTimer::TimeAlgorithm(const ProductShape& shape, int rows,
                                    const cublasLtMatmulAlgo_t& algorithm, int num_replays) {
   bool runs = true;
@@ -175,10 +184,15 @@ double ProductTimer::TimeLayerChain(const ModelPlan& plan, int rows, bool depend
         call.residual = &update;
         std::swap(hidden, other);
       }
+      const LaunchContext context{stream_.get(), dependent && !first};
+      first = false;
+      if (!change) {
+        runner_.Run(context, call);
+        return;
+      }
       SkinnyPlan skinny = cuda::PlanSkinny(call);
       change(skinny, in_dim);
-      cuda::RunSkinny({stream_.get(), dependent && !first}, call, skinny);
-      first = false;
+      cuda::RunSkinny(context, call, skinny);
     };
     for (int i = 0; i < num_layers; ++i) {
       run(plan.hidden_size, heads * layer.head_dim, Epilogue::kStore, true, nullptr, inner);

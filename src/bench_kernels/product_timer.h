@@ -9,6 +9,7 @@
 #include "ops/cuda/gemm_lt.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_skinny.h"
+#include "ops/cuda/linear_wide.h"
 
 namespace lapidary {
 
@@ -26,6 +27,8 @@ class ProductTimer {
   // One streaming plan.
   double TimePlan(const ProductShape& shape, int rows, const cuda::SkinnyPlan& plan,
                   bool dependent);
+  // One plan of the wgmma kernel, without the residual update before it.
+  double TimePlan(const ProductShape& shape, int rows, const cuda::WidePlan& plan);
   // cuBLASLt's product alone, without what comes before and behind it. Negative: it cannot run.
   double TimeAlgorithm(const ProductShape& shape, int rows, const cublasLtMatmulAlgo_t& algorithm,
                        int num_replays);
@@ -35,7 +38,8 @@ class ProductTimer {
   }
 
   // The linear calls of a decoder layer, many layers in a chain, without attention between them.
-  // change(plan, in_dim) may alter the default plan. Us per layer.
+  // By LinearRunner; or by the streaming kernel, where change(plan, in_dim) may alter its default
+  // plan. Us per layer.
   using ChangePlan = std::function<void(cuda::SkinnyPlan&, int)>;
   double TimeLayerChain(const ModelPlan& plan, int rows, bool dependent, const ChangePlan& change);
   static double LayerChainBytes(const ModelPlan& plan);

@@ -7,12 +7,10 @@
 #include "ops/cuda/linear_epilogue.h"
 #include "ops/cuda/linear_skinny.h"
 #include "ops/cuda/linear_tiled.h"
+#include "ops/cuda/linear_wide.h"
 
 namespace lapidary::cuda {
 namespace {
-
-// From here on cuBLASLt is faster than streaming.
-constexpr int kMaxStreamedRows = 8;
 
 // The product before gelu(gate) * up needs a buffer; larger calls are cut into rows that fit.
 constexpr int64_t kScratchBytesPerRow = int64_t{128} << 10;
@@ -110,6 +108,8 @@ void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
     RunTiled(context, call, plan);
   } else if (streams || impl_->options.batch_invariant) {
     RunSkinny(context, call, plan);
+  } else if (WideIsWorthwhile(call)) {
+    RunWide(context, call, PlanWide(call));
   } else {
     impl_->RunGemm(context, call);
   }

@@ -49,6 +49,9 @@ struct LinearCall {
   float softcap = 0.0f;
 };
 
+// Up to so many rows weights stream through registers, in blocks that stay for the whole call.
+constexpr int kMaxStreamedRows = 8;
+
 struct LinearOptions {
   // A row's result depends on that row alone, not on how many come with it.
   bool batch_invariant = false;

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <memory>
 #include <numbers>
 #include <string>
 #include <vector>
 
 #include "ops/cuda/linear_skinny.h"
+#include "ops/cuda/linear_wide.h"
 #include "ops/cuda/test_buffer.h"
 
 namespace lapidary::cuda {
@@ -94,10 +97,18 @@ class Problem {
         y_bf16_(size_t(c.rows) * width_),
         y_f32_(size_t(c.rows) * width_) {}
 
-  // The first `rows` rows; outputs are poisoned first.
+  // The first `rows` rows; outputs and rows of x that the call must not see are poisoned first.
   void Run(LinearRunner& runner, const LaunchContext& context, int rows) {
+    RunBy(context, rows,
+          [&](const LaunchContext& c, const LinearCall& call) { runner.Run(c, call); });
+  }
+  template <typename Function>
+  void RunBy(const LaunchContext& context, int rows, const Function& run) {
     if (case_.residual == ResidualCase::kNone) {
-      device_x_.Upload(x_);
+      std::vector<bf16> x = x_;
+      std::fill(x.begin() + int64_t{rows} * case_.in_dim, x.end(),
+                __float2bfloat16(std::numeric_limits<float>::quiet_NaN()));
+      device_x_.Upload(x);
     } else {
       device_x_.Poison();
     }
@@ -128,7 +139,7 @@ class Problem {
                     .multiplier = device_multiplier_.get(),
                     .multiplier_stride = multiplier_stride_,
                     .softcap = case_.softcap};
-    runner.Run(context, call);
+    run(context, call);
     LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(context.stream));
   }
 
@@ -436,7 +447,7 @@ TEST_P(CudaLinearTest, ChainsOfDependentLaunchesEqualLaunchesOneByOne) {
   TestBuffer<bf16> slices(RandomBf16(random, size_t(kLayers) * kSlices * kDim, 0.06f));
   TestBuffer<bf16> widen(RandomBf16(random, size_t(kLayers) * kSlices * kDim, 0.1f));
   TestBuffer<float> norm(RandomF32(random, kDim, 0.3f, 1.0f));
-  for (const int rows : {1, 2, 3, 8, 13, 24}) {
+  for (const int rows : {1, 2, 3, 8, 13, 24, 80, 128}) {
     SCOPED_TRACE(fmt::format("{} rows", rows));
     const std::vector<float> start = RandomF32(random, size_t(rows) * kDim, 1.0f);
     TestBuffer<float> hidden_a(start), hidden_b(start.size());
@@ -628,6 +639,93 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
         norm_squared += b * b;
       }
       EXPECT_LT(std::sqrt(error / norm_squared), 2e-3);
+    }
+  }
+}
+
+std::vector<WidePlan> AllWidePlans() {
+  std::vector<WidePlan> plans;
+  for (const int tile_rows : {64, 128, 192}) {
+    for (const int split : {1, 2, 4, 5, 7, 8}) {
+      plans.push_back({.tile_rows = tile_rows, .split = split, .alone = split % 4 != 0});
+    }
+    plans.push_back({.tile_rows = tile_rows, .persistent = true});
+    plans.push_back({.tile_rows = tile_rows, .row_parts = 2});
+    plans.push_back({.tile_rows = tile_rows, .split = 4, .row_parts = 3});
+  }
+  return plans;
+}
+
+std::string Describe(const WidePlan& plan) {
+  return fmt::format("tile {} split {} alone {} persistent {} parts {}", plan.tile_rows, plan.split,
+                     plan.alone, plan.persistent, plan.row_parts);
+}
+
+void CheckWide(Problem& problem, const WidePlan& plan, int rows, int max_features) {
+  SCOPED_TRACE(fmt::format("{}, {} rows", Describe(plan), rows));
+  problem.RunBy({}, rows, [&](const LaunchContext& context, const LinearCall& call) {
+    RunWide(context, call, plan);
+  });
+  problem.Check(rows, max_features);
+}
+
+TEST(CudaLinearWideTest, EveryPlanAndRowCountAgreesWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  Problem problem({.rows = kMaxWideRows, .in_dim = 520, .out_dim = 200});
+  for (const WidePlan& plan : AllWidePlans()) {
+    for (const int rows : {1, 9, 15, 16, 17, 33, 48, 63, 80, 81, 97, 112, 127, 128}) {
+      CheckWide(problem, plan, rows, 40);
+    }
+  }
+}
+
+TEST(CudaLinearWideTest, EveryPlanAndEpilogueAgreesWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  uint64_t seed = 0;
+  for (const Epilogue epilogue : kEpilogues) {
+    // Ends of k and of tiles in every position; the last has more tiles than blocks.
+    for (const auto& [in_dim, out_dim] :
+         {std::pair{512, 66}, {1000, 256}, {520, 302}, {576, 2 * 7}, {512, 20000}}) {
+      Problem problem({.rows = 90,
+                       .in_dim = in_dim,
+                       .out_dim = out_dim,
+                       .epilogue = epilogue,
+                       .residual = out_dim == 302 ? ResidualCase::kFull : ResidualCase::kNone,
+                       .seed = ++seed});
+      for (const WidePlan& plan : AllWidePlans()) {
+        SCOPED_TRACE(fmt::format("{} {} epilogue {}", in_dim, out_dim, static_cast<int>(epilogue)));
+        for (const int rows : {13, 90}) CheckWide(problem, plan, rows, 50);
+      }
+    }
+  }
+}
+
+// Only the split is part of the rounding, and every run has the same bits.
+TEST(CudaLinearWideTest, PlansOfOneSplitGiveTheSameBits) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  Problem problem({.rows = 80, .in_dim = 1536, .out_dim = 2560, .epilogue = Epilogue::kGatedGelu});
+  std::map<int, std::vector<float>> by_split;
+  for (int turn = 0; turn < 5; ++turn) {
+    for (const WidePlan& plan : AllWidePlans()) {
+      SCOPED_TRACE(Describe(plan));
+      problem.RunBy({}, 80, [&](const LaunchContext& context, const LinearCall& call) {
+        RunWide(context, call, plan);
+      });
+      const auto [first, is_new] = by_split.try_emplace(plan.split, problem.Output());
+      ASSERT_TRUE(is_new || SameBits(problem.Output(), first->second));
+    }
+  }
+}
+
+// Every model's shapes have a plan that fits them.
+TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
+  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
+    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
+      for (const int rows : {9, 16, 80, 128}) {
+        const WidePlan plan = PlanWide({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        EXPECT_LE(plan.split, (in_dim + 63) / 64) << in_dim << " " << out_dim << " " << rows;
+        EXPECT_TRUE(plan.split == 1 || !plan.persistent);
+      }
     }
   }
 }
