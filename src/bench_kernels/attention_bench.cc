@@ -46,8 +46,11 @@ struct Variant {
 
 constexpr int kPartials = 4096;  // as the executor has it
 
-std::vector<Variant> Variants(const KvEntryPlan& entry, bool is_decode, bool all) {
-  const int tile_rows = is_decode ? cuda::kDecodeTileRows : cuda::kMixedTileRows;
+std::vector<Variant> Variants(const Case& spec, bool all) {
+  const bool is_decode = spec.num_queries == 1;
+  const KvEntryPlan& entry = spec.entry;
+  const int tile_rows =
+      is_decode ? cuda::DecodeTileRows(spec.geometry.num_kv_heads) : cuda::kMixedTileRows;
   std::vector<Variant> variants = {{"", {.max_partials = kPartials, .tile_rows = tile_rows}}};
   if (!all) return variants;
   for (const int keys : {32, 128, 256}) {
@@ -235,7 +238,7 @@ void BenchAttention(const std::string& model, const ModelPlan& plan, const Bench
   for (const Case& spec : Cases(model, plan)) {
     std::optional<CaseRunner> runner;
     double default_us = 0.0;
-    for (const Variant& variant : Variants(spec.entry, spec.num_queries == 1, sink.variants)) {
+    for (const Variant& variant : Variants(spec, sink.variants)) {
       // One item over a hundred thousand keys says nothing and takes long.
       if (variant.name == "unsplit" && spec.prefix > 50'000) continue;
       KernelRow row = MakeRow(spec, variant.name);

@@ -15,7 +15,8 @@ namespace lapidary::cuda {
 namespace {
 
 // Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
-constexpr std::array kGraphRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256};
+constexpr std::array kGraphRows = {1,  2,  4,   8,   16,  24,  32,  48, 64,
+                                   80, 96, 112, 128, 160, 192, 224, 256};
 constexpr int kMaxPartials = 4096;
 constexpr int kMaxInFlight = 2;
 
@@ -83,7 +84,7 @@ StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOption
     arrays.geometry[group] = {layer.num_heads, layer.num_kv_heads, layer.window};
     for (const bool is_decode : {true, false}) {
       AttentionWorkOptions& work = is_decode ? arrays.decode_work[group] : arrays.mixed_work[group];
-      work.tile_rows = is_decode ? kDecodeTileRows : kMixedTileRows;
+      work.tile_rows = is_decode ? DecodeTileRows(layer.num_kv_heads) : kMixedTileRows;
       work.num_blocks = AttentionBlocks(layer.kv_entry, work.tile_rows);
       work.batch_invariant = options.batch_invariant;
       work.max_partials = kMaxPartials;

@@ -368,7 +368,7 @@ void CudaForward::Attend(const LayerPlan& layer) {
   call.sequences = step_.At<AttentionSequence>(step_.offsets.sequences[group][row_set_]);
   call.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
   call.num_items = step_.At<int32_t>(step_.offsets.num_items[group][row_set_]);
-  call.tile_rows = step_.is_decode ? kDecodeTileRows : kMixedTileRows;
+  call.tile_rows = step_.is_decode ? DecodeTileRows(layer.num_kv_heads) : kMixedTileRows;
   call.batch_invariant = limits_.batch_invariant;
   call.partials = partials_.As<float>();
   call.counters = counters_.As<int32_t>();
@@ -384,7 +384,9 @@ void CudaForward::AttentionOutput(const LayerPlan& layer) {
   call.in_dim = layer.num_heads * layer.head_dim;
   call.x = attended_.As<bf16>();
   call.y = block_out_.As<bf16>();
-  RunLinear(call, nullptr, kDependAttentionOutput);
+  // The blocks of more rows' kernels have a multiprocessor each and cannot be packed.
+  const bool spreads = rows_ > kMaxStreamedRows && !limits_.batch_invariant;
+  RunLinear(call, nullptr, spreads ? kDependLinear : kDependAttentionOutput);
   pending_ = {weights.post_attention_norm, 1.0f};
 }
 

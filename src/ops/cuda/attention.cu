@@ -7,7 +7,9 @@
 namespace lapidary::cuda {
 namespace {
 
-// 256 dims leave room for two blocks on an SM, or for one with tiles of 128 rows.
+// 256 dims leave room for two blocks on an SM, or for one with tiles of 128 rows. With tiles of 16
+// there is room for three blocks: a decode step's block waits more than it works.
+using Separate256Few = AttentionForm<256, 256, 256, 1, 3>;
 using Separate256 = AttentionForm<256, 256, 256, 4, 2>;
 using Separate256Wide = AttentionForm<256, 256, 256, 8, 1>;
 using Separate512 = AttentionForm<512, 512, 512, 4, 1>;
@@ -18,8 +20,22 @@ constexpr int kMaxSms = 160;  // more than any card of the architecture has
 // Room for the running totals of all blocks, whatever the form.
 constexpr int64_t FoldFloats() {
   return int64_t{kMaxSms} *
-         std::max({Separate256::kFoldFloats * Separate256::kBlocksPerSm,
+         std::max({Separate256Few::kFoldFloats * Separate256Few::kBlocksPerSm,
+                   Separate256::kFoldFloats * Separate256::kBlocksPerSm,
                    Separate256Wide::kFoldFloats, Separate512::kFoldFloats, Shared512::kFoldFloats});
+}
+
+template <typename Form>
+__device__ __forceinline__ void RunLargerItem(const AttentionParams& params, AttentionTask& task,
+                                              int num_rows, bool is_first,
+                                              unsigned char* shared_bytes) {
+  if (num_rows <= 32) {
+    RunAttentionItem<Form, 2>(params, task, is_first, shared_bytes);
+  } else if (Form::kMaxRowTiles == 4 || num_rows <= 64) {
+    RunAttentionItem<Form, 4>(params, task, is_first, shared_bytes);
+  } else if constexpr (Form::kMaxRowTiles == 8) {
+    RunAttentionItem<Form, 8>(params, task, is_first, shared_bytes);
+  }
 }
 
 template <typename Form>
@@ -43,14 +59,10 @@ __global__ void __launch_bounds__(kAttentionThreads, Form::kBlocksPerSm)
     // The task written two items ago is out of use: there is a barrier in every item.
     __syncthreads();
     const int num_rows = task.item.num_queries * params.heads_per_kv_head;
-    if (num_rows <= 16) {
+    if (Form::kMaxRowTiles == 1 || num_rows <= 16) {
       RunAttentionItem<Form, 1>(params, task, idx == blockIdx.x, shared_bytes);
-    } else if (num_rows <= 32) {
-      RunAttentionItem<Form, 2>(params, task, idx == blockIdx.x, shared_bytes);
-    } else if (Form::kMaxRowTiles == 4 || num_rows <= 64) {
-      RunAttentionItem<Form, 4>(params, task, idx == blockIdx.x, shared_bytes);
-    } else if constexpr (Form::kMaxRowTiles == 8) {
-      RunAttentionItem<Form, 8>(params, task, idx == blockIdx.x, shared_bytes);
+    } else if constexpr (Form::kMaxRowTiles > 1) {
+      RunLargerItem<Form>(params, task, num_rows, idx == blockIdx.x, shared_bytes);
     }
   }
 }
@@ -81,7 +93,9 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
   CHECK(AttentionSupports(entry));
   CHECK(tile_rows >= 16 && tile_rows <= (entry.value_len == 256 ? 128 : 64));
   if (entry.value_len == 256) {
-    return tile_rows > 64 ? use(Separate256Wide{}) : use(Separate256{});
+    return tile_rows > 64   ? use(Separate256Wide{})
+           : tile_rows > 16 ? use(Separate256{})
+                            : use(Separate256Few{});
   }
   return entry.key_offset == 0 ? use(Shared512{}) : use(Separate512{});
 }

@@ -37,6 +37,8 @@ struct AttentionForm {
   static constexpr int kEntryLen = kKeyOffset + kKeyLen;
   static constexpr int kMaxRowTiles = kMaxRowTilesValue;  // of 16 rows
   static constexpr int kBlocksPerSm = kBlocksPerSmValue;
+  static constexpr int kStateRows =
+      kMaxRowTiles == 1 ? 32 : 128;  // that shared memory has room for
   // An SM has 228 KiB, of which each block costs 1 KiB more than it asks for.
   static constexpr int kSharedBytes = 228 * 1024 / kBlocksPerSm - 1024;
 
@@ -67,8 +69,9 @@ struct AttentionShape {
   // everything else: an item may still read them while other warps begin the next one, which may
   // have another shape.
   static constexpr int kSumAt = 256;
-  static constexpr int kRunningAt = kSumAt + 128 * 4;
-  static constexpr int kStageAt = kRunningAt + 2 * 128 * 4;
+  static constexpr int kRunningAt = kSumAt + Form::kStateRows * 4;
+  static constexpr int kStageAt = kRunningAt + 2 * Form::kStateRows * 4;
+  static_assert(kStageAt % 128 == 0 && kRows <= Form::kStateRows);
   static constexpr int kVisibleBytes = kRows * 8;
   static constexpr int kOtherBytes =
       kStageAt + kQueryBytes + kWeightBytes + kMaximaBytes + kVisibleBytes;
@@ -318,7 +321,7 @@ __device__ __forceinline__ void RunAttentionItem(const AttentionParams& params, 
   float* const sums = reinterpret_cast<float*>(shared_bytes + Shape::kSumAt);
   // Of all keys before a tile and up to it; they change places after each tile.
   float* running_before = reinterpret_cast<float*>(shared_bytes + Shape::kRunningAt);
-  float* running = running_before + 128;
+  float* running = running_before + Form::kStateRows;
 
   // Row `thread` sees the keys [x, y) of this item.
   if (thread < Shape::kRows) {

@@ -514,7 +514,7 @@ TEST_F(AttentionTest, PrefillsFromTheStartAndBehindAPrefix) {
 }
 
 TEST_F(AttentionTest, LongPrefillInAWindow) {
-  for (const int tile_rows : {64, 128}) {
+  for (const int tile_rows : {16, 64, 128}) {
     const StepSpec spec = {
         .entry = kSeparate256,
         .geometry = {.num_heads = 4, .num_kv_heads = 2, .window = 512},
