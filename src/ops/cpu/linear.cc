@@ -1,8 +1,29 @@
 #include "ops/cpu/linear.h"
 
+#include <hwy/aligned_allocator.h>
+
 #include <algorithm>
 
 #include "base/check.h"
+
+#ifndef LAPIDARY_OPS_CPU_LINEAR_TASK
+#define LAPIDARY_OPS_CPU_LINEAR_TASK
+namespace lapidary::cpu {
+
+// One product over rows that are packed already.
+struct LinearTask {
+  const float* packed;
+  const float* x;  // [rows, in]
+  int64_t rows;
+  int64_t in;
+  const std::byte* weights;  // [out, in]
+  DType dtype;
+  float* y;  // [rows, out]
+  int64_t y_stride;
+};
+
+}  // namespace lapidary::cpu
+#endif
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear.cc"
@@ -19,10 +40,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<Floats>;
 
-// Tiles of kTileRows x kTileCols accumulators: 6 x 4 fill AVX-512's 32 registers together with the
-// four weight vectors; machines with 16 registers take 2 x 4.
-constexpr int kTileRows = HWY_TARGET <= HWY_AVX3 ? 6 : 2;
-constexpr int kTileCols = 4;
+// A tile is kTileRows x kTileCols accumulators. With a vector of weights per column and one of x
+// they fill AVX-512's 32 registers; machines with 16 registers take 2 x 4.
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3;
+constexpr int kTileRows = kManyRegisters ? 8 : 2;
+constexpr int kTileCols = kManyRegisters ? 3 : 4;
+
+// Columns are taken in blocks whose weights stay in the second-level cache for all rows, and a
+// block in slices of kSliceDepth values, so that a tile's rows of x stay in the first-level cache.
+constexpr int64_t kSliceDepth = 512;
+constexpr int64_t kMaxBlockCols = 24;  // a multiple of kTileCols
+constexpr int64_t kBlockBytes = 160 << 10;
 
 HWY_INLINE FloatVec LoadWeights(Floats d, const float* w) { return hn::LoadU(d, w); }
 HWY_INLINE FloatVec LoadWeights(Floats d, const hwy::bfloat16_t* w) {
@@ -45,105 +73,188 @@ HWY_INLINE float WidenOne(const float* w) { return *w; }
 HWY_INLINE float WidenOne(const hwy::bfloat16_t* w) { return Bf16ToFloat(HalfBits(w)); }
 HWY_INLINE float WidenOne(const hwy::float16_t* w) { return F16ToFloat(HalfBits(w)); }
 
-// One tile of outputs. Each element has one accumulator vector that walks `in` from 0 upwards, is
-// summed across lanes, then takes the remainder one by one: the same chain for every tile shape.
-template <typename W, int kRows, int kCols>
-HWY_INLINE void Tile(const float* HWY_RESTRICT x, int64_t in, const W* HWY_RESTRICT w,
-                     float* HWY_RESTRICT y, int64_t y_stride) {
+// x as tiles read it: for every tile of rows [in / lanes][rows of the tile][lanes]. Rows as they
+// come are often a multiple of 4 KiB apart and then fight for the same few lines of the first-level
+// cache. The remainder of `in` behind the last whole vector is not copied.
+int64_t WholeVectors(int64_t in) { return in - in % static_cast<int64_t>(hn::Lanes(Floats())); }
+
+void PackSlice(const float* HWY_RESTRICT x, int64_t in, int64_t rows, int64_t begin, int64_t end,
+               float* HWY_RESTRICT packed) {
   const Floats d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  FloatVec acc[kRows][kCols];
-  for (int row = 0; row < kRows; ++row) {
-    for (int col = 0; col < kCols; ++col) acc[row][col] = hn::Zero(d);
-  }
-  int64_t k = 0;
-  for (; k + lanes <= in; k += lanes) {
-    FloatVec weights[kCols];
-    for (int col = 0; col < kCols; ++col) {
-      weights[col] = LoadWeights(d, w + col * in + k);
-      // The next tile's weights at the same depth, for the processor's own prefetching begins anew
-      // with every row of weights. Behind the last tile nothing is read: a prefetch cannot fault.
-      __builtin_prefetch(w + (kCols + col) * in + k);
+  packed += begin * rows;
+  for (int64_t k = begin; k < end; k += lanes) {
+    for (int64_t row = 0; row < rows; ++row, packed += lanes) {
+      hn::StoreU(hn::LoadU(d, x + row * in + k), d, packed);
     }
-    for (int row = 0; row < kRows; ++row) {
-      const FloatVec xs = hn::LoadU(d, x + row * in + k);
-      for (int col = 0; col < kCols; ++col) {
+  }
+}
+
+// Piece `idx` of the packing of `rows` rows; pieces are independent.
+int64_t NumPackPieces(int64_t rows, int64_t in) {
+  return (rows + kTileRows - 1) / kTileRows * ((in + kSliceDepth - 1) / kSliceDepth);
+}
+void PackPiece(const float* x, int64_t rows, int64_t in, int64_t idx, float* packed) {
+  const int64_t num_slices = (in + kSliceDepth - 1) / kSliceDepth;
+  const int64_t row = idx / num_slices * kTileRows;
+  const int64_t begin = idx % num_slices * kSliceDepth;
+  const int64_t depth = WholeVectors(in);
+  PackSlice(x + row * in, in, std::min<int64_t>(kTileRows, rows - row), begin,
+            std::min(begin + kSliceDepth, depth), packed + row * depth);
+}
+
+// Makes the compiler hold a vector in a register. GCC would rather read x from memory once for
+// every product, and then loads, one a cycle, set the pace.
+HWY_INLINE void KeepInRegister(FloatVec& v) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  asm("" : "+v"(v.raw));
+#else
+  static_cast<void>(v);
+#endif
+}
+
+// What is fetched into the second-level cache while a tile is computed: `step` bytes for every
+// vector of depth, from `next` on. The processor's own prefetching begins anew with every row of
+// weights and is too late.
+struct Ahead {
+  const char* next;
+  int64_t step;  // 0: nothing
+};
+
+// Adds a slice of depth to the accumulators of one tile, [kRows][kCols] vectors. Each walks `in`
+// from 0 upwards, slice by slice: the same chain for every tile shape.
+template <typename W, int kRows, int kCols>
+HWY_NOINLINE void TileSlice(const float* HWY_RESTRICT packed, int64_t depth,
+                            const W* HWY_RESTRICT w, int64_t in, bool is_first, Ahead ahead,
+                            float* HWY_RESTRICT sums) {
+  const Floats d;
+  constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(Floats()));
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kLine = 64;
+  constexpr int64_t kLinesAhead = (kCols * kLanes * sizeof(W) + kLine - 1) / kLine;
+  FloatVec acc[kRows][kCols];
+  HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) {
+    HWY_UNROLL(8) for (int col = 0; col < kCols; ++col) {
+      acc[row][col] = is_first ? hn::Zero(d) : hn::LoadU(d, sums + (row * kCols + col) * kLanes);
+    }
+  }
+  for (int64_t k = 0; k < depth; k += lanes) {
+    FloatVec weights[kCols];
+    HWY_UNROLL(8)
+    for (int col = 0; col < kCols; ++col) weights[col] = LoadWeights(d, w + col * in + k);
+    HWY_UNROLL(8) for (int64_t line = 0; line < kLinesAhead; ++line) {
+      __builtin_prefetch(ahead.next + line * kLine, 0, 2);
+    }
+    ahead.next += ahead.step;
+    HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) {
+      FloatVec xs = hn::LoadU(d, packed + row * lanes);
+      KeepInRegister(xs);
+      HWY_UNROLL(8) for (int col = 0; col < kCols; ++col) {
         acc[row][col] = hn::MulAdd(xs, weights[col], acc[row][col]);
       }
     }
+    packed += kRows * lanes;
   }
-  for (int row = 0; row < kRows; ++row) {
-    for (int col = 0; col < kCols; ++col) {
-      float sum = hn::GetLane(hn::SumOfLanes(d, acc[row][col]));
-      for (int64_t tail = k; tail < in; ++tail) {
-        sum += x[row * in + tail] * WidenOne(w + col * in + tail);
+  HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) {
+    HWY_UNROLL(8) for (int col = 0; col < kCols; ++col) {
+      hn::StoreU(acc[row][col], d, sums + (row * kCols + col) * kLanes);
+    }
+  }
+}
+
+// y of kRows rows for the columns [begin, end), at most kMaxBlockCols of them, a multiple of kCols.
+// From `ahead` on as many weights are fetched as are used here; null: none. A prefetch cannot
+// fault, so they need not all be there.
+template <typename W, int kRows, int kCols>
+void RowTile(const float* packed, const float* x, int64_t in, const W* w, int64_t begin,
+             int64_t end, const W* ahead, float* y, int64_t y_stride) {
+  const Floats d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kTileFloats = kRows * kCols * static_cast<int64_t>(hn::MaxLanes(Floats()));
+  HWY_ALIGN float sums[kMaxBlockCols / kCols * kTileFloats];
+  const int64_t depth = WholeVectors(in);
+  const int64_t step = ahead == nullptr ? 0 : kCols * lanes * static_cast<int64_t>(sizeof(W));
+  Ahead fetched{reinterpret_cast<const char*>(ahead == nullptr ? w : ahead), step};
+  // At least one slice, for the accumulators of a depth below one vector must become zero.
+  int64_t k = 0;
+  do {
+    const int64_t slice = std::min(kSliceDepth, depth - k);
+    for (int64_t col = begin; col < end; col += kCols) {
+      TileSlice<W, kRows, kCols>(packed + k * kRows, slice, w + col * in + k, in, k == 0, fetched,
+                                 sums + (col - begin) / kCols * kTileFloats);
+      fetched.next += slice / lanes * step;
+    }
+    k += slice;
+  } while (k < depth);
+  const float* sum_vec = sums;
+  for (int64_t first = begin; first < end; first += kCols) {
+    for (int row = 0; row < kRows; ++row) {
+      for (int64_t col = first; col < first + kCols; ++col, sum_vec += hn::MaxLanes(d)) {
+        float sum = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, sum_vec)));
+        for (int64_t tail = depth; tail < in; ++tail) {
+          sum += x[row * in + tail] * WidenOne(w + col * in + tail);
+        }
+        y[row * y_stride + col] = sum;
       }
-      y[row * y_stride + col] = sum;
     }
   }
 }
 
-template <typename W, int kCols>
-HWY_INLINE void RowRemainder(const float* x, int64_t rows, int64_t in, const W* w, float* y,
-                             int64_t y_stride) {
-  switch (rows) {
-    case 1:
-      return Tile<W, 1, kCols>(x, in, w, y, y_stride);
-    case 2:
-      return Tile<W, 2, kCols>(x, in, w, y, y_stride);
-    case 3:
-      return Tile<W, 3, kCols>(x, in, w, y, y_stride);
-    case 4:
-      return Tile<W, 4, kCols>(x, in, w, y, y_stride);
-    case 5:
-      return Tile<W, 5, kCols>(x, in, w, y, y_stride);
-    default:
-      return;
+template <typename W, int kRows>
+void RowTileAnyColumns(const float* packed, const float* x, int64_t in, const W* w, int64_t begin,
+                       int64_t end, const W* ahead, float* y, int64_t y_stride) {
+  constexpr int kCols = kTileCols;
+  const int64_t whole_end = end - (end - begin) % kCols;
+  if (begin < whole_end) {
+    RowTile<W, kRows, kCols>(packed, x, in, w, begin, whole_end, ahead, y, y_stride);
+  }
+  if (whole_end < end) {
+    RowTile<W, kRows, 1>(packed, x, in, w, whole_end, end, ahead, y, y_stride);
   }
 }
 
-template <typename W, int kCols>
-void ColumnTile(const float* x, int64_t rows, int64_t in, const W* w, float* y, int64_t y_stride) {
-  int64_t row = 0;
-  for (; row + kTileRows <= rows; row += kTileRows) {
-    Tile<W, kTileRows, kCols>(x + row * in, in, w, y + row * y_stride, y_stride);
+template <typename W, int kRows = kTileRows>
+void RowTileAnyRows(int64_t rows, const float* packed, const float* x, int64_t in, const W* w,
+                    int64_t begin, int64_t end, const W* ahead, float* y, int64_t y_stride) {
+  if (rows == kRows) {
+    RowTileAnyColumns<W, kRows>(packed, x, in, w, begin, end, ahead, y, y_stride);
+  } else if constexpr (kRows > 1) {
+    RowTileAnyRows<W, kRows - 1>(rows, packed, x, in, w, begin, end, ahead, y, y_stride);
   }
-  RowRemainder<W, kCols>(x + row * in, rows - row, in, w, y + row * y_stride, y_stride);
 }
 
+int64_t BlockColumns(DType dtype, int64_t in) {
+  const int64_t fitting = kBlockBytes / (in * DTypeSize(dtype));
+  return std::clamp<int64_t>(fitting / kTileCols * kTileCols, kTileCols, kMaxBlockCols);
+}
+
+// The columns [begin, end) of one block. The weights from column `ahead` on are fetched meanwhile;
+// -1: none.
 template <typename W>
-void Columns(const float* x, int64_t rows, int64_t in, const W* w, int64_t out_begin,
-             int64_t out_end, float* y, int64_t y_stride) {
-  // Rows are taken in blocks that stay in the second-level cache while the weights stream past.
-  constexpr int64_t kBlockBytes = 256 << 10;
-  int64_t block_rows = std::max<int64_t>(kBlockBytes / (in * 4), 4 * kTileRows);
-  block_rows = block_rows / kTileRows * kTileRows;
-  for (int64_t row = 0; row < rows; row += block_rows) {
-    const int64_t count = std::min(block_rows, rows - row);
-    const float* xs = x + row * in;
-    float* ys = y + row * y_stride;
-    int64_t col = out_begin;
-    for (; col + kTileCols <= out_end; col += kTileCols) {
-      ColumnTile<W, kTileCols>(xs, count, in, w + col * in, ys + col, y_stride);
-    }
-    for (; col < out_end; ++col) {
-      ColumnTile<W, 1>(xs, count, in, w + col * in, ys + col, y_stride);
-    }
+void Block(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
+  const int64_t in = task.in;
+  const int64_t depth = WholeVectors(in);
+  const W* w = reinterpret_cast<const W*>(task.weights);
+  for (int64_t row = 0; row < task.rows; row += kTileRows) {
+    // The last rows do it, so that what is fetched is still there when its turn comes.
+    const bool is_last = row + kTileRows >= task.rows;
+    RowTileAnyRows<W>(std::min<int64_t>(kTileRows, task.rows - row), task.packed + row * depth,
+                      task.x + row * in, in, w, begin, end,
+                      is_last && ahead >= 0 ? w + ahead * in : nullptr,
+                      task.y + row * task.y_stride, task.y_stride);
   }
 }
 
-void ColumnsBf16(const float* x, int64_t rows, int64_t in, const std::byte* w, int64_t out_begin,
-                 int64_t out_end, float* y, int64_t y_stride) {
-  Columns(x, rows, in, reinterpret_cast<const hwy::bfloat16_t*>(w), out_begin, out_end, y,
-          y_stride);
-}
-void ColumnsF16(const float* x, int64_t rows, int64_t in, const std::byte* w, int64_t out_begin,
-                int64_t out_end, float* y, int64_t y_stride) {
-  Columns(x, rows, in, reinterpret_cast<const hwy::float16_t*>(w), out_begin, out_end, y, y_stride);
-}
-void ColumnsF32(const float* x, int64_t rows, int64_t in, const std::byte* w, int64_t out_begin,
-                int64_t out_end, float* y, int64_t y_stride) {
-  Columns(x, rows, in, reinterpret_cast<const float*>(w), out_begin, out_end, y, y_stride);
+void BlockOf(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
+  switch (task.dtype) {
+    case DType::kBF16:
+      return Block<hwy::bfloat16_t>(task, begin, end, ahead);
+    case DType::kF16:
+      return Block<hwy::float16_t>(task, begin, end, ahead);
+    default:
+      CHECK(task.dtype == DType::kF32) << DTypeName(task.dtype);
+      return Block<float>(task, begin, end, ahead);
+  }
 }
 
 }  // namespace lapidary::cpu::HWY_NAMESPACE
@@ -152,23 +263,62 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lapidary::cpu {
 
-HWY_EXPORT(ColumnsBf16);
-HWY_EXPORT(ColumnsF16);
-HWY_EXPORT(ColumnsF32);
+HWY_EXPORT(NumPackPieces);
+HWY_EXPORT(PackPiece);
+HWY_EXPORT(BlockColumns);
+HWY_EXPORT(BlockOf);
+
+namespace {
+
+// Rows are taken in blocks of about this many bytes of packed x. That is the whole batch of all but
+// the widest decode steps, whose weights are read once; a long prompt needs no second copy of
+// itself.
+constexpr int64_t kPackedBytes = 4 << 20;
+
+int64_t RowsAtOnce(int64_t rows, int64_t in) {
+  constexpr int64_t kMultiple = 8;  // of every target's tile height
+  return std::min(rows, std::max(kPackedBytes / (in * 4) / kMultiple, int64_t{4}) * kMultiple);
+}
+
+// Each thread's own, grown to the largest asked for.
+float* PackedBuffer(int64_t count) {
+  static thread_local hwy::AlignedFreeUniquePtr<float[]> buffer;
+  static thread_local int64_t capacity = 0;
+  if (count > capacity) {
+    buffer = hwy::AllocateAligned<float>(static_cast<size_t>(count));
+    CHECK(buffer != nullptr) << "out of memory";
+    capacity = count;
+  }
+  return buffer.get();
+}
+
+// The columns [begin, end), block by block; behind the last one the caller's next ones are fetched,
+// those from `ahead` on (-1: none).
+void RunBlocks(const LinearTask& task, int64_t block, int64_t begin, int64_t end, int64_t ahead) {
+  for (; begin < end; begin += block) {
+    const int64_t block_end = std::min(begin + block, end);
+    HWY_DYNAMIC_DISPATCH(BlockOf)
+    (task, begin, block_end, block_end < end ? block_end : ahead);
+  }
+}
+
+}  // namespace
 
 void LinearColumns(const float* x, int64_t rows, int64_t in, const std::byte* weights, DType dtype,
                    int64_t out_begin, int64_t out_end, float* y, int64_t y_stride) {
-  switch (dtype) {
-    case DType::kBF16:
-      return HWY_DYNAMIC_DISPATCH(ColumnsBf16)(x, rows, in, weights, out_begin, out_end, y,
-                                               y_stride);
-    case DType::kF16:
-      return HWY_DYNAMIC_DISPATCH(ColumnsF16)(x, rows, in, weights, out_begin, out_end, y,
-                                              y_stride);
-    default:
-      CHECK(dtype == DType::kF32) << DTypeName(dtype);
-      return HWY_DYNAMIC_DISPATCH(ColumnsF32)(x, rows, in, weights, out_begin, out_end, y,
-                                              y_stride);
+  if (rows == 0) return;
+  const int64_t rows_at_once = RowsAtOnce(rows, in);
+  float* packed = PackedBuffer(rows_at_once * in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(dtype, in);
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows - row);
+    const LinearTask task{packed, x + row * in,       count,   in, weights,
+                          dtype,  y + row * y_stride, y_stride};
+    const int64_t num_pieces = HWY_DYNAMIC_DISPATCH(NumPackPieces)(count, in);
+    for (int64_t idx = 0; idx < num_pieces; ++idx) {
+      HWY_DYNAMIC_DISPATCH(PackPiece)(task.x, count, in, idx, packed);
+    }
+    RunBlocks(task, block, out_begin, out_end, /*ahead=*/-1);
   }
 }
 
@@ -178,12 +328,29 @@ void Linear(const float* x, int64_t rows, const TensorView& w, float* y, int64_t
   const int64_t out = w.shape[0];
   const int64_t in = w.shape[1];
   if (rows == 0) return;
-  // A few pieces per thread even out unequal cores; each a multiple of the tile width.
-  const int64_t pieces = int64_t{4} * threads.num_threads();
-  const int64_t grain = std::max<int64_t>((out / pieces + 7) / 8 * 8, 8);
-  threads.ParallelFor(out, grain, [&](int64_t begin, int64_t end, int) {
-    LinearColumns(x, rows, in, w.data, w.dtype, begin, end, y, y_stride);
-  });
+  const int64_t rows_at_once = RowsAtOnce(rows, in);
+  float* packed = PackedBuffer(rows_at_once * in);
+  // A few pieces per thread even out unequal cores. They are handed out in order, so the one after
+  // the next of all threads is likely this thread's next.
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, in);
+  const int64_t num_pieces = int64_t{4} * threads.num_threads();
+  const int64_t grain = std::max<int64_t>((out / num_pieces + block - 1) / block, 1) * block;
+  const int64_t distance = grain * threads.num_threads();
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows - row);
+    const LinearTask task{packed,  x + row * in,       count,   in, w.data,
+                          w.dtype, y + row * y_stride, y_stride};
+    const int64_t num_pack_pieces = HWY_DYNAMIC_DISPATCH(NumPackPieces)(count, in);
+    threads.ParallelFor(num_pack_pieces, 4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t idx = begin; idx < end; ++idx) {
+        HWY_DYNAMIC_DISPATCH(PackPiece)(task.x, count, in, idx, packed);
+      }
+    });
+    threads.ParallelFor(out, grain, [&](int64_t begin, int64_t end, int) {
+      const int64_t next = begin + distance;
+      RunBlocks(task, block, begin, end, next < out ? next : -1);
+    });
+  }
 }
 
 }  // namespace lapidary::cpu

@@ -1,10 +1,12 @@
 // y[rows, out] = x[rows, in] * w[out, in]^T, the only matrix product the CPU executor needs.
 //
 //   x [rows, in] f32, row stride in;  w [out, in] bf16, f16 or f32;  y [rows, out] f32, row stride
-//   given Weights are read in their stored type and widened in registers; each is streamed once per
-//   block of rows, and a block is the whole batch for any decode step. y[r, o] is one fixed chain
-//   of operations over row r and weight row o: it does not depend on the other rows, on tiling or
-//   on the number of threads (batch invariant, bitwise).
+//   given
+//
+// Weights are read in their stored type and widened in registers; each is streamed once per block
+// of rows, and a block is the whole batch for all but the widest decode steps. y[r, o] is one fixed
+// chain of operations over row r and weight row o: it does not depend on the other rows, on tiling
+// or on the number of threads (batch invariant, bitwise).
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ constexpr DType kWeightTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 TEST(Linear, MatchesTheExactProductForEveryRemainderOfRowsColumnsAndDepth) {
   ThreadPool threads(1);
   Random random(1);
-  constexpr int64_t kMaxRows = 13;
+  constexpr int64_t kMaxRows = 18;
   for (const int64_t in : RemainderDims()) {
     for (const DType dtype : kWeightTypes) {
       const int64_t out = 1 + random.Below(14);
@@ -62,8 +62,8 @@ TEST(Linear, ARowIsBitwiseTheSameAloneInAnyBatchAndWithAnyThreads) {
     pools.push_back(std::make_unique<ThreadPool>(num_threads));
   }
   // Deep enough that 40 rows make several blocks of rows.
-  for (const int64_t in : {int64_t{7}, int64_t{96}, int64_t{1000}, int64_t{20003}}) {
-    const int64_t out = in > 10000 ? 11 : 75;
+  for (const int64_t in : {int64_t{7}, int64_t{96}, int64_t{1000}, int64_t{40003}}) {
+    const int64_t out = in > 10000 ? 7 : 75;
     constexpr int64_t kMaxRows = 40;
     const std::vector<float> x = random.Vector(kMaxRows * in);
     for (const DType dtype : kWeightTypes) {
@@ -73,7 +73,7 @@ TEST(Linear, ARowIsBitwiseTheSameAloneInAnyBatchAndWithAnyThreads) {
         for (int64_t row = 0; row < kMaxRows; ++row) {
           Linear(x.data() + row * in, 1, w.view(), alone.data() + row * out, out, *pools[0]);
         }
-        for (const int64_t rows : {2, 3, 5, 6, 7, 12, 13, 23, 40}) {
+        for (const int64_t rows : {2, 3, 5, 6, 7, 8, 9, 15, 16, 23, 33, 40}) {
           for (const auto& pool : pools) {
             std::vector<float> batch(rows * out);
             Linear(x.data(), rows, w.view(), batch.data(), out, *pool);
