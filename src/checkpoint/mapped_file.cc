@@ -54,6 +54,16 @@ void PrefaultMapped(std::span<const std::byte> bytes) {
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
   const uintptr_t end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
+  // What is read as a whole, step after step, wants huge pages. File systems whose cache can hold
+  // them read whole ones when such a range is faulted in (not when MADV_WILLNEED asks); others
+  // ignore it.
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  const uintptr_t huge_begin = begin / kHugePage * kHugePage;
+  const uintptr_t huge_end = (end + kHugePage - 1) / kHugePage * kHugePage;
+  madvise(reinterpret_cast<void*>(huge_begin), huge_end - huge_begin, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_READ
+  if (madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ) == 0) return;
+#endif
   // Ask for the next piece before faulting the current one in, so that the disk never waits for us.
   constexpr uintptr_t kPiece = uintptr_t{8} << 20;
   for (uintptr_t piece = begin; piece < end; piece += kPiece) {
@@ -63,11 +73,6 @@ void PrefaultMapped(std::span<const std::byte> bytes) {
       madvise(reinterpret_cast<void*>(piece_end / page * page), ahead_end - piece_end,
               MADV_WILLNEED);
     }
-#ifdef MADV_POPULATE_READ
-    if (madvise(reinterpret_cast<void*>(piece), piece_end - piece, MADV_POPULATE_READ) == 0) {
-      continue;
-    }
-#endif
     for (uintptr_t address = piece; address < piece_end; address += page) {
       static_cast<void>(*reinterpret_cast<const volatile char*>(address));
     }
