@@ -8,6 +8,7 @@
 // clang-format off
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include "ops/cpu/sum_lanes-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -17,29 +18,82 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<Floats>;
 
-// Scores of kHeads heads against every key of a segment: each key is loaded once for all of them.
-template <int kHeads>
-HWY_INLINE void ScoreSegment(const KeySegment& segment, const KvEntryPlan& entry, const float* q,
-                             float* scores, int64_t num_keys) {
+// Scores of kHeads heads against kKeys keys, `stride` floats apart. While they are computed the
+// entries from `ahead` on, equally far apart, are fetched; null: none.
+template <int kHeads, int kKeys>
+HWY_INLINE void ScoreKeys(const float* HWY_RESTRICT keys, int64_t stride, const KvEntryPlan& entry,
+                          const float* HWY_RESTRICT q, const float* ahead,
+                          float* HWY_RESTRICT scores, int64_t num_keys) {
+  static_assert(kHeads % 4 == 0 || kHeads == 1);
   const Floats d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t dim = entry.key_len;
-  for (int64_t key_idx = 0; key_idx < segment.count; ++key_idx) {
-    const float* key = segment.first + key_idx * segment.stride + entry.key_offset;
-    FloatVec acc[kHeads];
-    for (int head = 0; head < kHeads; ++head) acc[head] = hn::Zero(d);
-    int64_t idx = 0;
-    for (; idx + lanes <= dim; idx += lanes) {
-      const FloatVec keys = hn::LoadU(d, key + idx);
-      for (int head = 0; head < kHeads; ++head) {
-        acc[head] = hn::MulAdd(keys, hn::LoadU(d, q + head * dim + idx), acc[head]);
+  FloatVec acc[kHeads][kKeys];
+  HWY_UNROLL(4)
+  for (int head = 0; head < kHeads; ++head) {
+    HWY_UNROLL(4)
+    for (int key = 0; key < kKeys; ++key) acc[head][key] = hn::Zero(d);
+  }
+  int64_t idx = 0;
+  for (; idx + lanes <= dim; idx += lanes) {
+    FloatVec key_vecs[kKeys];
+    HWY_UNROLL(4)
+    for (int key = 0; key < kKeys; ++key) key_vecs[key] = hn::LoadU(d, keys + key * stride + idx);
+    if (ahead != nullptr) {
+      // An entry is its key and, if that is not its key too, its value.
+      HWY_UNROLL(4)
+      for (int key = 0; key < kKeys; ++key) {
+        __builtin_prefetch(ahead + key * stride + idx, 0, 2);
+        __builtin_prefetch(ahead + key * stride + entry.entry_len - dim + idx, 0, 2);
       }
     }
+    HWY_UNROLL(4)
     for (int head = 0; head < kHeads; ++head) {
-      float score = hn::GetLane(hn::SumOfLanes(d, acc[head]));
-      for (int64_t tail = idx; tail < dim; ++tail) score += key[tail] * q[head * dim + tail];
-      scores[head * num_keys + key_idx] = score;
+      const FloatVec query = hn::LoadU(d, q + head * dim + idx);
+      HWY_UNROLL(4)
+      for (int key = 0; key < kKeys; ++key) {
+        acc[head][key] = hn::MulAdd(key_vecs[key], query, acc[head][key]);
+      }
     }
+  }
+  float sums[4];
+  const auto store = [&](int head, int key, float score) {
+    for (int64_t tail = idx; tail < dim; ++tail) {
+      score += keys[key * stride + tail] * q[head * dim + tail];
+    }
+    scores[head * num_keys + key] = score;
+  };
+  HWY_UNROLL(4)
+  for (int key = 0; key < kKeys; ++key) {
+    if constexpr (kHeads == 1) {
+      store(0, key, SumLanes(d, acc[0][key]));
+    } else {
+      HWY_UNROLL(4)
+      for (int head = 0; head < kHeads; head += 4) {
+        SumLanesOfFour(d, acc[head][key], acc[head + 1][key], acc[head + 2][key],
+                       acc[head + 3][key], sums);
+        for (int lane = 0; lane < 4; ++lane) store(head + lane, key, sums[lane]);
+      }
+    }
+  }
+}
+
+// Scores of kHeads heads against every key of a segment: each key is loaded once for all of them.
+template <int kHeads>
+HWY_INLINE void ScoreSegment(const KeySegment& segment, const KvEntryPlan& entry, const float* q,
+                             bool fetch, float* scores, int64_t num_keys) {
+  constexpr int kKeys = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+  const float* keys = segment.first + entry.key_offset;
+  int64_t key_idx = 0;
+  for (; key_idx + kKeys <= segment.count; key_idx += kKeys) {
+    const bool has_next = key_idx + 2 * kKeys <= segment.count;
+    const float* ahead = segment.first + (key_idx + kKeys) * segment.stride;
+    ScoreKeys<kHeads, kKeys>(keys + key_idx * segment.stride, segment.stride, entry, q,
+                             fetch && has_next ? ahead : nullptr, scores + key_idx, num_keys);
+  }
+  for (; key_idx < segment.count; ++key_idx) {
+    ScoreKeys<kHeads, 1>(keys + key_idx * segment.stride, segment.stride, entry, q, nullptr,
+                         scores + key_idx, num_keys);
   }
 }
 
@@ -54,7 +108,9 @@ HWY_INLINE void WeighValues(std::span<const KeySegment> segments, const KvEntryP
   int64_t idx = 0;
   for (; idx + kVecs * lanes <= dim; idx += kVecs * lanes) {
     FloatVec acc[kHeads][kVecs];
+    HWY_UNROLL(4)
     for (int head = 0; head < kHeads; ++head) {
+      HWY_UNROLL(4)
       for (int vec = 0; vec < kVecs; ++vec) acc[head][vec] = hn::Zero(d);
     }
     int64_t at = 0;
@@ -62,16 +118,21 @@ HWY_INLINE void WeighValues(std::span<const KeySegment> segments, const KvEntryP
       for (int64_t key_idx = 0; key_idx < segment.count; ++key_idx, ++at) {
         const float* value = segment.first + key_idx * segment.stride + idx;
         FloatVec values[kVecs];
+        HWY_UNROLL(4)
         for (int vec = 0; vec < kVecs; ++vec) values[vec] = hn::LoadU(d, value + vec * lanes);
+        HWY_UNROLL(4)
         for (int head = 0; head < kHeads; ++head) {
           const FloatVec weight = hn::Set(d, weights[head * num_keys + at]);
+          HWY_UNROLL(4)
           for (int vec = 0; vec < kVecs; ++vec) {
             acc[head][vec] = hn::MulAdd(weight, values[vec], acc[head][vec]);
           }
         }
       }
     }
+    HWY_UNROLL(4)
     for (int head = 0; head < kHeads; ++head) {
+      HWY_UNROLL(4)
       for (int vec = 0; vec < kVecs; ++vec) {
         hn::StoreU(acc[head][vec], d, out + head * dim + idx + vec * lanes);
       }
@@ -91,12 +152,13 @@ HWY_INLINE void WeighValues(std::span<const KeySegment> segments, const KvEntryP
   }
 }
 
+// `fetch`: the entries were not read for this row before.
 template <int kHeads>
 void AttendHeads(std::span<const KeySegment> segments, const KvEntryPlan& entry, const float* q,
-                 int64_t num_keys, float* scores, float* out) {
+                 bool fetch, int64_t num_keys, float* scores, float* out) {
   int64_t at = 0;
   for (const KeySegment& segment : segments) {
-    ScoreSegment<kHeads>(segment, entry, q, scores + at, num_keys);
+    ScoreSegment<kHeads>(segment, entry, q, fetch, scores + at, num_keys);
     at += segment.count;
   }
   float inverse_sum[kHeads];
@@ -116,11 +178,11 @@ void AttendAllHeads(std::span<const KeySegment> segments, const KvEntryPlan& ent
   for (const KeySegment& segment : segments) num_keys += segment.count;
   int head = 0;
   for (; head + 4 <= num_heads; head += 4) {
-    AttendHeads<4>(segments, entry, q + head * entry.key_len, num_keys, scores,
+    AttendHeads<4>(segments, entry, q + head * entry.key_len, head == 0, num_keys, scores,
                    out + head * entry.value_len);
   }
   for (; head < num_heads; ++head) {
-    AttendHeads<1>(segments, entry, q + head * entry.key_len, num_keys, scores,
+    AttendHeads<1>(segments, entry, q + head * entry.key_len, head == 0, num_keys, scores,
                    out + head * entry.value_len);
   }
 }

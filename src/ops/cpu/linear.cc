@@ -31,6 +31,7 @@ struct LinearTask {
 // clang-format off
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include "ops/cpu/sum_lanes-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -49,8 +50,11 @@ constexpr int kTileCols = kManyRegisters ? 3 : 4;
 // Columns are taken in blocks whose weights stay in the second-level cache for all rows, and a
 // block in slices of kSliceDepth values, so that a tile's rows of x stay in the first-level cache.
 constexpr int64_t kSliceDepth = 512;
+// With many rows a larger block pays, for x is read again for each.
 constexpr int64_t kMaxBlockCols = 24;  // a multiple of kTileCols
 constexpr int64_t kBlockBytes = 160 << 10;
+constexpr int64_t kManyRows = 32;
+constexpr int64_t kManyRowsBlockBytes = 320 << 10;
 
 HWY_INLINE FloatVec LoadWeights(Floats d, const float* w) { return hn::LoadU(d, w); }
 HWY_INLINE FloatVec LoadWeights(Floats d, const hwy::bfloat16_t* w) {
@@ -186,15 +190,24 @@ void RowTile(const float* packed, const float* x, int64_t in, const W* w, int64_
     }
     k += slice;
   } while (k < depth);
-  const float* sum_vec = sums;
+  constexpr int64_t kMaxLanes = static_cast<int64_t>(hn::MaxLanes(Floats()));
+  const int64_t num_sums = (end - begin) * kRows;
+  float totals[kMaxBlockCols * kRows + 3];
+  for (int64_t idx = 0; idx < num_sums; idx += 4) {
+    const auto sum = [&](int64_t offset) {
+      return hn::LoadU(d, sums + std::min(idx + offset, num_sums - 1) * kMaxLanes);
+    };
+    SumLanesOfFour(d, sum(0), sum(1), sum(2), sum(3), totals + idx);
+  }
+  const float* total = totals;
   for (int64_t first = begin; first < end; first += kCols) {
     for (int row = 0; row < kRows; ++row) {
-      for (int64_t col = first; col < first + kCols; ++col, sum_vec += hn::MaxLanes(d)) {
-        float sum = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, sum_vec)));
+      for (int64_t col = first; col < first + kCols; ++col, ++total) {
+        float value = *total;
         for (int64_t tail = depth; tail < in; ++tail) {
-          sum += x[row * in + tail] * WidenOne(w + col * in + tail);
+          value += x[row * in + tail] * WidenOne(w + col * in + tail);
         }
-        y[row * y_stride + col] = sum;
+        y[row * y_stride + col] = value;
       }
     }
   }
@@ -223,8 +236,9 @@ void RowTileAnyRows(int64_t rows, const float* packed, const float* x, int64_t i
   }
 }
 
-int64_t BlockColumns(DType dtype, int64_t in) {
-  const int64_t fitting = kBlockBytes / (in * DTypeSize(dtype));
+int64_t BlockColumns(DType dtype, int64_t rows, int64_t in) {
+  const int64_t bytes = rows < kManyRows ? kBlockBytes : kManyRowsBlockBytes;
+  const int64_t fitting = bytes / (in * DTypeSize(dtype));
   return std::clamp<int64_t>(fitting / kTileCols * kTileCols, kTileCols, kMaxBlockCols);
 }
 
@@ -309,7 +323,7 @@ void LinearColumns(const float* x, int64_t rows, int64_t in, const std::byte* we
   if (rows == 0) return;
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = PackedBuffer(rows_at_once * in);
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(dtype, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(dtype, rows_at_once, in);
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
     const LinearTask task{packed, x + row * in,       count,   in, weights,
@@ -332,7 +346,7 @@ void Linear(const float* x, int64_t rows, const TensorView& w, float* y, int64_t
   float* packed = PackedBuffer(rows_at_once * in);
   // A few pieces per thread even out unequal cores. They are handed out in order, so the one after
   // the next of all threads is likely this thread's next.
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
   const int64_t num_pieces = int64_t{4} * threads.num_threads();
   const int64_t grain = std::max<int64_t>((out / num_pieces + block - 1) / block, 1) * block;
   const int64_t distance = grain * threads.num_threads();

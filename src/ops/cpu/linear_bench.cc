@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "ops/cpu/linear.h"
 
 namespace lapidary::cpu {
@@ -26,10 +27,13 @@ constexpr Shape kShapes[] = {
     {"ple_gate", 256, 1536},    {"ple_projection", 1536, 256},
 };
 
-// bf16 values of either sign around 2^-7, in pages of 4 KiB as those of a mapped checkpoint.
+// bf16 values of either sign around 2^-7, in huge pages as those of a mapped checkpoint.
 const std::vector<uint16_t>& Weights() {
   static const std::vector<uint16_t>* weights = [] {
-    auto* values = new std::vector<uint16_t>(kWeightBytes / 2 + 16384);
+    auto* values = new std::vector<uint16_t>();
+    values->reserve(kWeightBytes / 2);
+    AdviseHugePages(values->data(), kWeightBytes);
+    values->resize(kWeightBytes / 2);
     uint32_t bits = 1;
     for (uint16_t& value : *values) {
       bits = bits * 1664525 + 1013904223;
