@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -176,13 +177,24 @@ def test_streams_that_break_off_are_failures(bench_serve, stub):
     assert "3 failed: the server closed the connection before the answer was complete" in done.stderr
 
 
+def num_requests_running(server):
+    with urllib.request.urlopen(server.url + "/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+               if line.startswith("lapidary:num_requests_running{"))
+
+
 def test_a_server_that_dies_does_not_hang_the_run(bench_serve, start_server):
     server = start_server()
     outcome = {}
     thread = threading.Thread(target=lambda: outcome.update(done=bench_serve(
         server.url, "--num-prompts", "2000", "--random-output-len", "400", "--max-concurrency", "4")))
     thread.start()
-    time.sleep(3)
+    # The trial request comes alone; more than one at once is the run.
+    deadline = time.monotonic() + 60
+    while num_requests_running(server) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     server.stop(signal.SIGKILL)
     thread.join(60)
     assert not thread.is_alive()
