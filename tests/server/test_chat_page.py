@@ -5,6 +5,7 @@ browser is given it in place of the server's.
 """
 
 import json
+import os
 import re
 import time
 
@@ -12,6 +13,8 @@ import httpx
 import pytest
 
 CHAT = "/v1/chat/completions"
+# Seconds; under a sanitizer (./lapidary test --sanitize) everything takes many times as long.
+PATIENCE = 300 if os.environ.get("LAPIDARY_SANITIZED") else 30
 ATTACK = "<script>document.title='pwned';pwned=1</script><img src=x onerror=pwned=1><svg/onload=pwned=1>"
 WATCHER = """
     window.violations = [];
@@ -39,7 +42,7 @@ class Visitor:
     def __init__(self, browser, url, **options):
         self.url = url
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **options})
-        self.context.set_default_timeout(30_000)
+        self.context.set_default_timeout(PATIENCE * 1000)
         self.page = self.context.new_page()
         self.page.add_init_script(WATCHER)
         self.problems = []
@@ -65,7 +68,7 @@ class Visitor:
 
     def wait_for_words(self):
         """Until some of the answer is there. (What waits inside the page is forbidden by the page's own policy.)"""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while len(self.text(".assistant > .markdown")) < 20:
             assert time.monotonic() < deadline, "no answer comes"
             time.sleep(0.02)
@@ -144,7 +147,7 @@ def test_types_and_reads_the_streamed_answer(visit, endless_server):
     """)
     visitor.ask("Hello")
     assert visitor.page.evaluate("lengths.size") > 3, "the answer must grow before one's eyes"
-    whole = httpx.post(endless_server.url + CHAT, timeout=60, json={
+    whole = httpx.post(endless_server.url + CHAT, timeout=2 * PATIENCE, json={
         "messages": [{"role": "user", "content": "Hello"}], "seed": 3, "max_tokens": 1500,
         "chat_template_kwargs": {"enable_thinking": False}}).json()
     [conversation] = visitor.stored()
