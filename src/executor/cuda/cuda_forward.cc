@@ -48,7 +48,6 @@ struct CudaForward::Sizes {
   int64_t expert_scratch = 0;
   int64_t small_entries = 0;
   int64_t large_entries = 0;
-  int64_t rope = 0;
 
   Sizes(const ModelPlan& plan, const CudaForwardLimits& limits) {
     const int64_t rows = limits.max_rows;
@@ -89,23 +88,8 @@ struct CudaForward::Sizes {
           ExpertScratchBytes({limits.max_rows, plan.hidden_size, plan.moe->expert_width,
                               plan.moe->num_experts, plan.moe->top_k});
     }
-    for (const LayerPlan& layer : plan.layers) {
-      rope =
-          std::max(rope, rows * layer.rope.num_turned_pairs * static_cast<int64_t>(sizeof(float2)));
-    }
-  }
-
-  int64_t total() const {
-    return 2 * hidden + 2 * narrow + wide + queries + attended + ple + gathered + logits + sampled +
-           sampling_scratch + sampling_replaced + partials + router_choice + expert_scratch +
-           small_entries + large_entries + kMaxRopeTables * rope;
   }
 };
-
-int64_t CudaForward::BufferBytes(const ModelPlan& plan, const CudaForwardLimits& limits) {
-  return Sizes(plan, limits).total() +
-         LinearRunner::WorkspaceBytes({limits.batch_invariant, limits.max_rows});
-}
 
 CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
                          const KvLayout& layout, const CudaForwardLimits& limits)

@@ -60,9 +60,6 @@ class CudaForward : public ForwardOps {
 
   void set_pool(std::byte* pool) { pool_ = pool; }
 
-  // Bytes that a forward of these limits allocates; `plan` counts with them before loading.
-  static int64_t BufferBytes(const ModelPlan& plan, const CudaForwardLimits& limits);
-
   // Room for what the shape's sampling lists replace. True when buffers moved: graphs are void
   // then.
   bool ReserveLists(const StepShape& shape);

@@ -90,12 +90,6 @@ void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall&
   }
 }
 
-int64_t LinearRunner::WorkspaceBytes(const LinearOptions& options) {
-  if (options.batch_invariant) return 0;
-  return std::min(kMaxScratchBytes, options.max_rows * kScratchBytesPerRow) +
-         GemmLt::kWorkspaceBytes;
-}
-
 LinearRunner::LinearRunner(const LinearOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 
 LinearRunner::~LinearRunner() = default;

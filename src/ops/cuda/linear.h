@@ -60,9 +60,6 @@ struct LinearOptions {
 
 class LinearRunner {
  public:
-  // What a runner of these options allocates on the device.
-  static int64_t WorkspaceBytes(const LinearOptions& options);
-
   // Allocates its workspace on the current device; nothing after that.
   explicit LinearRunner(const LinearOptions& options);
   ~LinearRunner();
