@@ -61,6 +61,7 @@ class HttpServer::Impl {
   int port() const { return acceptor_.local_endpoint().port(); }
 
   void Run() {
+    KeepSignalsHandled();
     AwaitSignal();
     Accept();
     while (true) {
@@ -74,6 +75,13 @@ class HttpServer::Impl {
   }
 
  private:
+  // With the last signal set of a process the signals' default action comes back, and a second
+  // SIGTERM while the process tidies up would end it with that signal instead of 0. One set stays.
+  static void KeepSignalsHandled() {
+    static auto* const kept = new asio::signal_set(*new asio::io_context(1), SIGINT, SIGTERM);
+    static_cast<void>(kept);
+  }
+
   void AwaitSignal() {
     signals_.async_wait([this](ErrorCode error, int) {
       if (error) return;

@@ -145,6 +145,15 @@ def test_sigterm_finishes_what_is_open(start):
         connect(server)
 
 
+def test_further_sigterms_do_not_change_the_exit_code(start):
+    """Not even those that come when the server is gone and the process tidies up."""
+    server = start()
+    assert httpx.get(server.url + "/health").status_code == 200
+    while server.process.poll() is None:
+        server.process.send_signal(signal.SIGTERM)
+    assert server.stop() == 0
+
+
 def test_sigterm_answers_what_has_come_before_it(start):
     """Connections that the kernel holds, and requests on open ones, that nobody had looked at yet."""
     server = start()
