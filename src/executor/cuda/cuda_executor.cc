@@ -15,8 +15,8 @@ namespace lapidary::cuda {
 namespace {
 
 // Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
-constexpr std::array kGraphRows = {1,  2,  4,   8,   16,  24,  32,  48, 64,
-                                   80, 96, 112, 128, 160, 192, 224, 256};
+constexpr std::array kGraphRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256};
+static_assert(kGraphRows.size() <= 16);
 constexpr int kMaxPartials = 4096;
 constexpr int kMaxInFlight = 2;
 
