@@ -124,16 +124,10 @@ void AddBenchLatency(CommandLine& command_line, CLI::App* group) {
   CLI::App* command =
       command_line.AddTo(group, "latency", "Time to the first token and per token of one batch",
                          [flags] { return BenchLatency(*flags); });
-  const CLI::Range length(1, 1 << 24);
   command->add_option("--batch-size", flags->batch_size, "Sequences at once")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command->add_option("--input-len", flags->input_len, "Tokens of a prompt")
-      ->check(length)
-      ->capture_default_str();
-  command->add_option("--output-len", flags->output_len, "Tokens of an answer")
-      ->check(length)
-      ->capture_default_str();
+  AddLengthFlags(*command, flags->input_len, flags->output_len);
   command->add_option("--num-iters", flags->num_iters, "Batches measured")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

@@ -92,16 +92,10 @@ void AddBenchThroughput(CommandLine& command_line, CLI::App* group) {
   CLI::App* command =
       command_line.AddTo(group, "throughput", "Many prompts at once, without a server",
                          [flags] { return BenchThroughput(*flags); });
-  const CLI::Range length(1, 1 << 24);
   command->add_option("--num-prompts", flags->num_prompts, "Prompts")
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str();
-  command->add_option("--input-len", flags->input_len, "Tokens of a prompt")
-      ->check(length)
-      ->capture_default_str();
-  command->add_option("--output-len", flags->output_len, "Tokens of an answer")
-      ->check(length)
-      ->capture_default_str();
+  AddLengthFlags(*command, flags->input_len, flags->output_len);
   command
       ->add_option("--random-range-ratio", flags->range_ratio,
                    "Lengths are uniform in [len * (1 - ratio), len * (1 + ratio)]")

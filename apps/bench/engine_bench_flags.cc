@@ -18,6 +18,16 @@ void EngineBenchFlags::AddTo(CLI::App& command) {
   command.add_option("--output-json", output_json, "Write the JSON object to this file as well");
 }
 
+void AddLengthFlags(CLI::App& command, int& input_len, int& output_len) {
+  const CLI::Range length(1, 1 << 24);
+  command.add_option("--input-len", input_len, "Tokens of a prompt")
+      ->check(length)
+      ->capture_default_str();
+  command.add_option("--output-len", output_len, "Tokens of an answer")
+      ->check(length)
+      ->capture_default_str();
+}
+
 Status EngineBenchFlags::Complete() {
   if (preset.empty()) return FillDefaultModel(&model.model);
   if (!model.model.empty()) {

@@ -29,4 +29,7 @@ struct EngineBenchFlags {
   Status Print(const std::string& text, const nlohmann::ordered_json& result) const;
 };
 
+// --input-len and --output-len, with the values they have as defaults.
+void AddLengthFlags(CLI::App& command, int& input_len, int& output_len);
+
 }  // namespace lapidary

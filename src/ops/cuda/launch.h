@@ -34,22 +34,38 @@ struct LaunchContext {
 // Waits for the stream; an error carries the kernel's name.
 void WaitAndName(cudaStream_t stream, const void* kernel);
 
+// Clusters are along x, of `cluster` blocks.
 template <typename... Params, typename... Args>
-void Launch(const LaunchContext& context, void (*kernel)(Params...), dim3 grid, dim3 block,
-            size_t shared_bytes, Args&&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void LaunchClusters(const LaunchContext& context, void (*kernel)(Params...), int cluster, dim3 grid,
+                    dim3 block, size_t shared_bytes, Args&&... args) {
+  cudaLaunchAttribute attributes[2]{};
+  int num_attributes = 0;
+  if (cluster > 1) {
+    attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
+    attributes[num_attributes].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    ++num_attributes;
+  }
+  if (context.dependent) {
+    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[num_attributes].val.programmaticStreamSerializationAllowed = 1;
+    ++num_attributes;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
-  config.attrs = &attribute;
-  config.numAttrs = context.dependent ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   LAPIDARY_CUDA_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...));
   if (context.synchronous) WaitAndName(context.stream, reinterpret_cast<const void*>(kernel));
+}
+
+template <typename... Params, typename... Args>
+void Launch(const LaunchContext& context, void (*kernel)(Params...), dim3 grid, dim3 block,
+            size_t shared_bytes, Args&&... args) {
+  LaunchClusters(context, kernel, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
 }
 
 #ifdef __CUDACC__

@@ -532,26 +532,8 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
   const int num_clusters = (params.num_tiles + tiles_per_cluster - 1) / tiles_per_cluster;
   const int num_passes = (call.rows + params.rows_per_pass - 1) / params.rows_per_pass;
 
-  cudaLaunchAttribute attributes[2]{};
-  int num_attributes = 0;
-  if (plan.cluster > 1) {
-    attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
-    attributes[num_attributes].val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
-    ++num_attributes;
-  }
-  if (context.dependent) {
-    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[num_attributes].val.programmaticStreamSerializationAllowed = 1;
-    ++num_attributes;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(num_clusters * plan.cluster, num_passes);
-  config.blockDim = dim3(kSkinnyThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = context.stream;
-  config.attrs = attributes;
-  config.numAttrs = num_attributes;
-  LAPIDARY_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, params));
+  LaunchClusters(context, kernel, plan.cluster, dim3(num_clusters * plan.cluster, num_passes),
+                 dim3(kSkinnyThreads), shared_bytes, params);
 }
 
 }  // namespace lapidary::cuda

@@ -491,30 +491,11 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   CHECK_LE(shared_bytes, kMaxSharedBytes);
   const int num_clusters = plan.persistent ? std::min(params.num_tiles, num_sms) : params.num_tiles;
 
-  cudaLaunchAttribute attributes[2]{};
-  int num_attributes = 0;
-  if (plan.split > 1) {
-    attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
-    attributes[num_attributes].val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
-    ++num_attributes;
-  }
-  if (context.dependent) {
-    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[num_attributes].val.programmaticStreamSerializationAllowed = 1;
-    ++num_attributes;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(num_clusters * plan.split, (call.rows + columns - 1) / columns);
-  config.blockDim = dim3(NumThreads(plan.tile_rows));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = context.stream;
-  config.attrs = attributes;
-  config.numAttrs = num_attributes;
-  const WideKernelPointer kernel = KernelFor(plan.tile_rows, columns);
   const CUtensorMap weight_map = MakeSwizzledMap(call.weight, call.out_dim, call.in_dim, half);
   const CUtensorMap x_map = MakeSwizzledMap(call.x, call.rows, call.in_dim, columns);
-  LAPIDARY_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, weight_map, x_map, params));
-  if (context.synchronous) WaitAndName(context.stream, reinterpret_cast<const void*>(kernel));
+  LaunchClusters(context, KernelFor(plan.tile_rows, columns), plan.split,
+                 dim3(num_clusters * plan.split, (call.rows + columns - 1) / columns),
+                 dim3(NumThreads(plan.tile_rows)), shared_bytes, weight_map, x_map, params);
 }
 
 }  // namespace lapidary::cuda

@@ -13,6 +13,7 @@
 #include "ops/cuda/kv_entries.h"
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
+#include "ops/cuda/test_values.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -22,33 +23,13 @@ class SmallOpsTest : public testing::Test {
   void SetUp() override { LAPIDARY_SKIP_WITHOUT_GPU(); }
 
   std::vector<float> Floats(size_t count, float amplitude, float centre = 0.0f) {
-    std::vector<float> values(count);
-    std::uniform_real_distribution<float> uniform(-amplitude, amplitude);
-    for (float& value : values) value = centre + uniform(random_);
-    return values;
+    return RandomFloats(random_, count, amplitude, centre);
   }
   std::vector<bf16> Halves(size_t count, float amplitude) {
     std::vector<bf16> halves;
     for (const float value : Floats(count, amplitude)) halves.push_back(__float2bfloat16(value));
     return halves;
   }
-  static std::vector<float> ToFloat(const std::vector<bf16>& values) {
-    std::vector<float> floats;
-    for (const bf16 value : values) floats.push_back(__bfloat162float(value));
-    return floats;
-  }
-  // ||a - b|| / ||b||
-  static double Distance(const std::vector<float>& a, const std::vector<float>& b) {
-    EXPECT_EQ(a.size(), b.size());
-    double error = 0.0;
-    double norm = 0.0;
-    for (size_t idx = 0; idx < a.size(); ++idx) {
-      error += (a[idx] - b[idx]) * (a[idx] - b[idx]);
-      norm += b[idx] * b[idx];
-    }
-    return std::sqrt(error / norm);
-  }
-
   std::mt19937 random_{3};
 };
 
