@@ -1,7 +1,6 @@
 #include "server/tls.h"
 
 #include <openssl/err.h>
-#include <openssl/proverr.h>
 #include <openssl/ssl.h>
 
 #include <cerrno>
@@ -27,12 +26,6 @@ bool Is(const boost::system::error_code& error, int library, int reason) {
   return ERR_GET_LIB(code) == library && ERR_GET_REASON(code) == reason;
 }
 
-bool IsWrongPassword(const boost::system::error_code& error) {
-  return Is(error, ERR_LIB_PEM, PEM_R_BAD_PASSWORD_READ) ||
-         Is(error, ERR_LIB_PEM, PEM_R_BAD_DECRYPT) || Is(error, ERR_LIB_EVP, EVP_R_BAD_DECRYPT) ||
-         Is(error, ERR_LIB_PROV, PROV_R_BAD_DECRYPT);
-}
-
 }  // namespace
 
 Result<std::shared_ptr<ssl::context>> LoadTls(const TlsOptions& options) {
@@ -52,19 +45,25 @@ Result<std::shared_ptr<ssl::context>> LoadTls(const TlsOptions& options) {
     return MakeError("--ssl-certfile {}: not a certificate in PEM form ({})", options.certfile,
                      error.message());
   }
-  // Without a callback OpenSSL would ask on the terminal.
-  context->set_password_callback([password = options.keyfile_password](
-                                     size_t, ssl::context::password_purpose) { return password; });
+  // Without a callback OpenSSL would ask on the terminal. It asks for encrypted keys alone: no
+  // error code says as much, since one wrong password in 256 leaves bytes whose padding looks right
+  // and which then fail as no key of any kind.
+  const auto asked = std::make_shared<bool>(false);
+  context->set_password_callback(
+      [asked, password = options.keyfile_password](size_t, ssl::context::password_purpose) {
+        *asked = true;
+        return password;
+      });
   context->use_private_key_file(keyfile, ssl::context::pem, error);
-  if (error && IsWrongPassword(error)) {
-    return MakeError("{} {}: the key is encrypted, and --ssl-keyfile-password is {}", key_flag,
-                     keyfile, options.keyfile_password.empty() ? "missing" : "wrong");
-  }
   if (error) {
     if (Is(error, ERR_LIB_X509, X509_R_KEY_VALUES_MISMATCH) ||
         Is(error, ERR_LIB_X509, X509_R_KEY_TYPE_MISMATCH)) {
       return MakeError("{} {}: the key does not belong to the certificate {}", key_flag, keyfile,
                        options.certfile);
+    }
+    if (*asked) {
+      return MakeError("{} {}: the key is encrypted, and --ssl-keyfile-password is {}", key_flag,
+                       keyfile, options.keyfile_password.empty() ? "missing" : "wrong");
     }
     return MakeError("{} {}: not a private key in PEM form ({})", key_flag, keyfile,
                      error.message());

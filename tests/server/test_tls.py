@@ -160,6 +160,15 @@ def test_one_file_may_hold_both_and_a_key_may_be_locked(start, files, trust, mon
     assert server.stop() == 0
 
 
+def refusal(request, checkpoint, *flags):
+    """What `serve` says on its way out, having read no model."""
+    result = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), "--port", "0", *flags],
+                            capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert result.returncode == 1
+    assert "loading" not in result.stderr
+    return result.stderr
+
+
 @pytest.mark.parametrize("cert,key,password,words", [
     ("missing.crt", "one.key", None, ["--ssl-certfile", "missing.crt"]),
     ("one.crt", "missing.key", None, ["--ssl-keyfile", "missing.key"]),
@@ -177,9 +186,22 @@ def test_bad_files_are_named_before_the_model_is_loaded(request, checkpoint, fil
     for flag, name in (("--ssl-certfile", cert), ("--ssl-keyfile", key)):
         flags += [flag, str(files / name)] if name else []
     flags += ["--ssl-keyfile-password", password] if password else []
-    result = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), "--port", "0", *flags],
-                            capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert result.returncode == 1
+    message = refusal(request, checkpoint, *flags)
     for word in words:
-        assert word in result.stderr
-    assert "loading" not in result.stderr
+        assert word in message
+
+
+def test_a_wrong_password_is_told_even_when_it_decrypts_to_bytes_that_look_padded(request, checkpoint, files):
+    """One wrong password in 256 does; a key behind one round of hashing makes the search for one short."""
+    certificate, key = str(files / "one.crt"), str(files / "weak.key")
+    openssl("pkcs8", "-topk8", "-in", files / "one.key", "-iter", "1", "-passout", "pass:secret", "-out", key)
+    for number in range(10_000):
+        tried = subprocess.run(["openssl", "pkey", "-in", key, "-passin", f"pass:wrong{number}", "-noout"],
+                               capture_output=True, text=True)
+        assert tried.returncode != 0
+        if "bad decrypt" not in tried.stderr:
+            break
+    else:
+        pytest.fail("every wrong password was found by its padding")
+    flags = ("--ssl-certfile", certificate, "--ssl-keyfile", key, "--ssl-keyfile-password", f"wrong{number}")
+    assert "--ssl-keyfile-password is wrong" in refusal(request, checkpoint, *flags)
