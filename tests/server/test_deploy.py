@@ -24,7 +24,7 @@ def test_systemd_accepts_the_unit(request, tmp_path):
         pytest.skip("there is no systemd-analyze here")
     unit = tmp_path / "lapidary.service"
     program = Path(request.config.getoption("--lapidary")).resolve()
-    unit.write_text(UNIT.replace("/usr/local/bin/lapidary", str(program)))
+    unit.write_text(UNIT.replace("/usr/local/bin/lapidary", f'"{program}"'))  # a path may have blanks
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
     complaints = [line for line in done.stderr.splitlines() if "lapidary.service" in line]
     assert done.returncode == 0 and not complaints, done.stderr
