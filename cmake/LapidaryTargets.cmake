@@ -103,8 +103,9 @@ function(lapidary_benchmark name)
 endfunction()
 
 # lapidary_fuzzer(NAME SOURCE DEPS...): SOURCE defines LLVMFuzzerTestOneInput. With LAPIDARY_FUZZERS it
-# becomes a libFuzzer program NAME_fuzzer; with tests it is linked to a plain driver that replays
-# fuzz/corpus/NAME as the test NAME_corpus, so every input that once broke something stays fixed.
+# becomes a libFuzzer program NAME_fuzzer, one of the target `fuzzers`; with tests it is linked to a plain
+# driver that replays fuzz/corpus/NAME as the test NAME_corpus, so every input that once broke something
+# stays fixed.
 function(lapidary_fuzzer name source)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   if(LAPIDARY_FUZZERS)
@@ -112,6 +113,10 @@ function(lapidary_fuzzer name source)
     target_link_libraries(${name}_fuzzer PRIVATE lapidary_flags ${ARG_DEPS})
     target_compile_options(${name}_fuzzer PRIVATE -fsanitize=fuzzer)
     target_link_options(${name}_fuzzer PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET fuzzers)
+      add_custom_target(fuzzers)
+    endif()
+    add_dependencies(fuzzers ${name}_fuzzer)
   endif()
   if(LAPIDARY_TESTS)
     add_executable(${name}_corpus ${source} ${PROJECT_SOURCE_DIR}/fuzz/replay_main.cc)
