@@ -190,7 +190,7 @@ class CaseRunner {
   const Case spec_;
   const int tokens_per_page_;
   const int64_t page_values_;
-  BenchStream stream_;
+  cuda::Stream stream_;
   int num_copies_ = 1;
   int num_pages_ = 0;
   std::vector<AttentionSequence> sequences_;  // of the last copy; only table_base differs

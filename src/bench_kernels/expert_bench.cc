@@ -29,7 +29,7 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
   if (!plan.moe) return;
   const MoePlan& moe = *plan.moe;
   const int64_t hidden = plan.hidden_size;
-  const BenchStream stream;
+  const cuda::Stream stream;
   auto norm = Random<float>(stream.get(), hidden, 1.0f);
   auto scales = Random<float>(stream.get(), moe.num_experts, 1.0f);
   auto router = Random<bf16>(stream.get(), moe.num_experts * hidden, 0.5f);

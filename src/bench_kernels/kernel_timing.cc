@@ -47,10 +47,4 @@ double TimeGraphUs(cudaStream_t stream, int num_launches, const std::function<vo
   return times[times.size() / 2] * 1e3 / num_launches;
 }
 
-BenchStream::BenchStream() {
-  LAPIDARY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-}
-
-BenchStream::~BenchStream() { (void)cudaStreamDestroy(stream_); }
-
 }  // namespace lapidary

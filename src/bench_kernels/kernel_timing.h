@@ -13,17 +13,4 @@ namespace lapidary {
 double TimeGraphUs(cudaStream_t stream, int num_launches, const std::function<void(int)>& launch,
                    int num_replays = 9);
 
-// A stream of its own for as long as it lives.
-class BenchStream {
- public:
-  BenchStream();
-  ~BenchStream();
-  BenchStream(const BenchStream&) = delete;
-  BenchStream& operator=(const BenchStream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
 }  // namespace lapidary

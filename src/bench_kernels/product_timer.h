@@ -55,7 +55,7 @@ class ProductTimer {
   template <typename Run>
   double Time(const ProductShape& shape, int rows, bool dependent, int num_replays, const Run& run);
 
-  BenchStream stream_;
+  cuda::Stream stream_;
   cuda::LinearRunner runner_;
   cuda::LinearRunner invariant_runner_;
   cuda::GemmLt gemm_;

@@ -39,7 +39,7 @@ DeviceArray<int32_t> Counting(int count, int modulus) {
 
 // Times a call as the steps' graphs launch it, each behind the one before.
 template <typename Run>
-double TimeCalls(const BenchStream& stream, const Run& run) {
+double TimeCalls(const cuda::Stream& stream, const Run& run) {
   return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
     run(LaunchContext{stream.get(), idx > 0});
   });
@@ -54,7 +54,7 @@ KernelRow Row(const std::string& model, const char* name, std::string shape, int
 }
 
 void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
-                    const BenchStream& stream, const BenchSink& sink) {
+                    const cuda::Stream& stream, const BenchSink& sink) {
   const int64_t hidden = plan.hidden_size;
   auto embedding = Random<bf16>(stream.get(), kTableIds * hidden);
   auto ids = Counting(rows, kTableIds);
@@ -102,7 +102,7 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
 }
 
 void BenchResidual(const std::string& model, const ModelPlan& plan, int rows,
-                   const BenchStream& stream, const BenchSink& sink) {
+                   const cuda::Stream& stream, const BenchSink& sink) {
   const int64_t size = int64_t{rows} * plan.hidden_size;
   auto hidden = Random<float>(stream.get(), size);
   auto block_out = Random<bf16>(stream.get(), size);
@@ -124,7 +124,7 @@ void BenchResidual(const std::string& model, const ModelPlan& plan, int rows,
 }
 
 void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
-                     const BenchStream& stream, const BenchSink& sink) {
+                     const cuda::Stream& stream, const BenchSink& sink) {
   const int kv_heads = layer.num_kv_heads;
   const int64_t raw_width =
       int64_t{layer.num_heads + kv_heads * (layer.k_is_v ? 1 : 2)} * layer.head_dim;
@@ -160,7 +160,7 @@ void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
 
 // Greedy rows, and rows that draw from a nucleus.
 void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
-                   const BenchStream& stream, const BenchSink& sink) {
+                   const cuda::Stream& stream, const BenchSink& sink) {
   auto logits = Random<float>(stream.get(), int64_t{rows} * plan.vocab_size);
   DeviceArray<std::byte> scratch(cuda::SamplingScratchBytes(rows, plan.vocab_size));
   DeviceArray<int32_t> last_tokens(rows);
@@ -207,7 +207,7 @@ void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
 }  // namespace
 
 void BenchSmall(const std::string& model, const ModelPlan& plan, const BenchSink& sink) {
-  const BenchStream stream;
+  const cuda::Stream stream;
   for (const int rows : sink.rows) {
     BenchEmbedding(model, plan, rows, stream, sink);
     BenchResidual(model, plan, rows, stream, sink);

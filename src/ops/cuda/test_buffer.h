@@ -43,8 +43,11 @@ class TestBuffer {
     LAPIDARY_CUDA_CHECK(cudaMemset(memory_, kGuard, Bytes() + 2 * kGuardBytes));
     LAPIDARY_CUDA_CHECK(cudaMemset(get(), 0xff, Bytes()));
   }
+  // The first values; what follows stays as it is.
   void Upload(const std::vector<T>& values) {
-    LAPIDARY_CUDA_CHECK(cudaMemcpy(get(), values.data(), Bytes(), cudaMemcpyHostToDevice));
+    ASSERT_LE(values.size(), size_);
+    LAPIDARY_CUDA_CHECK(
+        cudaMemcpy(get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
   }
   std::vector<T> Download() {
     std::vector<T> values(size_);

@@ -1,0 +1,99 @@
+#include "ops/cuda/linear_wide.h"
+
+#include <map>
+
+#include "ops/cuda/linear_problem.h"
+
+namespace lapidary::cuda {
+namespace {
+
+std::vector<WidePlan> AllWidePlans() {
+  std::vector<WidePlan> plans;
+  for (const int tile_rows : {64, 128, 192}) {
+    for (const int split : {1, 2, 4, 5, 7, 8}) {
+      plans.push_back({.tile_rows = tile_rows, .split = split, .alone = split % 4 != 0});
+    }
+    plans.push_back({.tile_rows = tile_rows, .persistent = true});
+    plans.push_back({.tile_rows = tile_rows, .row_parts = 2});
+    plans.push_back({.tile_rows = tile_rows, .split = 4, .row_parts = 3});
+  }
+  return plans;
+}
+
+std::string Describe(const WidePlan& plan) {
+  return fmt::format("tile {} split {} alone {} persistent {} parts {}", plan.tile_rows, plan.split,
+                     plan.alone, plan.persistent, plan.row_parts);
+}
+
+void CheckWide(LinearProblem& problem, const WidePlan& plan, int rows, int max_features) {
+  SCOPED_TRACE(fmt::format("{}, {} rows", Describe(plan), rows));
+  problem.RunBy({}, rows, [&](const LaunchContext& context, const LinearCall& call) {
+    RunWide(context, call, plan);
+  });
+  problem.Check(rows, max_features);
+}
+
+TEST(CudaLinearWideTest, EveryPlanAndRowCountAgreesWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  LinearProblem problem({.rows = kMaxWideRows, .in_dim = 520, .out_dim = 200});
+  for (const WidePlan& plan : AllWidePlans()) {
+    for (const int rows : {1, 9, 15, 16, 17, 33, 48, 63, 80, 81, 97, 112, 127, 128}) {
+      CheckWide(problem, plan, rows, 40);
+    }
+  }
+}
+
+TEST(CudaLinearWideTest, EveryPlanAndEpilogueAgreesWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  uint64_t seed = 0;
+  for (const Epilogue epilogue : kEpilogues) {
+    // Ends of k and of tiles in every position; the last has more tiles than blocks.
+    for (const auto& [in_dim, out_dim] :
+         {std::pair{512, 66}, {1000, 256}, {520, 302}, {576, 2 * 7}, {512, 20000}}) {
+      LinearProblem problem({.rows = 90,
+                             .in_dim = in_dim,
+                             .out_dim = out_dim,
+                             .epilogue = epilogue,
+                             .residual = out_dim == 302 ? ResidualCase::kFull : ResidualCase::kNone,
+                             .seed = ++seed});
+      for (const WidePlan& plan : AllWidePlans()) {
+        SCOPED_TRACE(fmt::format("{} {} epilogue {}", in_dim, out_dim, static_cast<int>(epilogue)));
+        for (const int rows : {13, 90}) CheckWide(problem, plan, rows, 50);
+      }
+    }
+  }
+}
+
+// Only the split is part of the rounding, and every run has the same bits.
+TEST(CudaLinearWideTest, PlansOfOneSplitGiveTheSameBits) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  LinearProblem problem(
+      {.rows = 80, .in_dim = 1536, .out_dim = 2560, .epilogue = Epilogue::kGatedGelu});
+  std::map<int, std::vector<float>> by_split;
+  for (int turn = 0; turn < 5; ++turn) {
+    for (const WidePlan& plan : AllWidePlans()) {
+      SCOPED_TRACE(Describe(plan));
+      problem.RunBy({}, 80, [&](const LaunchContext& context, const LinearCall& call) {
+        RunWide(context, call, plan);
+      });
+      const auto [first, is_new] = by_split.try_emplace(plan.split, problem.Output());
+      ASSERT_TRUE(is_new || SameBits(problem.Output(), first->second));
+    }
+  }
+}
+
+// Every model's shapes have a plan that fits them.
+TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
+  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
+    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
+      for (const int rows : {9, 16, 80, 128}) {
+        const WidePlan plan = PlanWide({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        EXPECT_LE(plan.split, (in_dim + 63) / 64) << in_dim << " " << out_dim << " " << rows;
+        EXPECT_TRUE(plan.split == 1 || !plan.persistent);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lapidary::cuda
