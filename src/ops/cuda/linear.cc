@@ -6,7 +6,6 @@
 #include "ops/cuda/gemm_lt.h"
 #include "ops/cuda/linear_epilogue.h"
 #include "ops/cuda/linear_skinny.h"
-#include "ops/cuda/linear_tiled.h"
 #include "ops/cuda/linear_wide.h"
 
 namespace lapidary::cuda {
@@ -96,11 +95,12 @@ LinearRunner::~LinearRunner() = default;
 
 void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   CheckCall(call, impl_->options.max_rows);
+  if (impl_->options.batch_invariant) {
+    RunWide(context, call, PlanInvariant(call));
+    return;
+  }
   const SkinnyPlan plan = PlanSkinny(call);
-  const bool streams = call.rows <= std::min(kMaxStreamedRows, SkinnyRowsPerPass(call, plan));
-  if (impl_->options.batch_invariant && TiledIsWorthwhile(call)) {
-    RunTiled(context, call, plan);
-  } else if (streams || impl_->options.batch_invariant) {
+  if (call.rows <= std::min(kMaxStreamedRows, SkinnyRowsPerPass(call, plan))) {
     RunSkinny(context, call, plan);
   } else if (WideIsWorthwhile(call)) {
     RunWide(context, call, PlanWide(call));

@@ -34,6 +34,7 @@ struct WideParams {
   int tile_step;     // weight rows from one tile to the next, of either half
   int num_k_blocks;  // of 64 values
   int split;
+  int row_parts;
   int stages;
   int staging;      // byte offset of the staged sums behind the ring's start
   bool vectorised;  // rows of y and of the multiplier are aligned for groups of eight
@@ -170,10 +171,12 @@ __global__ void __launch_bounds__(NumThreads(kTileRows), BlocksPerSm(kTileRows))
   const uint32_t empty = full + 8 * kMaxStages;
   const uint32_t exchanged = full + 16 * kMaxStages;
 
+  // Clusters that share a tile's weights lie beside each other, and find them in L2.
   const int rank = blockIdx.x % p.split;
-  const int first_tile = blockIdx.x / p.split;
-  const int tiles_at_once = gridDim.x / p.split;
-  const int first_row = blockIdx.y * kColumns;
+  const int cluster = blockIdx.x / p.split;
+  const int first_tile = cluster / p.row_parts;
+  const int tiles_at_once = gridDim.x / (p.split * p.row_parts);
+  const int first_row = cluster % p.row_parts * kColumns;
   const int num_rows = min(kColumns, p.rows - first_row);
   const int k_begin = rank * p.num_k_blocks / p.split;
   const int k_end = (rank + 1) * p.num_k_blocks / p.split;
@@ -195,14 +198,15 @@ __global__ void __launch_bounds__(NumThreads(kTileRows), BlocksPerSm(kTileRows))
       at.tile += tiles_at_once;
     }
   };
+  const BoxUse weight_use = p.row_parts > 1 ? BoxUse::kNormal : BoxUse::kOnce;
   const auto copy_weight = [&](const Position& at) {
     const uint32_t barrier = full + 8 * at.ring.slot;
     const uint32_t target = ring + at.ring.slot * kStageBytes;
     const int row = at.tile * p.tile_step;
     ExpectBytes(barrier, kStageBytes);
-    CopyBox(weight_map, row, at.k * kSwizzledRowValues, target, barrier, BoxUse::kOnce);
+    CopyBox(weight_map, row, at.k * kSwizzledRowValues, target, barrier, weight_use);
     CopyBox(weight_map, row + p.second_half, at.k * kSwizzledRowValues,
-            target + kHalf * kSwizzledRowBytes, barrier, BoxUse::kOnce);
+            target + kHalf * kSwizzledRowBytes, barrier, weight_use);
   };
   const auto copy_x = [&](const Position& at) {
     CopyBox(x_map, first_row, at.k * kSwizzledRowValues,
@@ -402,6 +406,45 @@ WidePlan PlanSmall(const LinearCall& call) {
   return plan;
 }
 
+// The best plan with so many parts of the sum. Its cost is about how long a block takes, in ns,
+// fitted to measurements at the models' shapes (docs/performance.md): its copies at 80 bytes per
+// ns, 0.4 for every sum it finishes, and 3,000 where it must meet others for that. All blocks are
+// to be at work at once, each with a multiprocessor of its own; of larger clusters fewer fit. None:
+// too many tiles for that.
+struct CostedPlan {
+  WidePlan plan;
+  double cost = 0.0;  // 0: none
+};
+CostedPlan PlanSplit(const LinearCall& call, int split) {
+  constexpr int kMaxBlocks[] = {0, 132, 132, 99, 120, 100, 96, 91, 96};  // by split, of an H200
+  const int columns = Columns(std::min(call.rows, kMaxWideRows));
+  const int copies = (NumKBlocks(call.in_dim) + split - 1) / split;
+  CostedPlan best;
+  for (const int tile_rows : {64, 128, 192}) {
+    if (NumTiles(call, tile_rows) * split > kMaxBlocks[split]) continue;
+    const double cost = copies * StageBytes(tile_rows, columns) / 80.0 + 0.4 * tile_rows * columns +
+                        (split > 1 ? 3000.0 : 0.0);
+    if (best.cost != 0.0 && cost >= best.cost) continue;
+    best = {{.tile_rows = tile_rows, .split = split, .alone = true}, cost};
+  }
+  return best;
+}
+
+// For weights of so many tiles that blocks are busy without splitting anything.
+WidePlan PlanMany(const LinearCall& call) {
+  return {.tile_rows = 128, .persistent = call.rows <= kFewRows};
+}
+
+CostedPlan PlanBestSplit(const LinearCall& call) {
+  CostedPlan best;
+  for (int split = 1; split <= std::min(8, NumKBlocks(call.in_dim)); ++split) {
+    const CostedPlan plan = PlanSplit(call, split);
+    if (plan.cost == 0.0) continue;
+    if (best.cost == 0.0 || plan.cost < best.cost) best = plan;
+  }
+  return best;
+}
+
 }  // namespace
 
 WidePlan PlanWide(const LinearCall& call) {
@@ -409,28 +452,22 @@ WidePlan PlanWide(const LinearCall& call) {
   if (call.rows <= 32 && int64_t{2} * call.in_dim * call.out_dim <= kSmallWeight) {
     return PlanSmall(call);
   }
-  // About how long a block takes, in ns, fitted to measurements at the models' shapes
-  // (docs/performance.md): its copies at 80 bytes per ns, 0.4 for every sum it finishes, and 3,000
-  // where it must meet others for that. The best plan has all blocks at work at once, each with a
-  // multiprocessor of its own; of larger clusters fewer fit.
-  constexpr int kMaxBlocks[] = {0, 132, 132, 99, 120, 100, 96, 91, 96};  // by split, of an H200
-  const int columns = Columns(std::min(call.rows, kMaxWideRows));
-  const int k_blocks = NumKBlocks(call.in_dim);
-  WidePlan best;
-  double best_cost = 0.0;
-  for (const int tile_rows : {64, 128, 192}) {
-    for (int split = 1; split <= std::min(8, k_blocks); ++split) {
-      if (NumTiles(call, tile_rows) * split > kMaxBlocks[split]) continue;
-      const int copies = (k_blocks + split - 1) / split;
-      const double cost = copies * StageBytes(tile_rows, columns) / 80.0 +
-                          0.4 * tile_rows * columns + (split > 1 ? 3000.0 : 0.0);
-      if (best_cost != 0.0 && cost >= best_cost) continue;
-      best_cost = cost;
-      best = {.tile_rows = tile_rows, .split = split, .alone = true};
-    }
+  const CostedPlan best = PlanBestSplit(call);
+  return best.cost == 0.0 ? PlanMany(call) : best.plan;
+}
+
+WidePlan PlanInvariant(const LinearCall& call) {
+  constexpr int kMiddlingRows = 64;
+  LinearCall middling = call;
+  middling.rows = kMiddlingRows;
+  const CostedPlan chosen = PlanBestSplit(middling);
+  const int split = chosen.cost == 0.0 ? 1 : chosen.plan.split;
+  if (call.rows > kMaxWideRows) {
+    return {.tile_rows = 128,
+            .split = split,
+            .row_parts = (call.rows + kMaxWideRows - 1) / kMaxWideRows};
   }
-  if (best_cost == 0.0) best = {.tile_rows = 128, .persistent = call.rows <= kFewRows};
-  return best;
+  return chosen.cost == 0.0 ? PlanMany(call) : PlanSplit(call, split).plan;
 }
 
 bool WideIsWorthwhile(const LinearCall& call) {
@@ -464,6 +501,7 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   params.tile_step = gated ? half : plan.tile_rows;
   params.num_k_blocks = NumKBlocks(call.in_dim);
   params.split = plan.split;
+  params.row_parts = (call.rows + columns - 1) / columns;
   params.vectorised =
       params.output.width % 8 == 0 &&
       (call.epilogue != Epilogue::kGeluMul ||
@@ -494,7 +532,7 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   const CUtensorMap weight_map = MakeSwizzledMap(call.weight, call.out_dim, call.in_dim, half);
   const CUtensorMap x_map = MakeSwizzledMap(call.x, call.rows, call.in_dim, columns);
   LaunchClusters(context, KernelFor(plan.tile_rows, columns), plan.split,
-                 dim3(num_clusters * plan.split, (call.rows + columns - 1) / columns),
+                 dim3(num_clusters * plan.split * params.row_parts),
                  dim3(NumThreads(plan.tile_rows)), shared_bytes, weight_map, x_map, params);
 }
 

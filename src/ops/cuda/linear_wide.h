@@ -1,4 +1,5 @@
-// Linear layers of 9 to 128 rows: weights stream through shared memory into wgmma.
+// Linear layers of 9 to 128 rows, and of any number where a row's result must not depend on how
+// many there are: weights stream through shared memory into wgmma.
 //
 // The weight's rows are the instruction's 64 rows, the rows of x its columns, padded to a multiple
 // of 16, so that a step of few rows wastes little. A block computes a tile of 64 to 192 weight rows
@@ -26,6 +27,9 @@ struct WidePlan {
 
 // The plan for a weight and a number of rows.
 WidePlan PlanWide(const LinearCall& call);
+
+// The same with a split that depends on the weight alone, for any number of rows.
+WidePlan PlanInvariant(const LinearCall& call);
 
 // Whether RunWide is the fastest way to run a call, as measured (docs/performance.md).
 bool WideIsWorthwhile(const LinearCall& call);

@@ -95,5 +95,20 @@ TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
   }
 }
 
+TEST(CudaLinearWideTest, InvariantPlansSplitByTheWeightAlone) {
+  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
+    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
+      const int split = PlanInvariant({.out_dim = out_dim, .in_dim = in_dim, .rows = 1}).split;
+      EXPECT_LE(split, (in_dim + 63) / 64) << in_dim << " " << out_dim;
+      for (const int rows : {2, 8, 9, 64, 80, 128, 129, 300, 8192}) {
+        const WidePlan plan = PlanInvariant({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        EXPECT_EQ(plan.split, split) << in_dim << " " << out_dim << " " << rows;
+        EXPECT_TRUE(plan.split == 1 || !plan.persistent);
+        EXPECT_GE(plan.row_parts * kMaxWideRows, rows);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lapidary::cuda

@@ -180,6 +180,7 @@ __device__ __forceinline__ void CopyToBlock(uint32_t target_in_block, uint32_t s
 // A box of a matrix whose first value is (row, column) to shared memory; what lies outside is zero.
 // The barrier counts its bytes.
 enum class BoxUse : uint64_t {  // policies of the L2 cache, as the hardware encodes them
+  kNormal = 0x1000000000000000,
   kOnce = 0x12f0000000000000,   // first to go
   kAgain = 0x14f0000000000000,  // last to go
 };
