@@ -41,7 +41,7 @@ void BenchShapes(const std::vector<ProductShape>& shapes, ProductTimer& timer,
 void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
                 const BenchSink& sink) {
   for (const ProductShape& shape : shapes) {
-    for (const int rows : {1, 4, 16, 32}) {
+    for (const int rows : {1, 4, 8}) {
       const LinearCall call = timer.MakeCall(shape, rows);
       const SkinnyPlan standard = cuda::PlanSkinny(call);
       double standard_us = 0.0;
@@ -63,20 +63,15 @@ void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
         }
       }
       for (const int cluster : {1, 2, 4, 8}) {
-        if ((rows == 4 || rows == 32) && cluster != standard.cluster) continue;
+        if (rows == 4 && cluster != standard.cluster) continue;
         if (cluster > 1 && (shape.in_dim + 63) / 64 < cluster * cuda::kSkinnyWarps) continue;
         for (const int depth : {4, 6, 8}) {
-          for (const int blocks : {1, 2, 3, 4}) {
-            for (const bool ring : {false, true}) {
-              if (!ring && blocks == 4) continue;  // more than its registers allow
-              SkinnyPlan plan = standard;
-              plan.cluster = cluster;
-              plan.depth = depth;
-              plan.blocks_per_sm = blocks;
-              plan.shared_ring = ring;
-              add(fmt::format("{}c{} d{} b{}", ring ? "ring " : "", cluster, depth, blocks), plan,
-                  true);
-            }
+          for (const int blocks : {1, 2, 3}) {
+            SkinnyPlan plan = standard;
+            plan.cluster = cluster;
+            plan.depth = depth;
+            plan.blocks_per_sm = blocks;
+            add(fmt::format("c{} d{} b{}", cluster, depth, blocks), plan, true);
           }
         }
       }
@@ -144,17 +139,12 @@ void BenchLayerChain(const std::string& model, const ModelPlan& plan, ProductTim
     add("not dependent", false, nullptr);
     if (rows > 4) continue;
     add("separate residual", true, [](SkinnyPlan& p, int) { p.fused_residual_rows = 0; });
-    for (const bool ring : {false, true}) {
-      for (const int depth : {4, 6, 8}) {
-        for (const int blocks : {2, 3, 4}) {
-          if (!ring && blocks == 4) continue;
-          add(fmt::format("{}d{} b{}", ring ? "ring " : "", depth, blocks), true,
-              [=](SkinnyPlan& p, int) {
-                p.depth = depth;
-                p.blocks_per_sm = blocks;
-                p.shared_ring = ring;
-              });
-        }
+    for (const int depth : {4, 6, 8}) {
+      for (const int blocks : {2, 3}) {
+        add(fmt::format("d{} b{}", depth, blocks), true, [=](SkinnyPlan& p, int) {
+          p.depth = depth;
+          p.blocks_per_sm = blocks;
+        });
       }
     }
     add("half the cluster", true, [](SkinnyPlan& p, int) {

@@ -100,7 +100,7 @@ void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
     return;
   }
   const SkinnyPlan plan = PlanSkinny(call);
-  if (call.rows <= std::min(kMaxStreamedRows, SkinnyRowsPerPass(call, plan))) {
+  if (SkinnyFits(call, plan)) {
     RunSkinny(context, call, plan);
   } else if (WideIsWorthwhile(call)) {
     RunWide(context, call, PlanWide(call));

@@ -11,15 +11,21 @@ namespace {
 
 static_assert(kSkinnyThreads == kNormThreads, "the residual update runs on the same threads");
 
-constexpr int kFeatures = 16;          // of a tile: the rows of one mma
-constexpr int kPairs = kFeatures / 2;  // a lane holds features g and g + 8
+constexpr int kFeatures = 16;               // of a tile: the rows of one mma
+constexpr int kPairs = kFeatures / 2;       // a lane holds features g and g + 8
+constexpr int kColumns = kMaxStreamedRows;  // rows of x: the columns of one mma
+static_assert(kColumns == 8);
 constexpr int kStagedNormBytes = 24 * 1024;
 
 // What registers allow.
-constexpr int BlocksPerSm(int depth, int column_tiles, bool shared_ring) {
-  if (shared_ring) return column_tiles <= 2 ? 4 : 3;
-  return depth <= 6 && depth * column_tiles <= 8 ? 3 : 2;
-}
+constexpr int BlocksPerSm(int depth) { return depth <= 6 ? 3 : 2; }
+
+// The number of segments and what each covers, in units of 64 values.
+struct SkinnySegments {
+  int num_units = 0;
+  int num_segments = 0;
+  __host__ __device__ int Begin(int segment) const { return segment * num_units / num_segments; }
+};
 
 struct SkinnyParams {
   const bf16* weight;
@@ -28,7 +34,6 @@ struct SkinnyParams {
   int in_dim;
   int weight_rows;
   int rows;
-  int rows_per_pass;
   int num_tiles;
   int cluster;
   SkinnySegments segments;
@@ -47,17 +52,14 @@ struct SharedLayout {
   int norms = 0;      // f32 [2][in_dim], only when staged
   int hidden = 0;     // f32 [rows][in_dim]
   int block_out = 0;  // bf16 [rows][in_dim]
-  int ring = 0;       // 16 bytes [warps][depth][2][lanes], only with a shared ring
   int total = 0;
 };
 
-__host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int columns, int rows,
-                                                                  int x_stride, int in_dim,
-                                                                  bool has_residual,
-                                                                  bool stage_norms,
-                                                                  int ring_depth) {
+__host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int rows, int x_stride,
+                                                                  int in_dim, bool has_residual,
+                                                                  bool stage_norms) {
   SharedLayout layout;
-  int offset = 2 * kSkinnyWarps * kFeatures * columns * static_cast<int>(sizeof(float));
+  int offset = 2 * kSkinnyWarps * kFeatures * kColumns * static_cast<int>(sizeof(float));
   layout.exchange = offset;
   offset += 2 * kFeatures * rows * static_cast<int>(sizeof(float));
   layout.x = offset;
@@ -70,8 +72,7 @@ __host__ __device__ __forceinline__ SharedLayout MakeSharedLayout(int columns, i
     layout.block_out = offset;
     offset += rows * in_dim * static_cast<int>(sizeof(bf16));
   }
-  layout.ring = offset;
-  layout.total = offset + ring_depth * kSkinnyWarps * 2 * 32 * 16;
+  layout.total = offset;
   return layout;
 }
 
@@ -83,12 +84,12 @@ int XStride(int in_dim, int cluster) {
 }
 
 // x of this block's slice [k_begin, k_end) into shared memory, zeros past in_dim.
-__device__ __forceinline__ void CopyX(const SkinnyParams& p, int first_row, int rows, int k_begin,
-                                      int k_end, bf16* x_shared) {
+__device__ __forceinline__ void CopyX(const SkinnyParams& p, int k_begin, int k_end,
+                                      bf16* x_shared) {
   const int num_vectors = (k_end - k_begin) / 8;
-  const bf16* x = p.x + static_cast<int64_t>(first_row) * p.in_dim;
+  const bf16* x = p.x;
 #pragma unroll 1
-  for (int row = 0; row < rows; ++row) {
+  for (int row = 0; row < p.rows; ++row) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < num_vectors; i += kSkinnyThreads) {
       const int k = k_begin + 8 * i;
@@ -182,14 +183,13 @@ __device__ __forceinline__ void UpdateResidual(const SkinnyParams& p, int rows, 
   }
 }
 
-// kDepth: chunks of 32 k in flight per warp. kColumnTiles: blocks of 8 rows of x.
+// kDepth: chunks of 32 k in flight per warp.
 //
 // Each cluster takes every num_clusters-th tile. A warp walks its segment of one tile after the
 // other; loads run kDepth chunks ahead, across tiles, so barriers do not drain them.
-template <int kDepth, int kColumnTiles, bool kSharedRing>
-__global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTiles, kSharedRing))
+template <int kDepth>
+__global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth))
     SkinnyKernel(const __grid_constant__ SkinnyParams p) {
-  constexpr int kColumns = 8 * kColumnTiles;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float norm_scratch[2][kNormWarps];
   __shared__ uint64_t byte_barriers[2];
@@ -212,11 +212,10 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
   const int rank = blockIdx.x % p.cluster;
   const int first_tile = blockIdx.x / p.cluster;
   const int num_clusters = gridDim.x / p.cluster;
-  const int first_row = blockIdx.y * p.rows_per_pass;
-  const int rows = min(p.rows_per_pass, p.rows - first_row);
+  const int rows = p.rows;
   const bool gated = p.output.epilogue == Epilogue::kGatedGelu;
-  const SharedLayout layout = MakeSharedLayout(kColumns, rows, p.x_stride, p.in_dim, p.has_residual,
-                                               p.stage_norms, kSharedRing ? kDepth : 0);
+  const SharedLayout layout =
+      MakeSharedLayout(rows, p.x_stride, p.in_dim, p.has_residual, p.stage_norms);
 
   const int segment = rank * kSkinnyWarps + warp;
   const int num_chunks = 2 * (p.segments.Begin(segment + 1) - p.segments.Begin(segment));
@@ -241,26 +240,11 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
   };
   // Valid k of this lane, as a number of chunks.
   const int lane_chunks = min(num_chunks, max(0, (p.in_dim - k_segment - 8 * t + 31) / 32));
-  uint4* ring = reinterpret_cast<uint4*>(shared + layout.ring) + warp * kDepth * 2 * 32 + lane;
   const auto load = [&](int j) {
     const int chunk = load_chunk + j;
     const bool valid = chunk < lane_chunks && load_tile < p.num_tiles;
-    if constexpr (kSharedRing) {
-      CopyWeightAsync(ring + 2 * j * 32, valid ? load_low + 32 * chunk : p.weight, valid);
-      CopyWeightAsync(ring + (2 * j + 1) * 32, valid ? load_high + 32 * chunk : p.weight, valid);
-      CommitCopies();
-    } else {
-      low[j] = LoadWeight(load_low + 32 * chunk, valid);
-      high[j] = LoadWeight(load_high + 32 * chunk, valid);
-    }
-  };
-  // A lane reads back only what it copied itself, so its own wait is enough.
-  const auto take = [&](int j) {
-    if constexpr (kSharedRing) {
-      WaitForCopies<kDepth - 1>();
-      low[j] = ring[2 * j * 32];
-      high[j] = ring[(2 * j + 1) * 32];
-    }
+    low[j] = LoadWeight(load_low + 32 * chunk, valid);
+    high[j] = LoadWeight(load_high + 32 * chunk, valid);
   };
   const auto advance_loads = [&] {
     load_chunk += kDepth;
@@ -285,7 +269,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
                    reinterpret_cast<bf16*>(shared + layout.block_out), x_shared, norm_scratch);
   } else {
     WaitForPreviousKernel();
-    CopyX(p, first_row, rows, k_begin, k_end, x_shared);
+    CopyX(p, k_begin, k_end, x_shared);
     WaitForCopies<0>();
   }
   __syncthreads();
@@ -309,7 +293,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
       total.x += other.x;
       total.y += other.y;
     }
-    StorePair(p.output, first_row + own_row, tile, rank * own_pairs + own_pair, total.x, total.y);
+    StorePair(p.output, own_row, tile, rank * own_pairs + own_pair, total.x, total.y);
   };
   const int pair = threadIdx.x % kPairs;
   const int row = threadIdx.x / kPairs;
@@ -325,29 +309,24 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
   constexpr int kBufferPartials = kSkinnyWarps * kWarpPartials;
   const bf16* x_lane = x_shared + g * p.x_stride + k_segment - k_begin + 8 * t;
 
-  const auto load_x = [&](int n, int chunk) -> uint4 {
-    if (8 * n + g >= rows || chunk >= num_chunks) return {0, 0, 0, 0};
-    return *reinterpret_cast<const uint4*>(x_lane + 8 * n * p.x_stride + 32 * chunk);
+  const auto load_x = [&](int chunk) -> uint4 {
+    if (g >= rows || chunk >= num_chunks) return {0, 0, 0, 0};
+    return *reinterpret_cast<const uint4*>(x_lane + 32 * chunk);
   };
 
   int sequence = 0;
   int tile = first_tile;
   for (; tile < p.num_tiles; tile += num_clusters, ++sequence) {
-    float acc[kColumnTiles][4] = {};
-    uint4 b = load_x(0, 0);
+    float acc[4] = {};
+    uint4 b = load_x(0);
     for (int first_chunk = 0; first_chunk < padded_chunks; first_chunk += kDepth) {
 #pragma unroll
       for (int j = 0; j < kDepth; ++j) {
-        take(j);
         if (first_chunk + j < num_chunks) {
-#pragma unroll
-          for (int n = 0; n < kColumnTiles; ++n) {
-            // One ahead: shared memory answers while the tensor core works.
-            const uint4 b_now = b;
-            b = n + 1 < kColumnTiles ? load_x(n + 1, first_chunk + j)
-                                     : load_x(0, first_chunk + j + 1);
-            MmaChunk(acc[n], low[j], high[j], b_now);
-          }
+          // One ahead: shared memory answers while the tensor core works.
+          const uint4 b_now = b;
+          b = load_x(first_chunk + j + 1);
+          MmaChunk(acc, low[j], high[j], b_now);
         }
         __syncwarp();  // or the compiler gathers all loads behind the last mma
         load(j);
@@ -367,12 +346,9 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
     // Buffer n % 2 is written for tile n + 2 by warps that have passed the barrier of tile n + 1,
     // after everyone's last look at tile n.
     float* buffer = partials + (sequence & 1) * kBufferPartials;
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-      float* target = buffer + warp * kWarpPartials + 2 * g * kColumns + 8 * n + 2 * t;
-      *reinterpret_cast<float2*>(target) = {acc[n][0], acc[n][1]};
-      *reinterpret_cast<float2*>(target + kColumns) = {acc[n][2], acc[n][3]};
-    }
+    float* target = buffer + warp * kWarpPartials + 2 * g * kColumns + 2 * t;
+    *reinterpret_cast<float2*>(target) = {acc[0], acc[1]};
+    *reinterpret_cast<float2*>(target + kColumns) = {acc[2], acc[3]};
     __syncthreads();
     if (row < rows) {
       const float* sums = buffer + 2 * pair * kColumns + row;
@@ -384,43 +360,25 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth, kColumnTil
         high_sum += sums[w * kWarpPartials + kColumns];
       }
       if (p.cluster == 1) {
-        StorePair(p.output, first_row + row, tile, pair, low_sum, high_sum);
+        StorePair(p.output, row, tile, pair, low_sum, high_sum);
       } else {
         send(sequence, low_sum, high_sum);
       }
     }
   }
   if (p.cluster > 1) finish(tile - num_clusters, sequence - 1);
-  if constexpr (kSharedRing) WaitForCopies<0>();
 }
 
 using SkinnyKernelPointer = void (*)(SkinnyParams);
 
-template <int kDepth, bool kSharedRing>
-SkinnyKernelPointer KernelForColumns(int column_tiles) {
-  return column_tiles == 1   ? SkinnyKernel<kDepth, 1, kSharedRing>
-         : column_tiles == 2 ? SkinnyKernel<kDepth, 2, kSharedRing>
-                             : SkinnyKernel<kDepth, 4, kSharedRing>;
-}
-
-template <bool kSharedRing>
-SkinnyKernelPointer KernelForDepth(int depth, int column_tiles) {
-  return depth == 4   ? KernelForColumns<4, kSharedRing>(column_tiles)
-         : depth == 6 ? KernelForColumns<6, kSharedRing>(column_tiles)
-                      : KernelForColumns<8, kSharedRing>(column_tiles);
-}
-
-SkinnyKernelPointer KernelFor(int depth, int column_tiles, bool shared_ring) {
-  return shared_ring ? KernelForDepth<true>(depth, column_tiles)
-                     : KernelForDepth<false>(depth, column_tiles);
+SkinnyKernelPointer KernelFor(int depth) {
+  return depth == 4 ? SkinnyKernel<4> : depth == 6 ? SkinnyKernel<6> : SkinnyKernel<8>;
 }
 
 constexpr int kMaxSharedBytes = 227 * 1024;
 constexpr int kSharedBytesPerSm = 228 * 1024;
 constexpr int kReservedSharedBytes = 1024 + 256;  // the system's per block, and static variables
 constexpr int kSharedBytesForTwoBlocks = 112 * 1024;  // so that two blocks share a multiprocessor
-
-int ColumnTiles(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 
 // Facts of the current device that every launch needs, asked for once.
 struct DeviceLimits {
@@ -436,13 +394,8 @@ const DeviceLimits& Limits() {
         cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, device));
     // Raising the limit once is enough; it is a property of the kernel, not of a launch.
     for (const int depth : {4, 6, 8}) {
-      for (const int column_tiles : {1, 2, 4}) {
-        for (const bool shared_ring : {false, true}) {
-          LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(KernelFor(depth, column_tiles, shared_ring),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   kMaxSharedBytes - 1024));
-        }
-      }
+      LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(
+          KernelFor(depth), cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes - 1024));
     }
     return found;
   }();
@@ -451,10 +404,9 @@ const DeviceLimits& Limits() {
 
 bool StageNorms(int in_dim) { return 2 * in_dim * sizeof(float) <= kStagedNormBytes; }
 
-int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, int rows, bool has_residual) {
-  return MakeSharedLayout(8 * ColumnTiles(rows), rows, XStride(call.in_dim, plan.cluster),
-                          call.in_dim, has_residual, StageNorms(call.in_dim),
-                          plan.shared_ring ? plan.depth : 0)
+int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, bool has_residual) {
+  return MakeSharedLayout(call.rows, XStride(call.in_dim, plan.cluster), call.in_dim, has_residual,
+                          StageNorms(call.in_dim))
       .total;
 }
 
@@ -473,21 +425,13 @@ SkinnyPlan PlanSkinny(const LinearCall& call) {
   return plan;
 }
 
-int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan) {
-  const int limit = plan.shared_ring ? kMaxSharedBytes - 1024 : kSharedBytesForTwoBlocks;
-  for (const int rows : {32, 16}) {
-    if (SharedBytes(call, plan, rows, false) <= limit) return rows;
-  }
-  return 8;
-}
-
 bool SkinnyFits(const LinearCall& call, const SkinnyPlan& plan) {
-  const int rows = std::min(call.rows, SkinnyRowsPerPass(call, plan));
-  return SharedBytes(call, plan, rows, false) <= kMaxSharedBytes - 1024;
+  return call.rows <= kMaxStreamedRows && SharedBytes(call, plan, false) <= kMaxSharedBytes - 1024;
 }
 
 void RunSkinny(const LaunchContext& context, const LinearCall& call, const SkinnyPlan& plan) {
   const DeviceLimits& limits = Limits();
+  CHECK(call.rows >= 1 && call.rows <= kMaxStreamedRows) << call.rows << " rows";
   CHECK(plan.cluster == 1 || plan.cluster == 2 || plan.cluster == 4 || plan.cluster == 8);
   CHECK(plan.depth == 4 || plan.depth == 6 || plan.depth == 8);
 
@@ -498,18 +442,16 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
   params.in_dim = call.in_dim;
   params.weight_rows = call.out_dim;
   params.rows = call.rows;
-  params.rows_per_pass = SkinnyRowsPerPass(call, plan);
   params.num_tiles = NumLinearTiles(call);
   params.cluster = plan.cluster;
-  params.segments = MakeSkinnySegments(call.in_dim, plan);
+  params.segments = {.num_units = (call.in_dim + 63) / 64,
+                     .num_segments = kSkinnyWarps * plan.cluster};
   params.x_stride = XStride(call.in_dim, plan.cluster);
   params.stage_norms = StageNorms(call.in_dim);
 
-  const int rows_in_pass = std::min(call.rows, params.rows_per_pass);
   if (call.residual != nullptr) {
     params.has_residual = call.rows <= plan.fused_residual_rows &&
-                          call.rows <= params.rows_per_pass &&
-                          SharedBytes(call, plan, rows_in_pass, true) <= kSharedBytesForTwoBlocks;
+                          SharedBytes(call, plan, true) <= kSharedBytesForTwoBlocks;
     if (params.has_residual) {
       params.residual = *call.residual;
     } else {
@@ -517,22 +459,18 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
       RunResidualUpdate(context, *call.residual, call.rows, call.in_dim, call.x);
     }
   }
-  const int shared_bytes = SharedBytes(call, plan, rows_in_pass, params.has_residual);
+  const int shared_bytes = SharedBytes(call, plan, params.has_residual);
   CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim << " is too large";
 
-  const SkinnyKernelPointer kernel =
-      KernelFor(plan.depth, ColumnTiles(rows_in_pass), plan.shared_ring);
-  const int blocks_per_sm =
-      std::clamp(std::min(BlocksPerSm(plan.depth, ColumnTiles(rows_in_pass), plan.shared_ring),
-                          kSharedBytesPerSm / (shared_bytes + kReservedSharedBytes)),
-                 1, plan.blocks_per_sm);
+  const int blocks_per_sm = std::clamp(
+      std::min(BlocksPerSm(plan.depth), kSharedBytesPerSm / (shared_bytes + kReservedSharedBytes)),
+      1, plan.blocks_per_sm);
   // No more clusters than run at once, each with the same number of tiles but for the last.
   const int max_clusters = std::max(1, limits.num_sms * blocks_per_sm / plan.cluster);
   const int tiles_per_cluster = (params.num_tiles + max_clusters - 1) / max_clusters;
   const int num_clusters = (params.num_tiles + tiles_per_cluster - 1) / tiles_per_cluster;
-  const int num_passes = (call.rows + params.rows_per_pass - 1) / params.rows_per_pass;
 
-  LaunchClusters(context, kernel, plan.cluster, dim3(num_clusters * plan.cluster, num_passes),
+  LaunchClusters(context, KernelFor(plan.depth), plan.cluster, dim3(num_clusters * plan.cluster),
                  dim3(kSkinnyThreads), shared_bytes, params);
 }
 

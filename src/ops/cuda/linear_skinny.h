@@ -1,4 +1,5 @@
-// Linear layers of few rows: weights stream from memory into registers and meet x in tensor cores.
+// Linear layers of up to 8 rows: weights stream from memory into registers and meet x in tensor
+// cores.
 //
 // The dimension that is summed over is cut into units of 64 values, and these into
 // kSkinnyWarps * cluster segments, one per warp of a cluster of blocks. A segment is summed by one
@@ -13,39 +14,24 @@ namespace lapidary::cuda {
 
 constexpr int kSkinnyWarps = 8;
 constexpr int kSkinnyThreads = kSkinnyWarps * 32;
-constexpr int kMaxSkinnyRows = 32;  // of one block
 
 // How a weight is streamed. `cluster` is part of the result's rounding, the rest is not.
 struct SkinnyPlan {
-  int cluster = 1;           // blocks that share a tile of outputs and split the sum: 1, 2, 4 or 8
-  int depth = 4;             // loads of 64 bytes and row in flight per warp: 4, 6 or 8
-  bool shared_ring = false;  // loads wait in shared memory instead of registers
+  int cluster = 1;  // blocks that share a tile of outputs and split the sum: 1, 2, 4 or 8
+  int depth = 4;    // loads of 64 bytes and row in flight per warp: 4, 6 or 8
   int blocks_per_sm = 3;
   int fused_residual_rows = 1;  // up to so many rows, each block computes the residual update
 };
 
-// The number of segments and what each covers, in units of 64 values.
-struct SkinnySegments {
-  int num_units = 0;
-  int num_segments = 0;
-  __host__ __device__ int Begin(int segment) const { return segment * num_units / num_segments; }
-};
-
-inline SkinnySegments MakeSkinnySegments(int in_dim, const SkinnyPlan& plan) {
-  return {.num_units = (in_dim + 63) / 64, .num_segments = kSkinnyWarps * plan.cluster};
-}
-
-// The plan for a weight on any number of rows.
+// The plan for a weight, whatever the number of rows.
 SkinnyPlan PlanSkinny(const LinearCall& call);
 
-// The most rows (a multiple of 8) that one pass over the weights serves: what fits shared memory.
-int SkinnyRowsPerPass(const LinearCall& call, const SkinnyPlan& plan);
-
-// Whether shared memory has room for a call; PlanSkinny sees to it for every model's shapes.
+// Whether a call has no more than kMaxStreamedRows rows and shared memory has room for them;
+// PlanSkinny sees to the latter for every model's shapes.
 bool SkinnyFits(const LinearCall& call, const SkinnyPlan& plan);
 
-// Any number of rows, the weights read once per SkinnyRowsPerPass of them. With more than
-// plan.fused_residual_rows, the residual update is a launch of its own.
+// For calls that fit. With more rows than plan.fused_residual_rows, the residual update is a launch
+// of its own.
 void RunSkinny(const LaunchContext& context, const LinearCall& call, const SkinnyPlan& plan);
 
 }  // namespace lapidary::cuda

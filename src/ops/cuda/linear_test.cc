@@ -307,11 +307,11 @@ INSTANTIATE_TEST_SUITE_P(Modes, CudaLinearTest, ::testing::Bool(), [](const auto
   return mode.param ? "BatchInvariant" : "Default";
 });
 
-// Only the cluster size is part of the rounding: how deep loads run ahead, where they wait, how
-// many blocks there are and who updates the residual is not.
+// Only the cluster size is part of the rounding: how deep loads run ahead, how many blocks there
+// are and who updates the residual is not.
 TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
   LAPIDARY_SKIP_WITHOUT_GPU();
-  constexpr int kInDim = 4104, kOutDim = 1000, kMaxRows = 30;
+  constexpr int kInDim = 4104, kOutDim = 1000, kMaxRows = kMaxStreamedRows;
   Random random(11);
   TestBuffer<bf16> weight(RandomBf16(random, size_t(kOutDim) * kInDim, 0.03f));
   TestBuffer<float> hidden(RandomF32(random, size_t(kMaxRows) * kInDim, 2.0f));
@@ -324,7 +324,7 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
                               .post_norm = norm.get(),
                               .hidden_out = hidden_out.get(),
                               .pre_norm = norm.get()};
-  for (const int rows : {1, 3, 11, 30}) {
+  for (const int rows : {1, 3, kMaxRows}) {
     const LinearCall call{.weight = weight.get(),
                           .out_dim = kOutDim,
                           .in_dim = kInDim,
@@ -337,28 +337,24 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
     for (const int cluster : {1, 2, 4, 8}) {
       std::vector<bf16> first;
       for (const int depth : {4, 6, 8}) {
-        for (const bool shared_ring : {false, true}) {
-          for (const int blocks_per_sm : {1, 4}) {
-            for (const int fused_rows : {0, 4}) {
-              const SkinnyPlan plan{.cluster = cluster,
-                                    .depth = depth,
-                                    .shared_ring = shared_ring,
-                                    .blocks_per_sm = blocks_per_sm,
-                                    .fused_residual_rows = fused_rows};
-              if (!SkinnyFits(call, plan)) continue;
-              SCOPED_TRACE(fmt::format("rows {} cluster {} depth {} ring {} blocks {} fused {}",
-                                       rows, cluster, depth, shared_ring, blocks_per_sm,
-                                       fused_rows));
-              y.Poison();
-              RunSkinny({}, call, plan);
-              LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
-              ASSERT_TRUE(y.GuardsIntact());
-              std::vector<bf16> values = y.Download();
-              values.resize(size_t(rows) * kOutDim / 2);
-              for (const bf16 value : values) ASSERT_FALSE(std::isnan(__bfloat162float(value)));
-              if (first.empty()) first = values;
-              ASSERT_TRUE(SameBits(values, first));
-            }
+        for (const int blocks_per_sm : {1, 3}) {
+          for (const int fused_rows : {0, 4}) {
+            const SkinnyPlan plan{.cluster = cluster,
+                                  .depth = depth,
+                                  .blocks_per_sm = blocks_per_sm,
+                                  .fused_residual_rows = fused_rows};
+            ASSERT_TRUE(SkinnyFits(call, plan));
+            SCOPED_TRACE(fmt::format("rows {} cluster {} depth {} blocks {} fused {}", rows,
+                                     cluster, depth, blocks_per_sm, fused_rows));
+            y.Poison();
+            RunSkinny({}, call, plan);
+            LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
+            ASSERT_TRUE(y.GuardsIntact());
+            std::vector<bf16> values = y.Download();
+            values.resize(size_t(rows) * kOutDim / 2);
+            for (const bf16 value : values) ASSERT_FALSE(std::isnan(__bfloat162float(value)));
+            if (first.empty()) first = values;
+            ASSERT_TRUE(SameBits(values, first));
           }
         }
       }
@@ -373,6 +369,18 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
       EXPECT_LT(std::sqrt(error / norm_squared), 2e-3);
     }
   }
+}
+
+TEST(CudaLinearPlanTest, EightRowsOfEveryModelStreamButNoMore) {
+  const auto fits = [](int in_dim, int rows) {
+    const LinearCall call{.out_dim = 5376, .in_dim = in_dim, .rows = rows};
+    return SkinnyFits(call, PlanSkinny(call));
+  };
+  for (const int in_dim : {8, 256, 1536, 2560, 2816, 3840, 5376, 6144, 10240, 15360, 21504}) {
+    EXPECT_TRUE(fits(in_dim, 1) && fits(in_dim, 8)) << in_dim;
+    EXPECT_FALSE(fits(in_dim, 9)) << in_dim;
+  }
+  EXPECT_FALSE(fits(65536, 8)) << "more than shared memory holds";
 }
 
 TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {

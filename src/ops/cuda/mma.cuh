@@ -60,13 +60,6 @@ __device__ __forceinline__ void CopyAsync(void* shared, const void* global, bool
                "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
-// The same for a weight that is used once: whole lines into L2.
-__device__ __forceinline__ void CopyWeightAsync(void* shared, const void* global, bool valid) {
-  asm volatile(
-      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
-      "l"(global), "r"(valid ? 16 : 0)
-      : "memory");
-}
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
