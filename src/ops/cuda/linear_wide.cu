@@ -47,18 +47,6 @@ __host__ __device__ constexpr int StagingBytes(int tile_rows, int columns) {
   return columns * (tile_rows + kPadding) * static_cast<int>(sizeof(float));
 }
 
-// A position in the ring: slots are taken in turn, the parity tells one turn from the next.
-struct RingPosition {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Advance(int stages) {
-    if (++slot == stages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 template <int kTileRows>
 __device__ __forceinline__ void SyncConsumers() {
   asm volatile("bar.sync 1, %0;" ::"n"(32 * ConsumerWarps(kTileRows)) : "memory");

@@ -1,19 +1,15 @@
-// Hopper's matrix instruction of a warpgroup, its barriers and the copy engine that feeds it.
+// Hopper's matrix instruction of a warpgroup.
 //
 // Both operands lie in shared memory as rows of 64 bf16 values of k (128 bytes) in the copy
 // engine's 128-byte swizzle: groups of eight rows are 1,024 bytes, aligned to them.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
+#include "ops/cuda/copy_engine.cuh"
 #include "ops/cuda/mma.cuh"
 
 namespace lapidary::cuda {
-
-constexpr int kSwizzledRowBytes = 128;
-constexpr int kSwizzledRowValues = 64;
 
 // Where an operand lies: address and distance of row groups in units of 16 bytes, 128-byte swizzle.
 // 16 values of k further on is 2 more.
@@ -127,73 +123,6 @@ __device__ __forceinline__ void WgmmaCommit() {
 template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-// A barrier that `arrivals` arrivals complete, some of which may expect bytes.
-__device__ __forceinline__ void InitBarrier(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// Initialised barriers become visible to the copy engine and to the cluster.
-__device__ __forceinline__ void PublishBarriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-// Arrivals and waits order shared memory within the block, as wgmma and the copy engine need it; a
-// wider scope would be a fence of the whole device, a microsecond each.
-__device__ __forceinline__ void ArriveAtBarrier(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void AwaitBarrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      "  .reg .pred done;\n"
-      "await_barrier_%=:\n"
-      "  mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "  @!done bra await_barrier_%=;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// All threads of all blocks of a cluster; orders no memory but what barriers in it were set up.
-__device__ __forceinline__ void TellCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-}
-__device__ __forceinline__ void AwaitCluster() {
-  asm volatile("barrier.cluster.wait;" ::: "memory");
-}
-
-// What this thread stored to shared memory is seen by copies that are started after a barrier.
-__device__ __forceinline__ void PublishToCopies() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-// Shared memory to another block's (or our own); its barrier counts the bytes, a multiple of 16.
-__device__ __forceinline__ void CopyToBlock(uint32_t target_in_block, uint32_t source,
-                                            uint32_t num_bytes, uint32_t barrier_in_block) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(target_in_block),
-      "r"(source), "r"(num_bytes), "r"(barrier_in_block)
-      : "memory");
-}
-
-// A box of a matrix whose first value is (row, column) to shared memory; what lies outside is zero.
-// The barrier counts its bytes.
-enum class BoxUse : uint64_t {  // policies of the L2 cache, as the hardware encodes them
-  kNormal = 0x1000000000000000,
-  kOnce = 0x12f0000000000000,   // first to go
-  kAgain = 0x14f0000000000000,  // last to go
-};
-__device__ __forceinline__ void CopyBox(const CUtensorMap& map, int row, int column,
-                                        uint32_t shared_address, uint32_t barrier, BoxUse use) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address),
-      "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(static_cast<uint64_t>(use))
-      : "memory");
-}
-__device__ __forceinline__ void PrefetchMap(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 }  // namespace lapidary::cuda
