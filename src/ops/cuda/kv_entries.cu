@@ -1,6 +1,6 @@
 #include "base/check.h"
+#include "ops/cuda/head_row.cuh"
 #include "ops/cuda/kv_entries.h"
-#include "ops/cuda/vec.cuh"
 
 namespace lapidary::cuda {
 namespace {
@@ -8,92 +8,18 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
 
-// One head over a warp: lane l holds dims [l * kPerLane, (l + 1) * kPerLane). The partner of a dim
-// in the rotary pair, half a head away, is sixteen lanes away.
-template <int kHeadDim>
-struct HeadRow {
-  static constexpr int kPerLane = kHeadDim / kWarpSize;
-  float values[kPerLane];
-
-  __device__ void Load(const bf16* from) {
-#pragma unroll
-    for (int at = 0; at < kPerLane; at += 8) {
-      float part[8];
-      Load8(from + Dim(at), part);
-#pragma unroll
-      for (int idx = 0; idx < 8; ++idx) values[at + idx] = part[idx];
-    }
-  }
-
-  __device__ void Store(bf16* to) const {
-#pragma unroll
-    for (int at = 0; at < kPerLane; at += 8) {
-      float part[8];
-#pragma unroll
-      for (int idx = 0; idx < 8; ++idx) part[idx] = values[at + idx];
-      Store8(to + Dim(at), part);
-    }
-  }
-
-  __device__ static int Dim(int at) {
-    return static_cast<int>(threadIdx.x % kWarpSize) * kPerLane + at;
-  }
-
-  // x * rsqrt(mean(x^2) + eps) * weight; no weight: null.
-  __device__ void Norm(const float* weight, float eps) {
-    float squares = 0.0f;
-#pragma unroll
-    for (const float value : values) squares += value * value;
-    const float inverse = rsqrtf(WarpSum(squares) / kHeadDim + eps);
-#pragma unroll
-    for (int at = 0; at < kPerLane; ++at) {
-      values[at] *= inverse;
-      if (weight != nullptr) values[at] *= weight[Dim(at)];
-    }
-  }
-
-  __device__ void Turn(const float2* cos_sin, int turned_pairs) {
-    const bool is_low = threadIdx.x % kWarpSize < kWarpSize / 2;
-#pragma unroll
-    for (int at = 0; at < kPerLane; ++at) {
-      const float partner = __shfl_xor_sync(0xffffffffu, values[at], kWarpSize / 2);
-      const int pair = Dim(at) % (kHeadDim / 2);
-      if (pair < turned_pairs) {
-        const float2 turn = cos_sin[pair];
-        values[at] = values[at] * turn.x + (is_low ? -partner : partner) * turn.y;
-      }
-    }
-  }
-
-  // The dims that turn, low half then high half, to 2 * turned_pairs values.
-  __device__ void StoreTurned(bf16* to, int turned_pairs) const {
-#pragma unroll
-    for (int at = 0; at < kPerLane; ++at) {
-      const int pair = Dim(at) % (kHeadDim / 2);
-      const int half = Dim(at) / (kHeadDim / 2);
-      if (pair < turned_pairs) to[half * turned_pairs + pair] = __float2bfloat16(values[at]);
-    }
-  }
-};
-
 template <int kHeadDim>
 __device__ void MakeQuery(const QueryEntryCall& call, int64_t row, int head, const float2* turns) {
   const int heads_in_raw = call.num_heads + call.num_kv_heads * (call.k_is_v ? 1 : 2);
   HeadRow<kHeadDim> query;
   query.Load(call.raw + (row * heads_in_raw + head) * kHeadDim);
-  query.Norm(call.q_norm, call.eps);
-  query.Turn(turns, call.turned_pairs);
+  query.NormAndTurn(call.q_norm, turns, call.turned_pairs, call.eps);
   bf16* out = call.queries + (row * call.num_heads + head) * call.entry.key_len;
-  if (call.entry.key_offset == 0) {  // K is V: the unturned dims carry the owner's key norm.
-    query.StoreTurned(out + kHeadDim, call.turned_pairs);
-#pragma unroll
-    for (int at = 0; at < query.kPerLane; ++at) {
-      const int dim = query.Dim(at);
-      const bool turns_here = dim % (kHeadDim / 2) < call.turned_pairs;
-      query.values[at] = turns_here ? 0.0f : query.values[at] * call.owner_k_norm[dim];
-    }
+  if (call.entry.key_offset == 0) {
+    query.StoreQueryForKeyIsValue(out, call.owner_k_norm, call.turned_pairs);
+  } else {
+    query.Store(out);
   }
-  query.Store(out);
 }
 
 template <int kHeadDim>
@@ -103,12 +29,11 @@ __device__ void MakeEntry(const QueryEntryCall& call, int64_t row, int head, con
   bf16* entry = call.entries + (row * call.num_kv_heads + head) * call.entry.entry_len;
   HeadRow<kHeadDim> value;
   value.Load(call.k_is_v ? raw : raw + call.num_kv_heads * kHeadDim);
-  value.Norm(nullptr, call.eps);
+  value.Norm(call.eps);
   value.Store(entry);
   HeadRow<kHeadDim> key;
   key.Load(raw);
-  key.Norm(call.k_norm, call.eps);
-  key.Turn(turns, call.turned_pairs);
+  key.NormAndTurn(call.k_norm, turns, call.turned_pairs, call.eps);
   if (call.entry.key_offset == 0) {
     key.StoreTurned(entry + kHeadDim, call.turned_pairs);
   } else {
