@@ -1,10 +1,18 @@
 #include "ops/cuda/linear_wide.h"
 
 #include <map>
+#include <ostream>
 
 #include "ops/cuda/linear_problem.h"
 
 namespace lapidary::cuda {
+
+static std::string Describe(const WidePlan& plan) {
+  return fmt::format("tile_{}_split_{}_alone_{}_persistent_{}_parts_{}", plan.tile_rows, plan.split,
+                     plan.alone, plan.persistent, plan.row_parts);
+}
+void PrintTo(const WidePlan& plan, std::ostream* out) { *out << Describe(plan); }
+
 namespace {
 
 std::vector<WidePlan> AllWidePlans() {
@@ -20,11 +28,6 @@ std::vector<WidePlan> AllWidePlans() {
   return plans;
 }
 
-std::string Describe(const WidePlan& plan) {
-  return fmt::format("tile {} split {} alone {} persistent {} parts {}", plan.tile_rows, plan.split,
-                     plan.alone, plan.persistent, plan.row_parts);
-}
-
 void CheckWide(LinearProblem& problem, const WidePlan& plan, int rows, int max_features) {
   SCOPED_TRACE(fmt::format("{}, {} rows", Describe(plan), rows));
   problem.RunBy({}, rows, [&](const LaunchContext& context, const LinearCall& call) {
@@ -33,15 +36,18 @@ void CheckWide(LinearProblem& problem, const WidePlan& plan, int rows, int max_f
   problem.Check(rows, max_features);
 }
 
-TEST(CudaLinearWideTest, EveryPlanAndRowCountAgreesWithDoublePrecision) {
+class CudaLinearWidePlanTest : public testing::TestWithParam<WidePlan> {};
+
+TEST_P(CudaLinearWidePlanTest, EveryRowCountAgreesWithDoublePrecision) {
   LAPIDARY_SKIP_WITHOUT_GPU();
   LinearProblem problem({.rows = kMaxWideRows, .in_dim = 520, .out_dim = 200});
-  for (const WidePlan& plan : AllWidePlans()) {
-    for (const int rows : {1, 9, 15, 16, 17, 33, 48, 63, 80, 81, 97, 112, 127, 128}) {
-      CheckWide(problem, plan, rows, 40);
-    }
+  for (const int rows : {1, 9, 15, 16, 17, 33, 48, 63, 80, 81, 97, 112, 127, 128}) {
+    CheckWide(problem, GetParam(), rows, 40);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Plans, CudaLinearWidePlanTest, testing::ValuesIn(AllWidePlans()),
+                         [](const auto& plan) { return Describe(plan.param); });
 
 TEST(CudaLinearWideTest, EveryPlanAndEpilogueAgreesWithDoublePrecision) {
   LAPIDARY_SKIP_WITHOUT_GPU();
