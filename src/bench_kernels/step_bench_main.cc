@@ -123,6 +123,7 @@ int Main(int argc, char** argv) {
   app.add_option("--bandwidth", bandwidth, "Bytes per second of the floor");
   app.add_option("--json", json, "Append a line per case to this file");
   app.add_flag("--eager", eager);
+  app.add_flag("!--kernel-by-kernel", options.resident_steps, "No one-token steps as one kernel");
   app.add_option("--dependent", options.dependent_launches, "DependentLaunch bits");
   app.add_flag("--batch-invariant", options.batch_invariant);
   CLI11_PARSE(app, argc, argv);

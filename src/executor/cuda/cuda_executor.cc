@@ -65,6 +65,7 @@ CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   limits.max_sequences = options.max_num_seqs;
   limits.max_partials = kMaxPartials;
   limits.batch_invariant = options.batch_invariant;
+  limits.resident_steps = options.resident_steps;
   limits.dependent_launches = options.synchronous ? 0 : options.dependent_launches;
   return limits;
 }
@@ -264,8 +265,7 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
 }
 
 void CudaExecutor::RunKernels(const DeviceStep& step) {
-  forward_->Begin(context_, step);
-  RunDecoder(plan_, options_.skip_unneeded_rows, *forward_);
+  forward_->Run(context_, step, options_.skip_unneeded_rows);
 }
 
 void CudaExecutor::RunOrReplay(const DeviceStep& step) {

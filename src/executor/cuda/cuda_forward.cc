@@ -184,6 +184,62 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
   };
   small_stored_ = upload(small);
   large_stored_ = upload(large);
+  // The kernel's results depend on its row alone, but are not the bits of the others.
+  if (limits.resident_steps && !limits.batch_invariant && !plan.moe) {
+    PrepareResident();
+  }
+}
+
+void CudaForward::PrepareResident() {
+  ResidentModel model;
+  model.hidden = plan_.hidden_size;
+  model.vocab_size = plan_.vocab_size;
+  model.ple_width = plan_.ple ? plan_.ple->width : 0;
+  model.ple_inputs = ple_inputs_.As<bf16>();
+  model.final_norm = weights_.final_norm;
+  model.head = weights_.embedding;
+  for (const LayerPlan& layer : plan_.layers) {
+    const auto& weights = weights_.layers[layer.index];
+    const auto& owner = weights_.layers[layer.kv_layer];
+    ResidentLayer& resident = model.layers.emplace_back();
+    resident.qkv = weights.attention.q_proj;  // k and v lie behind q
+    resident.output = weights.attention.o_proj;
+    resident.gate_up = weights.mlp.gate_proj;  // up lies behind gate
+    resident.down = weights.mlp.down_proj;
+    resident.ple_gate = weights.ple.gate;
+    resident.ple_projection = weights.ple.projection;
+    resident.input_norm = weights.input_norm;
+    resident.post_attention_norm = weights.post_attention_norm;
+    resident.pre_mlp_norm = weights.pre_mlp_norm;
+    resident.post_mlp_norm = weights.post_mlp_norm;
+    resident.ple_post_norm = weights.ple.post_norm;
+    resident.q_norm = weights.attention.q_norm;
+    resident.k_norm = weights.attention.k_norm;
+    resident.owner_k_norm = owner.attention.k_norm;
+    resident.rope = rope_tables_[rope_of_layer_[layer.index]].As<float2>();
+    resident.layer_offset = layout_.layer_offset[layer.kv_layer];
+    resident.scale = weights.layer_scalar;
+    resident.qkv_rows = QkvHeads(layer) * layer.head_dim;
+    resident.turned_pairs = layer.rope.num_turned_pairs;
+    resident.num_heads = layer.num_heads;
+    resident.num_kv_heads = layer.num_kv_heads;
+    resident.head_dim = layer.head_dim;
+    resident.mlp_width = layer.mlp_width;
+    resident.window = layer.window;
+    resident.group = KvGroupOf(layer.kind);
+    resident.entry = layer.kv_entry;
+    resident.kv_layer = layer.kv_layer;
+    resident.k_is_v = layer.k_is_v;
+  }
+  if (!ResidentStepSupports(model)) return;
+  constexpr const char* kPurpose = "one-token steps";
+  resident_scratch_ = DeviceBuffer(ResidentScratchBytes(model), kPurpose);
+  LAPIDARY_CUDA_CHECK(cudaMemset(resident_scratch_.As<void>(), 0, resident_scratch_.num_bytes()));
+  const std::vector<std::byte> program = MakeResidentProgram(model, resident_scratch_.As<void>());
+  resident_program_ = DeviceBuffer(static_cast<int64_t>(program.size()), kPurpose);
+  LAPIDARY_CUDA_CHECK(cudaMemcpy(resident_program_.As<void>(), program.data(), program.size(),
+                                 cudaMemcpyHostToDevice));
+  resident_ = std::move(model);
 }
 
 bool CudaForward::ReserveLists(const StepShape& shape) {
@@ -196,7 +252,12 @@ bool CudaForward::ReserveLists(const StepShape& shape) {
   return true;
 }
 
-void CudaForward::Begin(const LaunchContext& context, const DeviceStep& step) {
+bool CudaForward::IsResident(const DeviceStep& step) const {
+  return resident_ && step.shape.rows == 1 && step.shape.outputs == 1;
+}
+
+void CudaForward::Run(const LaunchContext& context, const DeviceStep& step,
+                      bool skip_unneeded_rows) {
   CHECK_LE(step.shape.rows, limits_.max_rows);
   context_ = context;
   step_ = step;
@@ -204,6 +265,33 @@ void CudaForward::Begin(const LaunchContext& context, const DeviceStep& step) {
   rows_ = step.shape.rows;
   current_ = 0;
   pending_ = {};
+  if (IsResident(step)) {
+    RunResident();
+  } else {
+    RunDecoder(plan_, skip_unneeded_rows, *this);
+  }
+}
+
+void CudaForward::RunResident() {
+  Embed();
+  if (plan_.ple) MakePerLayerInputs();
+  ResidentStepCall call;
+  call.program = resident_program_.As<void>();
+  call.eps = plan_.rms_norm_eps;
+  call.softcap = plan_.logit_softcap;
+  call.hidden_in = hidden_[current_].As<float>();
+  call.logits = logits_.As<float>();
+  call.pool = pool_;
+  call.page_bytes = layout_.page_bytes;
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    call.tokens_per_page[group] = layout_.tokens_per_page[group];
+    call.page_ids[group] = step_.At<int32_t>(step_.offsets.page_ids[group]);
+    call.sequences[group] = step_.At<AttentionSequence>(step_.offsets.sequences[group][kAllRows]);
+    call.write_pages[group] = step_.At<int32_t>(step_.offsets.write_pages[group]);
+    call.write_slots[group] = step_.At<int32_t>(step_.offsets.write_slots[group]);
+  }
+  RunResidentStep(Context(kDependOther), *resident_, call);
+  FinishLogits(0, 1);
 }
 
 bf16* CudaForward::NewEntries(const LayerPlan& owner) const {
@@ -501,6 +589,10 @@ void CudaForward::HeadTurn(int first_output, int num_outputs, const ResidualUpda
   head.softcap = plan_.logit_softcap;
   head.y = logits_.As<float>();
   linear_.Run(Context(kDependOther), head);
+  FinishLogits(first_output, num_outputs);
+}
+
+void CudaForward::FinishLogits(int first_output, int num_outputs) {
   Sample(first_output, num_outputs);
   if (step_.logits_out != nullptr) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step_.logits_out + int64_t{first_output} * plan_.vocab_size,

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "executor/cuda/device_memory.h"
@@ -17,6 +18,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/kv_entries.h"
 #include "ops/cuda/linear.h"
+#include "ops/cuda/resident_step.h"
 
 namespace lapidary::cuda {
 
@@ -34,6 +36,7 @@ struct CudaForwardLimits {
   int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
   int max_partials = 1024;   // of split attention
   bool batch_invariant = false;
+  bool resident_steps = true;  // one-token steps as one kernel, where the model allows it
   unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
 };
 
@@ -64,8 +67,8 @@ class CudaForward : public ForwardOps {
   // then.
   bool ReserveLists(const StepShape& shape);
 
-  // Begin, RunDecoder: the sampled rows are then on their way to sampled().
-  void Begin(const LaunchContext& context, const DeviceStep& step);
+  // Queues the kernels of a step: the sampled rows are then on their way to sampled().
+  void Run(const LaunchContext& context, const DeviceStep& step, bool skip_unneeded_rows);
 
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
   int32_t* last_tokens() const { return last_tokens_.As<int32_t>(); }
@@ -93,6 +96,11 @@ class CudaForward : public ForwardOps {
     return context;
   }
 
+  void PrepareResident();
+  bool IsResident(const DeviceStep& step) const;
+  // Everything between the embedding and the sampler.
+  void RunResident();
+
   // What is added to the residual stream by whoever reads it next.
   struct Pending {
     const float* post_norm = nullptr;  // null: nothing
@@ -107,6 +115,8 @@ class CudaForward : public ForwardOps {
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
   void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
   void HeadTurn(int first_output, int num_outputs, const ResidualUpdate* residual);
+  // Samples from logits that are there, and brings them to the host where wanted.
+  void FinishLogits(int first_output, int num_outputs);
   void Sample(int first_output, int num_outputs);
 
   const ModelPlan& plan_;
@@ -152,6 +162,11 @@ class CudaForward : public ForwardOps {
   DeviceBuffer large_stored_;
   int num_owners_ = 0;
   int max_kv_heads_ = 0;
+
+  // One-token steps, where the model and the options allow them.
+  std::optional<ResidentModel> resident_;
+  DeviceBuffer resident_program_;
+  DeviceBuffer resident_scratch_;
 
   // The step under way.
   LaunchContext context_;

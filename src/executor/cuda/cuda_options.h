@@ -41,6 +41,7 @@ struct CudaExecutorOptions {
   bool skip_unneeded_rows = true;
   bool batch_invariant = false;
   bool use_graphs = true;
+  bool resident_steps = true;  // one-token steps as one kernel, where the model allows it
   unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
   bool synchronous = false;  // wait after every kernel, so that a fault names its kernel
 };

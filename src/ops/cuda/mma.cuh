@@ -50,6 +50,20 @@ __device__ __forceinline__ uint4 LoadWeight(const void* address, bool valid) {
   return value;
 }
 
+__device__ __forceinline__ uint4 LoadShared(uint32_t shared_address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(shared_address)
+               : "memory");
+  return value;
+}
+
+// Has a line of 128 bytes brought to L2.
+__device__ __forceinline__ void PrefetchLine(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

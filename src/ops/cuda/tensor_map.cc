@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace lapidary::cuda {
@@ -31,23 +33,42 @@ EncodeFunction FindEncode() {
   return reinterpret_cast<EncodeFunction>(function);
 }
 
+// Dims from the innermost one on, of boxes of 64 values; strides in bytes, from the second dim on.
+template <int kDims>
+CUtensorMap Encode(const bf16* matrix, const cuuint64_t (&sizes)[kDims],
+                   const cuuint64_t (&strides)[kDims - 1], const cuuint32_t (&box)[kDims]) {
+  static const EncodeFunction encode = FindEncode();
+  CUtensorMap map;
+  cuuint32_t steps[kDims];
+  std::fill(steps, steps + kDims, 1);
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDims, const_cast<bf16*>(matrix), sizes,
+             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS))
+      << "no tensor map for " << sizes[0] << " x " << sizes[1];
+  return map;
+}
+
 }  // namespace
 
 CUtensorMap MakeSwizzledMap(const bf16* matrix, int rows, int columns, int box_rows) {
-  static const EncodeFunction encode = FindEncode();
   CHECK(columns % 8 == 0 && box_rows >= 1 && box_rows <= 256) << columns << ", " << box_rows;
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(columns) * sizeof(bf16)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(matrix), sizes, row_bytes,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS))
-      << "no tensor map for " << rows << " x " << columns;
-  return map;
+  return Encode<2>(matrix, {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                   {static_cast<cuuint64_t>(columns) * sizeof(bf16)},
+                   {64, static_cast<cuuint32_t>(box_rows)});
+}
+
+CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_rows,
+                           int box_chunks) {
+  CHECK(columns % 64 == 0 && box_rows >= 1 && box_rows <= 256 && box_chunks >= 1 &&
+        box_chunks <= 256)
+      << columns << ", " << box_rows << ", " << box_chunks;
+  constexpr int kChunkBytes = 64 * sizeof(bf16);
+  return Encode<3>(matrix,
+                   {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns / 64)},
+                   {static_cast<cuuint64_t>(columns) * sizeof(bf16), kChunkBytes},
+                   {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_chunks)});
 }
 
 }  // namespace lapidary::cuda

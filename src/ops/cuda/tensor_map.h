@@ -12,4 +12,8 @@ namespace lapidary::cuda {
 // map goes to a kernel as a __grid_constant__ parameter, so a graph keeps its own copy.
 CUtensorMap MakeSwizzledMap(const bf16* matrix, int rows, int columns, int box_rows);
 
+// The same matrix as [columns / 64, rows, 64], copied in boxes of box_chunks x box_rows x 64: a
+// wide piece of some rows in one copy. columns must be a multiple of 64.
+CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_rows, int box_chunks);
+
 }  // namespace lapidary::cuda

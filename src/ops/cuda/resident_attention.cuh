@@ -1,0 +1,641 @@
+// Attention of a resident step: one query row, its keys dealt out to the blocks.
+//
+// A unit is a KV head and some of its keys, a round of kKeys at a time:
+//   1. scores: a warp multiplies all heads of the KV head with 8 keys (or with half of their dims);
+//   2. every warp takes the maxima and P = 2^(score - maximum) for itself;
+//   3. warp w adds P V for its eighth of the columns.
+// Keys and values go from L2 straight to registers, in the form the products want, and those of the
+// first round are there before the queries: where they lie does not depend on what this step
+// computes. A unit leaves its sums, maxima and sums of P, as packets; the blocks share the work of
+// joining the units.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "ops/cuda/head_row.cuh"
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/resident_exchange.cuh"
+#include "ops/cuda/resident_product.cuh"
+#include "ops/cuda/resident_program.h"
+#include "ops/cuda/row_norm.cuh"
+#include "ops/cuda/warp_mma.cuh"
+
+namespace lapidary::cuda {
+
+inline constexpr int kMaxUnitKeys = 64;
+inline constexpr int kMaxEntryLen = 1024;
+inline constexpr int kMaxHeadDim = 512;
+inline constexpr int kMaxKeyLen = 640;
+inline constexpr int kQueryPad = 64;  // bytes, for the banks
+
+// Keys of a round: as many as registers hold, or half of that where there are blocks enough.
+__device__ __forceinline__ int UnitKeys(const ResidentAttention& layer, int num_keys) {
+  constexpr int kFewKeys = 32;
+  const int most_units = static_cast<int>(gridDim.x) / layer.num_kv_heads;
+  return layer.head_dim > 256 || num_keys <= most_units * kFewKeys ? kFewKeys : kMaxUnitKeys;
+}
+
+// In shared memory, where x lies in other phases.
+struct ResidentAttentionMemory {
+  alignas(16) std::byte queries[kUnitHeads * (2 * kMaxKeyLen + kQueryPad)];
+  float scores[2 * kUnitHeads * (32 + 8)];  // [parts of the dims, kUnitHeads, kKeys + 8]
+};
+
+// In shared memory too, of its own: what is known before the phase (PrepareUnit), and the entry.
+struct ResidentEntries {
+  // Of the keys of two rounds, used in turns; null: no such key.
+  const bf16* cached[2][kMaxUnitKeys];
+  alignas(16) bf16 made[kMaxEntryLen];  // of the new token
+  alignas(16) float q_norm[kMaxHeadDim];
+  float k_norm[kMaxHeadDim];
+  float owner_k_norm[kMaxHeadDim];
+  float2 rope[kMaxHeadDim / 2];
+};
+
+// Where the row stands, and its pages in a group's list; the same in all layers.
+struct ResidentSequence {
+  int position;
+  int table_base;
+};
+
+// How the keys of one layer are dealt out.
+struct UnitPlan {
+  int first_key;
+  int end_key;
+  int round_keys;     // 32 or 64
+  int keys_per_unit;  // a multiple of that
+  int units_per_head;
+  int num_units;
+  int heads;         // of a KV head
+  uint32_t inverse;  // head / heads == head * inverse >> 16
+
+  __device__ UnitPlan(const ResidentAttention& layer, int position) {
+    first_key = layer.window > 0 ? max(0, position - layer.window + 1) : 0;
+    end_key = position + 1;
+    round_keys = UnitKeys(layer, end_key - first_key);
+    const int rounds = (end_key - first_key + round_keys - 1) / round_keys;
+    const int most = max(1, static_cast<int>(gridDim.x) / layer.num_kv_heads);
+    const int rounds_per_unit = (rounds + most - 1) / most;
+    keys_per_unit = rounds_per_unit * round_keys;
+    units_per_head = (rounds + rounds_per_unit - 1) / rounds_per_unit;
+    num_units = units_per_head * layer.num_kv_heads;
+    heads = layer.num_heads / layer.num_kv_heads;
+    inverse = 65536u / heads + 1;
+  }
+};
+
+// The cached entry of a key.
+__device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
+                                               const ResidentAttention& layer, int table_base,
+                                               int kv_head, int key) {
+  const int group = layer.group;
+  const int page_tokens = call.tokens_per_page[group];
+  const int64_t page = call.page_ids[group][table_base + key / page_tokens];
+  const int64_t slot = int64_t{kv_head} * page_tokens + key % page_tokens;
+  return reinterpret_cast<const bf16*>(call.pool + page * call.page_bytes + layer.layer_offset) +
+         slot * layer.entry_len;
+}
+
+// One warp, some phases before: finds the keys of the first two rounds of this block's part in a
+// layer's attention, and has them brought to L2.
+__device__ __forceinline__ void PrepareUnit(const ResidentStepCall& call,
+                                            const ResidentAttention& layer, const UnitPlan& plan,
+                                            int table_base, ResidentEntries& entries) {
+  const int unit = blockIdx.x;
+  if (unit >= plan.num_units) return;
+  for (int dim = 4 * (threadIdx.x % 32); dim < layer.head_dim; dim += 4 * 32) {
+    CopyAsync(entries.q_norm + dim, layer.q_norm + dim);
+    if (layer.owns_kv) CopyAsync(entries.k_norm + dim, layer.k_norm + dim);
+    if (!layer.keys_are_apart) CopyAsync(entries.owner_k_norm + dim, layer.owner_k_norm + dim);
+  }
+  // In whole pieces of 16 bytes: pairs behind the last that turns are not used.
+  for (int pair = 2 * (threadIdx.x % 32); pair < layer.turned_pairs; pair += 2 * 32) {
+    CopyAsync(entries.rope + pair, layer.rope + pair);
+  }
+  CommitCopies();
+  const int kv_head = unit / plan.units_per_head;
+  const int first = plan.first_key + unit % plan.units_per_head * plan.keys_per_unit;
+  const int num_keys = min(2 * plan.round_keys, plan.keys_per_unit);
+  for (int idx = threadIdx.x % 32; idx < num_keys; idx += 32) {
+    const int key = first + idx;
+    const bf16* entry = nullptr;
+    if (key < plan.end_key - 1) {  // The last one is not cached yet.
+      entry = EntryOf(call, layer, table_base, kv_head, key);
+      for (int at = 0; at < layer.entry_len; at += 64) PrefetchLine(entry + at);
+    }
+    entries.cached[idx / plan.round_keys][idx % plan.round_keys] = entry;
+  }
+  WaitForCopies<0>();
+}
+
+// Packets of a layer's new entry, of one KV head, and their number in the phase of that number.
+__device__ __forceinline__ uint64_t* KeptEntry(const ResidentAttention& layer, int kv_head,
+                                               int entry_len) {
+  return layer.kept + kv_head * (entry_len / 2);
+}
+__device__ __forceinline__ uint32_t NumberOfOwner(const ResidentAttention& layer, uint32_t number) {
+  return number - layer.phases_since_owner;
+}
+
+// Where a unit's sums of four neighbouring columns of a head lie: a thread's in the order in which
+// it has them, those of all threads side by side. As the unit's class computes them, lane (group =
+// lane / 4, t = lane % 4) of warp w has of heads group and group + 8 the columns w * (kValueLen /
+// 8)
+// + (2 t + side) * kColumns + 0 .. kColumns - 1.
+struct PartialPlace {
+  int thread;
+  int send;  // of the thread's sends
+
+  __device__ PartialPlace(int head_dim, int head, int column) {
+    const int wide = head_dim == 512 ? 1 : 0;  // 8 columns, else 4
+    const int in_warp = column & ((32 << wide) - 1);
+    const int run = in_warp >> (2 + wide);  // of eight: 2 t + side
+    thread = (column >> (5 + wide)) * 32 + head % 8 * 4 + run / 2;
+    send = ((head / 8 * 2 + run % 2) << wide) + (in_warp >> 2 & wide);
+  }
+};
+__device__ __forceinline__ uint4* PartialSums(const ResidentPartials& partials, int unit, int send,
+                                              int thread) {
+  return partials.sums + (unit * (kUnitSumBytes / 16) + send * kResidentWorkers + thread);
+}
+
+template <int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
+class AttentionUnit {
+ public:
+  __device__ AttentionUnit(const ResidentStepCall& call, const ResidentAttention& layer,
+                           const ResidentSequence& sequence, const UnitPlan& plan, int unit,
+                           ResidentAttentionMemory& memory, ResidentEntries& entries)
+      : call_(call),
+        layer_(layer),
+        memory_(memory),
+        entries_(entries),
+        table_base_(sequence.table_base),
+        position_(sequence.position),
+        kv_head_(unit / plan.units_per_head),
+        first_key_(plan.first_key + unit % plan.units_per_head * plan.keys_per_unit),
+        end_key_(min(plan.end_key, first_key_ + plan.keys_per_unit)),
+        heads_(plan.heads) {}
+
+  // `number`: of this phase, the raw heads are of the one before. `are_found`: PrepareUnit has seen
+  // to the entries of the first round.
+  __device__ __forceinline__ void Run(const ResidentPartials& partials, int unit, uint32_t number,
+                                      bool are_found) {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int group = lane / 4;
+    const int num_rounds = (end_key_ - first_key_ + kKeys - 1) / kKeys;
+    uint4 keys[kKeyLoads];
+    uint32_t values[kKeys / 16][4][kWords];
+    if (!are_found) {
+      SyncWorkers();  // The entries of the last unit are not needed any more.
+      FindEntries(0);
+      SyncWorkers();
+    }
+    LoadKeys(0, keys);
+    LoadValues(0, values);
+    MakeQueries(number);
+    SyncWorkers();
+    if (layer_.owns_kv && position_ < end_key_) KeepEntry(number);
+
+    float sums[kColumns][4] = {};
+    float maximum[2] = {-INFINITY, -INFINITY};  // of heads group, group + 8
+    float weight_sum[2] = {};
+#pragma unroll 1
+    for (int round = 0; round < num_rounds; ++round) {
+      const int first = first_key_ + round * kKeys;
+      const bool has_next = round + 1 < num_rounds;
+      if (has_next && (round > 0 || !are_found)) FindEntries(round + 1);
+      TakeNewEntry(position_ - first, keys, values);
+      float scores[4] = {};
+      AddScores(keys, scores);
+      constexpr float kLog2e = 1.4426950408889634f;
+#pragma unroll
+      for (int idx = 0; idx < 4; ++idx) {
+        const int key = warp % kKeyGroups * 8 + lane % 4 * 2 + idx % 2;
+        *Score(warp / kKeyGroups, group + idx / 2 * 8, key) =
+            first + key < end_key_ ? scores[idx] * kLog2e : -INFINITY;
+      }
+      SyncWorkers();
+      if (has_next) LoadKeys(round + 1, keys);
+      AddValues(values, maximum, weight_sum, sums);
+      if (has_next) {
+        LoadValues(round + 1, values);
+        SyncWorkers();  // The scores are not needed any more.
+      }
+    }
+
+#pragma unroll
+    for (int high = 0; high < 2; ++high) {
+      const int head = group + high * 8;
+      if (head >= heads_) continue;
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+#pragma unroll
+        for (int at = 0; at < kColumns; at += 4) {
+          const int send = (high * 2 + side) * (kColumns / 4) + at / 4;
+          const int which = 2 * high + side;
+          SendFloats(
+              PartialSums(partials, unit, send, threadIdx.x),
+              {sums[at][which], sums[at + 1][which], sums[at + 2][which], sums[at + 3][which]},
+              number);
+        }
+      }
+      if (warp == 0 && lane % 4 == 0) {
+        SendFloats(partials.weights + (unit * kUnitHeads + head),
+                   {maximum[high], weight_sum[high], 0.0f, 0.0f}, number);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kEntryLen = kKeyOffset + kKeyLen;
+  static constexpr int kKeyGroups = kKeys / 8;
+  static constexpr int kDimParts = kResidentWarps / kKeyGroups;  // of a key, a warp each
+  static constexpr int kPartLen = kKeyLen / kDimParts;
+  static constexpr int kKeyLoads = kPartLen / 32;
+  static constexpr int kQueryPitch = 2 * kKeyLen + kQueryPad;
+  // A lane holds so many neighbouring columns of V of each of its keys.
+  static constexpr int kColumns = kValueLen / 8 / 8;
+  static constexpr int kWords = kColumns / 2;
+  static_assert(kColumns == 4 || kColumns == 8);
+  static_assert(kDimParts * kUnitHeads * (kKeys + 8) * sizeof(float) <=
+                sizeof(ResidentAttentionMemory::scores));
+  using Row = HeadRow<kValueLen>;
+
+  __device__ float* Score(int part, int head, int key) const {
+    return memory_.scores + (part * kUnitHeads + head) * (kKeys + 8) + key;
+  }
+
+  // The entries of a round, in place of those of the last but one.
+  __device__ void FindEntries(int round) {
+    if (threadIdx.x >= kKeys) return;
+    const int key = first_key_ + round * kKeys + static_cast<int>(threadIdx.x);
+    const bool is_cached = key < end_key_ && key != position_;
+    entries_.cached[round % 2][threadIdx.x] =
+        is_cached ? EntryOf(call_, layer_, table_base_, kv_head_, key) : nullptr;
+  }
+
+  // A warp has 8 keys, the lane one of them, and of every 32 of the warp's dims the lane has 8.
+  __device__ static int LaneKey() {
+    return static_cast<int>(threadIdx.x / 32) % kKeyGroups * 8 +
+           static_cast<int>(threadIdx.x % 32) / 4;
+  }
+  __device__ static int LaneDim() {
+    return static_cast<int>(threadIdx.x / 32) / kKeyGroups * kPartLen +
+           static_cast<int>(threadIdx.x % 4) * 8;
+  }
+
+  __device__ void LoadKeys(int round, uint4 (&keys)[kKeyLoads]) const {
+    const bf16* entry = entries_.cached[round % 2][LaneKey()];
+#pragma unroll
+    for (int idx = 0; idx < kKeyLoads; ++idx) {
+      keys[idx] = make_uint4(0, 0, 0, 0);
+      if (entry != nullptr) {
+        keys[idx] =
+            __ldcg(reinterpret_cast<const uint4*>(entry + kKeyOffset + LaneDim() + idx * 32));
+      }
+    }
+  }
+
+  __device__ void AddScores(const uint4 (&keys)[kKeyLoads], float (&scores)[4]) const {
+    const std::byte* low =
+        memory_.queries + static_cast<int>(threadIdx.x % 32) / 4 * kQueryPitch + 2 * LaneDim();
+    float odd[4] = {};  // two chains of products
+#pragma unroll
+    for (int idx = 0; idx < kKeyLoads; ++idx) {
+      const uint4 low_query = *reinterpret_cast<const uint4*>(low + idx * 64);
+      uint4 high_query = {};
+      if (heads_ > 8) {
+        high_query = *reinterpret_cast<const uint4*>(low + 8 * kQueryPitch + idx * 64);
+      }
+      MmaChunk(idx % 2 == 0 ? scores : odd, low_query, high_query, keys[idx]);
+    }
+#pragma unroll
+    for (int idx = 0; idx < 4; ++idx) scores[idx] += odd[idx];
+  }
+
+  // Of keys 16 j + {2t, 2t + 1, 2t + 8, 2t + 9}, t = lane % 4: columns lane / 4 * kColumns on.
+  __device__ void LoadValues(int round, uint32_t (&values)[kKeys / 16][4][kWords]) const {
+#pragma unroll
+    for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
+#pragma unroll
+      for (int idx = 0; idx < 4; ++idx) {
+        const bf16* entry = entries_.cached[round % 2][ValueKey(chunk, idx)];
+        uint32_t(&to)[kWords] = values[chunk][idx];
+#pragma unroll
+        for (uint32_t& word : to) word = 0;
+        if (entry != nullptr) LoadWords(entry + ValueColumn(), to);
+      }
+    }
+  }
+
+  // If the new token is one of this round's keys, its entry is in shared memory.
+  __device__ void TakeNewEntry(int new_key, uint4 (&keys)[kKeyLoads],
+                               uint32_t (&values)[kKeys / 16][4][kWords]) const {
+    if (new_key >= kKeys) return;
+    if (LaneKey() == new_key) {
+#pragma unroll
+      for (int idx = 0; idx < kKeyLoads; ++idx) {
+        keys[idx] =
+            *reinterpret_cast<const uint4*>(entries_.made + kKeyOffset + LaneDim() + idx * 32);
+      }
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
+#pragma unroll
+      for (int idx = 0; idx < 4; ++idx) {
+        if (ValueKey(chunk, idx) != new_key) continue;
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) {
+          values[chunk][idx][word] =
+              *reinterpret_cast<const uint32_t*>(entries_.made + ValueColumn() + 2 * word);
+        }
+      }
+    }
+  }
+
+  __device__ static int ValueKey(int chunk, int idx) {
+    return chunk * 16 + idx / 2 * 8 + static_cast<int>(threadIdx.x % 4) * 2 + idx % 2;
+  }
+  __device__ static int ValueColumn() {
+    return static_cast<int>(threadIdx.x / 32) * (kValueLen / 8) +
+           static_cast<int>(threadIdx.x % 32 / 4) * kColumns;
+  }
+
+  __device__ static void LoadWords(const bf16* from, uint32_t (&to)[kWords]) {
+    if constexpr (kWords == 4) {
+      const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
+      to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+    } else {
+      const uint2 words = __ldcg(reinterpret_cast<const uint2*>(from));
+      to[0] = words.x, to[1] = words.y;
+    }
+  }
+
+  // The raw heads of a warp, still packed.
+  static constexpr int kQuads = Row::kPerLane / 4;
+  static constexpr int kMaxWarpHeads = kUnitHeads / kResidentWarps + 1;
+
+  // Receives the raw heads that this unit needs: its queries, warp w has heads w and w + 8, and,
+  // where the new token is among its keys, the new entry, of which the last warps have a half each.
+  // If another layer has made that, it is received whole.
+  __device__ void MakeQueries(uint32_t number) {
+    const int warp = threadIdx.x / 32;
+    const bool has_entry = position_ < end_key_ && warp >= kResidentWarps - 2;
+    const bool makes_key = has_entry && layer_.owns_kv && warp == kResidentWarps - 1;
+    const bool makes_value = has_entry && layer_.owns_kv && !makes_key;
+    if (has_entry && !layer_.owns_kv && warp == kResidentWarps - 1) ReceiveEntry(number);
+
+    int heads[kMaxWarpHeads];  // among the raw ones; below 0: none
+    heads[0] = warp < heads_ ? kv_head_ * heads_ + warp : -1;
+    heads[1] = warp + 8 < heads_ ? kv_head_ * heads_ + warp + 8 : -1;
+    heads[2] = makes_key ? layer_.num_heads + kv_head_
+               : makes_value
+                   ? layer_.num_heads + (layer_.k_is_v ? 0 : layer_.num_kv_heads) + kv_head_
+                   : -1;
+    uint2 raw[kMaxWarpHeads][kQuads] = {};
+    ReceiveHeads(heads, number - 1, raw);
+    SyncWorkers();  // x is not needed any more, where the queries go.
+
+    // A loop that is not unrolled: code that is run once a layer comes slowly.
+#pragma unroll 1
+    for (int which = 0; which < kMaxWarpHeads; ++which) {
+      Row row;
+      const bool is_query = which < 2;
+      if (which == 0 && heads[0] >= 0) {
+        Unpack(raw[0], row);
+      } else if (which == 1 && heads[1] >= 0) {
+        Unpack(raw[1], row);
+      } else if (which == 2 && heads[2] >= 0) {
+        Unpack(raw[2], row);
+      } else {
+        continue;
+      }
+      row.Norm(call_.eps);
+      bf16* to = is_query
+                     ? reinterpret_cast<bf16*>(memory_.queries + (warp + which * 8) * kQueryPitch)
+                     : entries_.made;
+      if (is_query || makes_key) {
+        row.MultiplyPerDim(is_query ? entries_.q_norm : entries_.k_norm);
+        row.Turn(entries_.rope, layer_.turned_pairs);
+        if constexpr (kKeyOffset == 0) {
+          row.StoreTurned(to + kValueLen, layer_.turned_pairs);
+          if (makes_key && !is_query) continue;
+          row.KeepUnturned(layer_.turned_pairs);
+          row.MultiplyPerDim(entries_.owner_k_norm);
+        } else if (!is_query) {
+          to += kValueLen;
+        }
+      }
+      row.Store(to);
+    }
+  }
+
+  __device__ void ReceiveHeads(const int (&heads)[kMaxWarpHeads], uint32_t number,
+                               uint2 (&raw)[kMaxWarpHeads][kQuads]) const {
+    uint32_t polls = 0;
+    bool complete;
+    do {
+      complete = true;
+#pragma unroll
+      for (int which = 0; which < kMaxWarpHeads; ++which) {
+        if (heads[which] < 0) continue;
+        const uint64_t* from = layer_.raw + (heads[which] * kValueLen + Row::Dim(0)) / 2;
+#pragma unroll
+        for (int idx = 0; idx < kQuads; ++idx) {
+          const uint4 words = LoadPackets(from + 2 * idx);
+          complete = complete && words.y == number && words.w == number;
+          raw[which][idx] = make_uint2(words.x, words.z);
+        }
+      }
+      CountPoll(polls);
+    } while (!complete);
+  }
+
+  __device__ static void Unpack(const uint2 (&raw)[kQuads], Row& row) {
+#pragma unroll
+    for (int idx = 0; idx < kQuads; ++idx) {
+      const float4 part = UnpackBf16x4(raw[idx]);
+      row.values[4 * idx] = part.x;
+      row.values[4 * idx + 1] = part.y;
+      row.values[4 * idx + 2] = part.z;
+      row.values[4 * idx + 3] = part.w;
+    }
+  }
+
+  // One warp: the entry that the owner of this KV has made in its phase.
+  __device__ void ReceiveEntry(uint32_t number) {
+    constexpr int kEntryQuads = (kEntryLen / 4 + 31) / 32;
+    const int lane = threadIdx.x % 32;
+    uint2 quads[kEntryQuads] = {};
+    ReceiveQuads<kEntryQuads>(KeptEntry(layer_, kv_head_, kEntryLen), lane, 32, kEntryLen / 4,
+                              NumberOfOwner(layer_, number), quads);
+#pragma unroll
+    for (int idx = 0; idx < kEntryQuads; ++idx) {
+      const int quad = lane + idx * 32;
+      if (quad < kEntryLen / 4) reinterpret_cast<uint2*>(entries_.made)[quad] = quads[idx];
+    }
+  }
+
+  // The new entry, for layers that read it and for its page.
+  __device__ void KeepEntry(uint32_t number) const {
+    uint64_t* kept = KeptEntry(layer_, kv_head_, kEntryLen);
+    for (int quad = threadIdx.x; quad < kEntryLen / 4; quad += kResidentWorkers) {
+      const uint2 values = reinterpret_cast<const uint2*>(entries_.made)[quad];
+      SendPackets(kept + 2 * quad, values.x, values.y, number);
+    }
+  }
+
+  __device__ void AddValues(const uint32_t (&values)[kKeys / 16][4][kWords], float (&maximum)[2],
+                            float (&weight_sum)[2], float (&sums)[kColumns][4]) const {
+    const int lane = threadIdx.x % 32;
+    // As the first operand of the product: P of heads (group, group + 8), keys of ValueKey.
+    uint32_t weights[kKeys / 16][4];
+#pragma unroll
+    for (int high = 0; high < 2; ++high) {
+      float round_scores[kKeys / 16][4];
+      float highest = maximum[high];
+#pragma unroll
+      for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
+#pragma unroll
+        for (int idx = 0; idx < 4; ++idx) {
+          const float* score = Score(0, lane / 4 + high * 8, ValueKey(chunk, idx));
+          float sum = *score;
+          if constexpr (kDimParts == 2) sum += score[kUnitHeads * (kKeys + 8)];
+          round_scores[chunk][idx] = sum;
+          highest = fmaxf(highest, sum);
+        }
+      }
+      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+      highest = AsSent(highest);  // P is relative to what the joining blocks will see.
+      const float shrink = Exp2(maximum[high] - highest);
+      maximum[high] = highest;
+      float sum = 0.0f;
+#pragma unroll
+      for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          const uint32_t packed = PackBf16x2(Exp2(round_scores[chunk][2 * pair] - highest),
+                                             Exp2(round_scores[chunk][2 * pair + 1] - highest));
+          weights[chunk][2 * pair + high] = packed;
+          sum += __uint_as_float(packed << 16) + __uint_as_float(packed & 0xffff0000u);
+        }
+      }
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      weight_sum[high] = weight_sum[high] * shrink + sum;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        sums[column][2 * high] *= shrink;
+        sums[column][2 * high + 1] *= shrink;
+      }
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
+      const auto& keys = values[chunk];
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        Mma(sums[2 * word], weights[chunk], __byte_perm(keys[0][word], keys[1][word], 0x5410),
+            __byte_perm(keys[2][word], keys[3][word], 0x5410));
+        Mma(sums[2 * word + 1], weights[chunk], __byte_perm(keys[0][word], keys[1][word], 0x7632),
+            __byte_perm(keys[2][word], keys[3][word], 0x7632));
+      }
+    }
+  }
+
+  const ResidentStepCall& call_;
+  const ResidentAttention& layer_;
+  ResidentAttentionMemory& memory_;
+  ResidentEntries& entries_;
+  const int table_base_;
+  const int position_;
+  const int kv_head_;
+  const int first_key_;
+  const int end_key_;
+  const int heads_;
+};
+
+// Joins the units of a layer: this block's share of the attended values, sent as packets. Sixteen
+// lanes share the units of four neighbouring values.
+__device__ __forceinline__ void JoinUnits(const ResidentAttention& layer, const UnitPlan& plan,
+                                          const ResidentPartials& partials, uint32_t number,
+                                          uint64_t* attended) {
+  constexpr int kLanes = 16;
+  constexpr int kAtOnce = 2;  // units of a lane
+  constexpr int kGroups = kResidentWorkers / kLanes;
+  const int thread = ThreadOfPhase();
+  const int lane = thread % kLanes;
+  const int quads_per_head = layer.head_dim / 4;
+  const BlockShare quads = ShareOfBlock(layer.num_heads * quads_per_head);
+#pragma unroll 1
+  for (int first = quads.begin; first < quads.end; first += kGroups) {
+    const int quad = first + thread / kLanes;
+    const bool is_ours = quad < quads.end;
+    const int head = layer.head_dim == 512 ? quad >> 7 : quad >> 6;
+    const int kv_head = static_cast<int>(head * plan.inverse >> 16);
+    const int head_of_unit = head - kv_head * plan.heads;
+    const PartialPlace place(layer.head_dim, head_of_unit, 4 * (quad & (quads_per_head - 1)));
+    const int first_unit = kv_head * plan.units_per_head;
+    float maximum = -1e30f;  // A difference of two such is 0, unlike that of infinities.
+    float weight_sum = 0.0f;
+    float4 sums = {};
+#pragma unroll 1
+    for (int unit = lane; unit < plan.units_per_head && is_ours; unit += kLanes * kAtOnce) {
+      float4 weights[kAtOnce];  // maximum, sum of P
+      float4 parts[kAtOnce];
+      uint32_t polls = 0;
+      bool complete;
+      do {
+        complete = true;
+#pragma unroll
+        for (int idx = 0; idx < kAtOnce; ++idx) {
+          weights[idx] = make_float4(-1e30f, 0.0f, 0.0f, 0.0f);
+          parts[idx] = {};
+          if (unit + idx * kLanes >= plan.units_per_head) continue;
+          const int from = first_unit + unit + idx * kLanes;
+          const bool has_weights = ReceiveFloats(
+              partials.weights + (from * kUnitHeads + head_of_unit), number, weights[idx]);
+          const bool has_sums = ReceiveFloats(PartialSums(partials, from, place.send, place.thread),
+                                              number, parts[idx]);
+          complete = complete && has_weights && has_sums;
+        }
+        CountPoll(polls);
+      } while (!complete);
+#pragma unroll
+      for (int idx = 0; idx < kAtOnce; ++idx) {
+        const float highest = fmaxf(maximum, weights[idx].x);
+        const float shrink = Exp2(maximum - highest);
+        const float other = Exp2(weights[idx].x - highest);
+        maximum = highest;
+        weight_sum = weight_sum * shrink + weights[idx].y * other;
+        sums.x = sums.x * shrink + parts[idx].x * other;
+        sums.y = sums.y * shrink + parts[idx].y * other;
+        sums.z = sums.z * shrink + parts[idx].z * other;
+        sums.w = sums.w * shrink + parts[idx].w * other;
+      }
+    }
+    __syncwarp();
+    float highest = maximum;
+#pragma unroll
+    for (int away = kLanes / 2; away > 0; away /= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, away));
+    }
+    const float shrink = Exp2(maximum - highest);
+    float all[5] = {weight_sum * shrink, sums.x * shrink, sums.y * shrink, sums.z * shrink,
+                    sums.w * shrink};
+#pragma unroll
+    for (int away = kLanes / 2; away > 0; away /= 2) {
+#pragma unroll
+      for (float& value : all) value += __shfl_xor_sync(0xffffffffu, value, away);
+    }
+    if (lane == 0 && is_ours) {
+      const float inverse = __fdividef(1.0f, all[0]);
+      SendPackets(attended + 2 * quad, PackBf16x2(all[1] * inverse, all[2] * inverse),
+                  PackBf16x2(all[3] * inverse, all[4] * inverse), number);
+    }
+  }
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,25 @@
+// Sizes that follow from a model, for the host side of a resident step.
+#pragma once
+
+#include "ops/cuda/resident_step.h"
+
+namespace lapidary::cuda {
+
+struct ResidentWidths {
+  int max_qkv_rows = 0;
+  int max_attended = 0;  // num_heads * head_dim
+  int max_mlp_width = 0;
+  int min_mlp_width = 0;
+  int max_kv_heads = 0;
+  int widest_input = 0;  // of any product
+
+  explicit ResidentWidths(const ResidentModel& model);
+};
+
+// Blocks of the launch: an SM each, and a part of the outputs of attention and MLP and of the
+// activations for each block (resident_exchange.cuh builds on that).
+int ResidentBlocks(const ResidentModel& model);
+// Units of attention at most.
+int ResidentUnits(const ResidentModel& model);
+
+}  // namespace lapidary::cuda
