@@ -17,14 +17,17 @@ struct Shape {
   int num_blocks = 132;
 };
 
-// Those of the models, and small and odd ones.
+// Those of the models, also on cards with fewer SMs, and small and odd ones.
 constexpr Shape kShapes[] = {
-    {2048, 1536, false},  {5120, 1536, false},   {1536, 4096, false},  {24576, 1536, true},
-    {1536, 12288, false}, {256, 1536, false},    {1536, 256, false},   {262144, 1536, false},
-    {3072, 2560, false},  {20480, 2560, true},   {2560, 10240, false}, {8704, 3840, false},
-    {30720, 3840, true},  {3840, 15360, false},  {43008, 5376, true},  {5376, 21504, false},
-    {768, 80, false, 40}, {192, 80, true, 40},   {80, 96, false, 40},  {24, 96, false, 48},
-    {96, 24, false, 48},  {300, 832, false, 11}, {96, 320, true, 5},   {70, 192, false, 3},
+    {2048, 1536, false},      {5120, 1536, false},      {1536, 4096, false},
+    {24576, 1536, true},      {1536, 12288, false},     {256, 1536, false},
+    {1536, 256, false},       {262144, 1536, false},    {3072, 2560, false},
+    {20480, 2560, true},      {2560, 10240, false},     {8704, 3840, false},
+    {30720, 3840, true},      {3840, 15360, false},     {43008, 5376, true},
+    {5376, 21504, false},     {24576, 1536, true, 114}, {1536, 12288, false, 114},
+    {5376, 21504, false, 78}, {768, 80, false, 40},     {192, 80, true, 40},
+    {80, 96, false, 40},      {24, 96, false, 48},      {96, 24, false, 48},
+    {300, 832, false, 11},    {96, 320, true, 5},       {70, 192, false, 3},
 };
 
 TEST(ResidentTilesTest, EveryRowIsInOneTileOfOneBlockAndSlotsHoldTheirTiles) {
