@@ -139,10 +139,9 @@ __device__ __forceinline__ uint32_t NumberOfOwner(const ResidentAttention& layer
 }
 
 // Where a unit's sums of four neighbouring columns of a head lie: a thread's in the order in which
-// it has them, those of all threads side by side. As the unit's class computes them, lane (group =
-// lane / 4, t = lane % 4) of warp w has of heads group and group + 8 the columns w * (kValueLen /
-// 8)
-// + (2 t + side) * kColumns + 0 .. kColumns - 1.
+// it has them, those of all threads side by side. As the unit's class computes them, lane 4 g + t
+// of warp w has of heads g and g + 8 two runs of kColumns columns, 2 t and 2 t + 1 of the eight
+// runs of its warp.
 struct PartialPlace {
   int thread;
   int send;  // of the thread's sends
