@@ -132,7 +132,8 @@ void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
   const int64_t entry_width = int64_t{kv_heads} * layer.kv_entry.entry_len;
   auto raw = Random<bf16>(stream.get(), rows * raw_width);
   auto norm = Random<float>(stream.get(), layer.head_dim);
-  auto turns = Random<float>(stream.get(), int64_t{2} * rows * layer.rope.num_turned_pairs);
+  auto turns = Random<float>(stream.get(),
+                             int64_t{2} * rows * cuda::RopeRowPairs(layer.rope.num_turned_pairs));
   DeviceArray<bf16> queries(rows * query_width);
   DeviceArray<bf16> entries(rows * entry_width);
   cuda::QueryEntryCall call;

@@ -136,8 +136,8 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
         rope_frequencies_.emplace_back(frequencies.size() * sizeof(float), "rotary tables");
     LAPIDARY_CUDA_CHECK(cudaMemcpy(buffer.As<void>(), frequencies.data(), buffer.num_bytes(),
                                    cudaMemcpyHostToDevice));
-    rope_tables_.emplace_back(
-        int64_t{limits.max_rows} * layer.rope.num_turned_pairs * sizeof(float2), "rotary tables");
+    const int64_t row_pairs = RopeRowPairs(layer.rope.num_turned_pairs);
+    rope_tables_.emplace_back(limits.max_rows * row_pairs * sizeof(float2), "rotary tables");
   }
   CHECK_LE(rope_plans_.size(), kMaxRopeTables);
 

@@ -15,7 +15,7 @@ __device__ void FillRope(const RopeTableFill& fill, int row, int position) {
     double sine;
     double cosine;
     sincos(static_cast<double>(angle), &sine, &cosine);
-    fill.table[int64_t{row} * fill.pairs + pair] =
+    fill.table[int64_t{row} * RopeRowPairs(fill.pairs) + pair] =
         make_float2(static_cast<float>(cosine), static_cast<float>(sine));
   }
 }

@@ -9,11 +9,14 @@ namespace lapidary::cuda {
 
 inline constexpr int kMaxRopeTables = 2;
 
+// Rows of a rotary table have room for so many pairs: each is 16-byte aligned, as readers want it.
+__host__ __device__ constexpr int RopeRowPairs(int pairs) { return (pairs + 1) / 2 * 2; }
+
 // One rotary plan's table for the rows of a step.
 struct RopeTableFill {
   const float* frequencies = nullptr;  // [pairs]
   int pairs = 0;
-  float2* table = nullptr;  // [rows, pairs]: cosine and sine of position * frequency
+  float2* table = nullptr;  // [rows, RopeRowPairs]: cosine and sine of position * frequency
 };
 
 struct EmbedCall {

@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "ops/cuda/embedding.h"
 #include "ops/cuda/head_row.cuh"
 #include "ops/cuda/kv_entries.h"
 
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) QueryEntryKernel(QueryEntryCall call
   const int64_t row = task / heads;
   const int head = static_cast<int>(task % heads);
   const int64_t rope_row = call.rope_rows == nullptr ? row : call.rope_rows[row];
-  const float2* turns = call.rope + rope_row * call.turned_pairs;
+  const float2* turns = call.rope + rope_row * RopeRowPairs(call.turned_pairs);
   if (head < call.num_heads) {
     MakeQuery<kHeadDim>(call, row, head, turns);
   } else {

@@ -24,7 +24,7 @@ struct QueryEntryCall {
   const float* q_norm = nullptr;        // [head_dim]
   const float* k_norm = nullptr;        // [head_dim], own
   const float* owner_k_norm = nullptr;  // [head_dim], of the layer whose KV is read
-  const float2* rope = nullptr;         // [rows of the step, turned pairs]
+  const float2* rope = nullptr;         // [rows of the step, RopeRowPairs], of embedding.h
   int turned_pairs = 0;
   const int32_t* rope_rows = nullptr;  // [rows] row in `rope`; null: the same
   bf16* queries = nullptr;             // [rows, num_heads, key_len]

@@ -57,14 +57,15 @@ TEST_F(SmallOpsTest, EmbeddingLooksUpSlotsAndFillsRotaryTables) {
   const std::vector<int32_t> positions = {0, 5, 70000, 131071, 262143};
   const std::vector<int32_t> expected_ids = {7, 13, 49, 11, 0};
   const std::vector<bf16> table = Halves(kVocab * kHidden, 1.0f);
-  RopePlan rope{.head_dim = 256, .num_turned_pairs = 128, .theta = 1e4};
+  constexpr int kPairs = 77, kRowPairs = RopeRowPairs(kPairs);
+  RopePlan rope{.head_dim = 256, .num_turned_pairs = kPairs, .theta = 1e4};
   TestBuffer<int32_t> d_ids(ids), d_slots(slots), d_last(last), d_positions(positions);
   TestBuffer<bf16> d_table(table);
   TestBuffer<int32_t> resolved(ids.size());
   TestBuffer<float> hidden(ids.size() * kHidden);
   TestBuffer<bf16> x(ids.size() * kHidden);
   TestBuffer<float> frequencies(rope.Frequencies());
-  TestBuffer<float2> rope_table(ids.size() * 128);
+  TestBuffer<float2> rope_table(ids.size() * kRowPairs);
   EmbedCall call;
   call.rows = static_cast<int>(ids.size());
   call.hidden = kHidden;
@@ -78,7 +79,7 @@ TEST_F(SmallOpsTest, EmbeddingLooksUpSlotsAndFillsRotaryTables) {
   call.resolved_ids = resolved.get();
   call.hidden_out = hidden.get();
   call.x = x.get();
-  call.rope[0] = {frequencies.get(), 128, rope_table.get()};
+  call.rope[0] = {frequencies.get(), kPairs, rope_table.get()};
   RunEmbed({}, call);
   EXPECT_EQ(resolved.Download(), expected_ids);
   const std::vector<float> values = hidden.Download();
@@ -91,9 +92,12 @@ TEST_F(SmallOpsTest, EmbeddingLooksUpSlotsAndFillsRotaryTables) {
   cpu::RopeTable expected;
   expected.Fill(rope, positions);
   const std::vector<float2> turns = rope_table.Download();
-  for (size_t idx = 0; idx < turns.size(); ++idx) {
-    ASSERT_NEAR(turns[idx].x, expected.cos[idx], 1e-7);
-    ASSERT_NEAR(turns[idx].y, expected.sin[idx], 1e-7);
+  for (size_t row = 0; row < ids.size(); ++row) {
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float2 turn = turns[row * kRowPairs + pair];
+      ASSERT_NEAR(turn.x, expected.CosRow(row)[pair], 1e-7);
+      ASSERT_NEAR(turn.y, expected.SinRow(row)[pair], 1e-7);
+    }
   }
   EXPECT_TRUE(hidden.GuardsIntact() && x.GuardsIntact() && rope_table.GuardsIntact());
 }
@@ -135,13 +139,12 @@ TEST_F(SmallOpsTest, PerLayerInputsMatch) {
   }
 }
 
-LayerPlan TestLayer(int head_dim, bool k_is_v) {
+LayerPlan TestLayer(int head_dim, bool k_is_v, int turned) {
   LayerPlan layer;
   layer.head_dim = head_dim;
   layer.num_heads = 5;
   layer.num_kv_heads = 3;
   layer.k_is_v = k_is_v;
-  const int turned = head_dim == 256 ? 128 : 64;
   layer.rope = {.head_dim = head_dim, .num_turned_pairs = turned, .theta = 1e6};
   layer.kv_entry = k_is_v ? KvEntryPlan{head_dim, 0, head_dim + 2 * turned, head_dim + 2 * turned}
                           : KvEntryPlan{head_dim, head_dim, head_dim, 2 * head_dim};
@@ -149,9 +152,11 @@ LayerPlan TestLayer(int head_dim, bool k_is_v) {
 }
 
 TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
-  for (const auto& [head_dim, k_is_v] :
-       {std::pair(256, false), std::pair(512, false), std::pair(512, true)}) {
-    const LayerPlan layer = TestLayer(head_dim, k_is_v);
+  // With an odd number of turned pairs too: rows of the table have room for one more.
+  for (const auto& [head_dim, k_is_v, turned] :
+       {std::tuple(256, false, 128), std::tuple(256, false, 77), std::tuple(512, false, 64),
+        std::tuple(512, true, 64)}) {
+    const LayerPlan layer = TestLayer(head_dim, k_is_v, turned);
     constexpr int kRows = 6;
     const std::vector<int32_t> positions = {0, 1, 77, 4095, 100001, 262143};
     const int raw_heads = layer.num_heads + layer.num_kv_heads * (k_is_v ? 1 : 2);
@@ -160,8 +165,13 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
     const std::vector<float> k_norm = Floats(head_dim, 0.1f, 0.3f);
     cpu::RopeTable turns;
     turns.Fill(layer.rope, positions);
-    std::vector<float2> packed(turns.cos.size());
-    for (size_t idx = 0; idx < packed.size(); ++idx) packed[idx] = {turns.cos[idx], turns.sin[idx]};
+    const int row_pairs = RopeRowPairs(turned);
+    std::vector<float2> packed(size_t(kRows) * row_pairs, {NAN, NAN});
+    for (int row = 0; row < kRows; ++row) {
+      for (int pair = 0; pair < turned; ++pair) {
+        packed[row * row_pairs + pair] = {turns.CosRow(row)[pair], turns.SinRow(row)[pair]};
+      }
+    }
     TestBuffer<bf16> d_raw(raw);
     TestBuffer<float> d_q_norm(q_norm), d_k_norm(k_norm);
     TestBuffer<float2> d_turns(packed);
