@@ -17,11 +17,6 @@ int64_t OwnerRowBytes(const LayerPlan& owner) {
          static_cast<int64_t>(sizeof(bf16));
 }
 
-int QkvHeads(const LayerPlan& layer) {
-  if (!layer.owns_kv()) return layer.num_heads;
-  return layer.num_heads + layer.num_kv_heads * (layer.k_is_v ? 1 : 2);
-}
-
 bool IsDonor(const ModelPlan& plan, int owner) {
   return std::any_of(plan.layers.begin(), plan.layers.end(), [&](const LayerPlan& layer) {
     return !layer.owns_kv() && layer.kv_layer == owner;
@@ -186,60 +181,11 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
   large_stored_ = upload(large);
   // The kernel's results depend on its row alone, but are not the bits of the others.
   if (limits.resident_steps && !limits.batch_invariant && !plan.moe) {
-    PrepareResident();
+    std::vector<const float2*> rope;
+    for (const int table : rope_of_layer_) rope.push_back(rope_tables_[table].As<float2>());
+    resident_ = ResidentSteps::Create(
+        DescribeResidentModel(plan, weights, layout, rope, ple_inputs_.As<bf16>()));
   }
-}
-
-void CudaForward::PrepareResident() {
-  ResidentModel model;
-  model.hidden = plan_.hidden_size;
-  model.vocab_size = plan_.vocab_size;
-  model.ple_width = plan_.ple ? plan_.ple->width : 0;
-  model.ple_inputs = ple_inputs_.As<bf16>();
-  model.final_norm = weights_.final_norm;
-  model.head = weights_.embedding;
-  for (const LayerPlan& layer : plan_.layers) {
-    const auto& weights = weights_.layers[layer.index];
-    const auto& owner = weights_.layers[layer.kv_layer];
-    ResidentLayer& resident = model.layers.emplace_back();
-    resident.qkv = weights.attention.q_proj;  // k and v lie behind q
-    resident.output = weights.attention.o_proj;
-    resident.gate_up = weights.mlp.gate_proj;  // up lies behind gate
-    resident.down = weights.mlp.down_proj;
-    resident.ple_gate = weights.ple.gate;
-    resident.ple_projection = weights.ple.projection;
-    resident.input_norm = weights.input_norm;
-    resident.post_attention_norm = weights.post_attention_norm;
-    resident.pre_mlp_norm = weights.pre_mlp_norm;
-    resident.post_mlp_norm = weights.post_mlp_norm;
-    resident.ple_post_norm = weights.ple.post_norm;
-    resident.q_norm = weights.attention.q_norm;
-    resident.k_norm = weights.attention.k_norm;
-    resident.owner_k_norm = owner.attention.k_norm;
-    resident.rope = rope_tables_[rope_of_layer_[layer.index]].As<float2>();
-    resident.layer_offset = layout_.layer_offset[layer.kv_layer];
-    resident.scale = weights.layer_scalar;
-    resident.qkv_rows = QkvHeads(layer) * layer.head_dim;
-    resident.turned_pairs = layer.rope.num_turned_pairs;
-    resident.num_heads = layer.num_heads;
-    resident.num_kv_heads = layer.num_kv_heads;
-    resident.head_dim = layer.head_dim;
-    resident.mlp_width = layer.mlp_width;
-    resident.window = layer.window;
-    resident.group = KvGroupOf(layer.kind);
-    resident.entry = layer.kv_entry;
-    resident.kv_layer = layer.kv_layer;
-    resident.k_is_v = layer.k_is_v;
-  }
-  if (!ResidentStepSupports(model)) return;
-  constexpr const char* kPurpose = "one-token steps";
-  resident_scratch_ = DeviceBuffer(ResidentScratchBytes(model), kPurpose);
-  LAPIDARY_CUDA_CHECK(cudaMemset(resident_scratch_.As<void>(), 0, resident_scratch_.num_bytes()));
-  const std::vector<std::byte> program = MakeResidentProgram(model, resident_scratch_.As<void>());
-  resident_program_ = DeviceBuffer(static_cast<int64_t>(program.size()), kPurpose);
-  LAPIDARY_CUDA_CHECK(cudaMemcpy(resident_program_.As<void>(), program.data(), program.size(),
-                                 cudaMemcpyHostToDevice));
-  resident_ = std::move(model);
 }
 
 bool CudaForward::ReserveLists(const StepShape& shape) {
@@ -253,7 +199,7 @@ bool CudaForward::ReserveLists(const StepShape& shape) {
 }
 
 bool CudaForward::IsResident(const DeviceStep& step) const {
-  return resident_ && step.shape.rows == 1 && step.shape.outputs == 1;
+  return resident_ != nullptr && step.shape.rows == 1 && step.shape.outputs == 1;
 }
 
 void CudaForward::Run(const LaunchContext& context, const DeviceStep& step,
@@ -276,7 +222,6 @@ void CudaForward::RunResident() {
   Embed();
   if (plan_.ple) MakePerLayerInputs();
   ResidentStepCall call;
-  call.program = resident_program_.As<void>();
   call.eps = plan_.rms_norm_eps;
   call.softcap = plan_.logit_softcap;
   call.hidden_in = hidden_[current_].As<float>();
@@ -290,7 +235,7 @@ void CudaForward::RunResident() {
     call.write_pages[group] = step_.At<int32_t>(step_.offsets.write_pages[group]);
     call.write_slots[group] = step_.At<int32_t>(step_.offsets.write_slots[group]);
   }
-  RunResidentStep(Context(kDependOther), *resident_, call);
+  resident_->Run(Context(kDependOther), call);
   FinishLogits(0, 1);
 }
 

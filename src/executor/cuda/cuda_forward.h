@@ -7,18 +7,18 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "executor/cuda/device_memory.h"
 #include "executor/cuda/device_weights.h"
+#include "executor/cuda/resident_steps.h"
 #include "executor/cuda/step_arrays.h"
 #include "kv/kv_layout.h"
 #include "model/forward.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/kv_entries.h"
 #include "ops/cuda/linear.h"
-#include "ops/cuda/resident_step.h"
 
 namespace lapidary::cuda {
 
@@ -96,7 +96,6 @@ class CudaForward : public ForwardOps {
     return context;
   }
 
-  void PrepareResident();
   bool IsResident(const DeviceStep& step) const;
   // Everything between the embedding and the sampler.
   void RunResident();
@@ -130,7 +129,7 @@ class CudaForward : public ForwardOps {
   std::vector<RopePlan> rope_plans_;
   std::vector<int> rope_of_layer_;
   std::vector<DeviceBuffer> rope_frequencies_;
-  std::vector<DeviceBuffer> rope_tables_;  // float2 [max_rows, pairs]
+  std::vector<DeviceBuffer> rope_tables_;  // float2 [max_rows, RopeRowPairs]
 
   std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], in turns
   DeviceBuffer x_;                      // bf16 [max_rows, hidden] normed rows
@@ -164,9 +163,7 @@ class CudaForward : public ForwardOps {
   int max_kv_heads_ = 0;
 
   // One-token steps, where the model and the options allow them.
-  std::optional<ResidentModel> resident_;
-  DeviceBuffer resident_program_;
-  DeviceBuffer resident_scratch_;
+  std::unique_ptr<ResidentSteps> resident_;
 
   // The step under way.
   LaunchContext context_;

@@ -57,4 +57,11 @@ class DeviceStorage {
 
 using DeviceWeights = ModelWeightsOf<DeviceStorage>;
 
+// Matrices lie one behind the other as they are bound: q, and for owners of KV k and v, are one
+// matrix with rows for so many heads, gate and up are another.
+inline int QkvHeads(const LayerPlan& layer) {
+  if (!layer.owns_kv()) return layer.num_heads;
+  return layer.num_heads + layer.num_kv_heads * (layer.k_is_v ? 1 : 2);
+}
+
 }  // namespace lapidary::cuda

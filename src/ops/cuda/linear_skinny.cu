@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cuda/copy_engine.cuh"
 #include "ops/cuda/linear_skinny.h"
 #include "ops/cuda/linear_store.cuh"
 #include "ops/cuda/mma.cuh"
@@ -197,8 +198,8 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth))
   const uint32_t barriers = SharedAddress(byte_barriers);
   if (p.cluster > 1) {
     if (threadIdx.x == 0) {
-      InitByteBarrier(barriers);
-      InitByteBarrier(barriers + 8);
+      InitBarrier(barriers, 1);
+      InitBarrier(barriers + 8, 1);
       PublishByteBarriers();
     }
     __syncwarp();

@@ -90,11 +90,8 @@ __device__ __forceinline__ uint32_t AddressInBlock(uint32_t shared_address, uint
   return address;
 }
 
-// A barrier in shared memory that a phase of expected bytes completes: they are counted as they
-// arrive, from this block or another of the cluster, together with the data.
-__device__ __forceinline__ void InitByteBarrier(uint32_t barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
+// Barriers of one arrival (InitBarrier of copy_engine.cuh) that expects bytes: they are counted as
+// they arrive, from this block or another of the cluster, together with the data.
 // Makes initialised barriers visible to the cluster before it is told that we have started.
 __device__ __forceinline__ void PublishByteBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -6,8 +6,7 @@
 //   3. warp w adds P V for its eighth of the columns.
 // Keys and values go from L2 straight to registers, in the form the products want, and those of the
 // first round are there before the queries: where they lie does not depend on what this step
-// computes. A unit leaves its sums, maxima and sums of P, as packets; the blocks share the work of
-// joining the units.
+// computes. What a unit leaves for the others: resident_partials.cuh.
 #pragma once
 
 #include <cmath>
@@ -16,25 +15,19 @@
 #include "ops/cuda/head_row.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/resident_exchange.cuh"
+#include "ops/cuda/resident_partials.cuh"
 #include "ops/cuda/resident_product.cuh"
 #include "ops/cuda/resident_program.h"
+#include "ops/cuda/resident_units.cuh"
 #include "ops/cuda/row_norm.cuh"
 #include "ops/cuda/warp_mma.cuh"
 
 namespace lapidary::cuda {
 
-inline constexpr int kMaxUnitKeys = 64;
 inline constexpr int kMaxEntryLen = 1024;
 inline constexpr int kMaxHeadDim = 512;
 inline constexpr int kMaxKeyLen = 640;
 inline constexpr int kQueryPad = 64;  // bytes, for the banks
-
-// Keys of a round: as many as registers hold, or half of that where there are blocks enough.
-__device__ __forceinline__ int UnitKeys(const ResidentAttention& layer, int num_keys) {
-  constexpr int kFewKeys = 32;
-  const int most_units = static_cast<int>(gridDim.x) / layer.num_kv_heads;
-  return layer.head_dim > 256 || num_keys <= most_units * kFewKeys ? kFewKeys : kMaxUnitKeys;
-}
 
 // In shared memory, where x lies in other phases.
 struct ResidentAttentionMemory {
@@ -52,50 +45,6 @@ struct ResidentEntries {
   float owner_k_norm[kMaxHeadDim];
   float2 rope[kMaxHeadDim / 2];
 };
-
-// Where the row stands, and its pages in a group's list; the same in all layers.
-struct ResidentSequence {
-  int position;
-  int table_base;
-};
-
-// How the keys of one layer are dealt out.
-struct UnitPlan {
-  int first_key;
-  int end_key;
-  int round_keys;     // 32 or 64
-  int keys_per_unit;  // a multiple of that
-  int units_per_head;
-  int num_units;
-  int heads;         // of a KV head
-  uint32_t inverse;  // head / heads == head * inverse >> 16
-
-  __device__ UnitPlan(const ResidentAttention& layer, int position) {
-    first_key = layer.window > 0 ? max(0, position - layer.window + 1) : 0;
-    end_key = position + 1;
-    round_keys = UnitKeys(layer, end_key - first_key);
-    const int rounds = (end_key - first_key + round_keys - 1) / round_keys;
-    const int most = max(1, static_cast<int>(gridDim.x) / layer.num_kv_heads);
-    const int rounds_per_unit = (rounds + most - 1) / most;
-    keys_per_unit = rounds_per_unit * round_keys;
-    units_per_head = (rounds + rounds_per_unit - 1) / rounds_per_unit;
-    num_units = units_per_head * layer.num_kv_heads;
-    heads = layer.num_heads / layer.num_kv_heads;
-    inverse = 65536u / heads + 1;
-  }
-};
-
-// The cached entry of a key.
-__device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
-                                               const ResidentAttention& layer, int table_base,
-                                               int kv_head, int key) {
-  const int group = layer.group;
-  const int page_tokens = call.tokens_per_page[group];
-  const int64_t page = call.page_ids[group][table_base + key / page_tokens];
-  const int64_t slot = int64_t{kv_head} * page_tokens + key % page_tokens;
-  return reinterpret_cast<const bf16*>(call.pool + page * call.page_bytes + layer.layer_offset) +
-         slot * layer.entry_len;
-}
 
 // One warp, some phases before: finds the keys of the first two rounds of this block's part in a
 // layer's attention, and has them brought to L2.
@@ -136,27 +85,6 @@ __device__ __forceinline__ uint64_t* KeptEntry(const ResidentAttention& layer, i
 }
 __device__ __forceinline__ uint32_t NumberOfOwner(const ResidentAttention& layer, uint32_t number) {
   return number - layer.phases_since_owner;
-}
-
-// Where a unit's sums of four neighbouring columns of a head lie: a thread's in the order in which
-// it has them, those of all threads side by side. As the unit's class computes them, lane 4 g + t
-// of warp w has of heads g and g + 8 two runs of kColumns columns, 2 t and 2 t + 1 of the eight
-// runs of its warp.
-struct PartialPlace {
-  int thread;
-  int send;  // of the thread's sends
-
-  __device__ PartialPlace(int head_dim, int head, int column) {
-    const int wide = head_dim == 512 ? 1 : 0;  // 8 columns, else 4
-    const int in_warp = column & ((32 << wide) - 1);
-    const int run = in_warp >> (2 + wide);  // of eight: 2 t + side
-    thread = (column >> (5 + wide)) * 32 + head % 8 * 4 + run / 2;
-    send = ((head / 8 * 2 + run % 2) << wide) + (in_warp >> 2 & wide);
-  }
-};
-__device__ __forceinline__ uint4* PartialSums(const ResidentPartials& partials, int unit, int send,
-                                              int thread) {
-  return partials.sums + (unit * (kUnitSumBytes / 16) + send * kResidentWorkers + thread);
 }
 
 template <int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
@@ -433,10 +361,8 @@ class AttentionUnit {
 
   __device__ void ReceiveHeads(const int (&heads)[kMaxWarpHeads], uint32_t number,
                                uint2 (&raw)[kMaxWarpHeads][kQuads]) const {
-    uint32_t polls = 0;
-    bool complete;
-    do {
-      complete = true;
+    AskUntilComplete([&] {
+      bool complete = true;
 #pragma unroll
       for (int which = 0; which < kMaxWarpHeads; ++which) {
         if (heads[which] < 0) continue;
@@ -448,8 +374,8 @@ class AttentionUnit {
           raw[which][idx] = make_uint2(words.x, words.z);
         }
       }
-      CountPoll(polls);
-    } while (!complete);
+      return complete;
+    });
   }
 
   __device__ static void Unpack(const uint2 (&raw)[kQuads], Row& row) {
@@ -555,86 +481,5 @@ class AttentionUnit {
   const int end_key_;
   const int heads_;
 };
-
-// Joins the units of a layer: this block's share of the attended values, sent as packets. Sixteen
-// lanes share the units of four neighbouring values.
-__device__ __forceinline__ void JoinUnits(const ResidentAttention& layer, const UnitPlan& plan,
-                                          const ResidentPartials& partials, uint32_t number,
-                                          uint64_t* attended) {
-  constexpr int kLanes = 16;
-  constexpr int kAtOnce = 2;  // units of a lane
-  constexpr int kGroups = kResidentWorkers / kLanes;
-  const int thread = ThreadOfPhase();
-  const int lane = thread % kLanes;
-  const int quads_per_head = layer.head_dim / 4;
-  const BlockShare quads = ShareOfBlock(layer.num_heads * quads_per_head);
-#pragma unroll 1
-  for (int first = quads.begin; first < quads.end; first += kGroups) {
-    const int quad = first + thread / kLanes;
-    const bool is_ours = quad < quads.end;
-    const int head = layer.head_dim == 512 ? quad >> 7 : quad >> 6;
-    const int kv_head = static_cast<int>(head * plan.inverse >> 16);
-    const int head_of_unit = head - kv_head * plan.heads;
-    const PartialPlace place(layer.head_dim, head_of_unit, 4 * (quad & (quads_per_head - 1)));
-    const int first_unit = kv_head * plan.units_per_head;
-    float maximum = -1e30f;  // A difference of two such is 0, unlike that of infinities.
-    float weight_sum = 0.0f;
-    float4 sums = {};
-#pragma unroll 1
-    for (int unit = lane; unit < plan.units_per_head && is_ours; unit += kLanes * kAtOnce) {
-      float4 weights[kAtOnce];  // maximum, sum of P
-      float4 parts[kAtOnce];
-      uint32_t polls = 0;
-      bool complete;
-      do {
-        complete = true;
-#pragma unroll
-        for (int idx = 0; idx < kAtOnce; ++idx) {
-          weights[idx] = make_float4(-1e30f, 0.0f, 0.0f, 0.0f);
-          parts[idx] = {};
-          if (unit + idx * kLanes >= plan.units_per_head) continue;
-          const int from = first_unit + unit + idx * kLanes;
-          const bool has_weights = ReceiveFloats(
-              partials.weights + (from * kUnitHeads + head_of_unit), number, weights[idx]);
-          const bool has_sums = ReceiveFloats(PartialSums(partials, from, place.send, place.thread),
-                                              number, parts[idx]);
-          complete = complete && has_weights && has_sums;
-        }
-        CountPoll(polls);
-      } while (!complete);
-#pragma unroll
-      for (int idx = 0; idx < kAtOnce; ++idx) {
-        const float highest = fmaxf(maximum, weights[idx].x);
-        const float shrink = Exp2(maximum - highest);
-        const float other = Exp2(weights[idx].x - highest);
-        maximum = highest;
-        weight_sum = weight_sum * shrink + weights[idx].y * other;
-        sums.x = sums.x * shrink + parts[idx].x * other;
-        sums.y = sums.y * shrink + parts[idx].y * other;
-        sums.z = sums.z * shrink + parts[idx].z * other;
-        sums.w = sums.w * shrink + parts[idx].w * other;
-      }
-    }
-    __syncwarp();
-    float highest = maximum;
-#pragma unroll
-    for (int away = kLanes / 2; away > 0; away /= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, away));
-    }
-    const float shrink = Exp2(maximum - highest);
-    float all[5] = {weight_sum * shrink, sums.x * shrink, sums.y * shrink, sums.z * shrink,
-                    sums.w * shrink};
-#pragma unroll
-    for (int away = kLanes / 2; away > 0; away /= 2) {
-#pragma unroll
-      for (float& value : all) value += __shfl_xor_sync(0xffffffffu, value, away);
-    }
-    if (lane == 0 && is_ours) {
-      const float inverse = __fdividef(1.0f, all[0]);
-      SendPackets(attended + 2 * quad, PackBf16x2(all[1] * inverse, all[2] * inverse),
-                  PackBf16x2(all[3] * inverse, all[4] * inverse), number);
-    }
-  }
-}
 
 }  // namespace lapidary::cuda

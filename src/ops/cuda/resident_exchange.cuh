@@ -41,8 +41,15 @@ __device__ __forceinline__ void SyncWorkers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kResidentWorkers) : "memory");
 }
 
-__device__ __forceinline__ void CountPoll(uint32_t& polls) {
-  if (++polls == kMaxPolls) __trap();
+// ask() until it returns that everything is there.
+template <typename Ask>
+__device__ __forceinline__ void AskUntilComplete(const Ask& ask) {
+  uint32_t polls = 0;
+  bool complete;
+  do {
+    complete = ask();
+    if (++polls == kMaxPolls) __trap();
+  } while (!complete);
 }
 
 __device__ __forceinline__ void SendPacket(uint64_t* packet, uint32_t pair, uint32_t number) {
@@ -114,10 +121,8 @@ template <int kCount>
 __device__ __forceinline__ void ReceiveQuads(const uint64_t* packets, int first, int stride,
                                              int num_quads, uint32_t number,
                                              uint2 (&quads)[kCount]) {
-  uint32_t polls = 0;
-  bool complete;
-  do {
-    complete = true;
+  AskUntilComplete([&] {
+    bool complete = true;
 #pragma unroll
     for (int idx = 0; idx < kCount; ++idx) {
       const int quad = first + idx * stride;
@@ -127,8 +132,8 @@ __device__ __forceinline__ void ReceiveQuads(const uint64_t* packets, int first,
         quads[idx] = make_uint2(words.x, words.z);
       }
     }
-    CountPoll(polls);
-  } while (!complete);
+    return complete;
+  });
 }
 
 }  // namespace lapidary::cuda

@@ -462,7 +462,7 @@ Kernel KernelFor(int hidden) {
 }  // namespace
 
 bool ResidentStepSupports(const ResidentModel& model) {
-  // Dims are multiples of 8 everywhere (CudaExecutor sees to it).
+  // Dims are multiples of 8, heads and entries those of attention.h (CudaExecutor sees to it).
   return model.hidden <= kMaxHidden && model.vocab_size % 2 == 0 &&
          model.ple_width / ResidentBlocks(model) + 2 <= kMaxMultipliers &&
          SharedLayout(model, MaxSharedBytes()).num_slots >= kMinSlots;

@@ -1,0 +1,63 @@
+// How the keys of a resident step's attention are dealt out to the blocks, and where they lie.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/resident_program.h"
+
+namespace lapidary::cuda {
+
+inline constexpr int kMaxUnitKeys = 64;
+
+// Keys of a round: as many as registers hold, or half of that where there are blocks enough.
+__device__ __forceinline__ int UnitKeys(const ResidentAttention& layer, int num_keys) {
+  constexpr int kFewKeys = 32;
+  const int most_units = static_cast<int>(gridDim.x) / layer.num_kv_heads;
+  return layer.head_dim > 256 || num_keys <= most_units * kFewKeys ? kFewKeys : kMaxUnitKeys;
+}
+
+// Where the row stands, and its pages in a group's list; the same in all layers.
+struct ResidentSequence {
+  int position;
+  int table_base;
+};
+
+// How the keys of one layer are dealt out.
+struct UnitPlan {
+  int first_key;
+  int end_key;
+  int round_keys;     // 32 or 64
+  int keys_per_unit;  // a multiple of that
+  int units_per_head;
+  int num_units;
+  int heads;         // of a KV head
+  uint32_t inverse;  // head / heads == head * inverse >> 16
+
+  __device__ UnitPlan(const ResidentAttention& layer, int position) {
+    first_key = layer.window > 0 ? max(0, position - layer.window + 1) : 0;
+    end_key = position + 1;
+    round_keys = UnitKeys(layer, end_key - first_key);
+    const int rounds = (end_key - first_key + round_keys - 1) / round_keys;
+    const int most = max(1, static_cast<int>(gridDim.x) / layer.num_kv_heads);
+    const int rounds_per_unit = (rounds + most - 1) / most;
+    keys_per_unit = rounds_per_unit * round_keys;
+    units_per_head = (rounds + rounds_per_unit - 1) / rounds_per_unit;
+    num_units = units_per_head * layer.num_kv_heads;
+    heads = layer.num_heads / layer.num_kv_heads;
+    inverse = 65536u / heads + 1;
+  }
+};
+
+// The cached entry of a key.
+__device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
+                                               const ResidentAttention& layer, int table_base,
+                                               int kv_head, int key) {
+  const int group = layer.group;
+  const int page_tokens = call.tokens_per_page[group];
+  const int64_t page = call.page_ids[group][table_base + key / page_tokens];
+  const int64_t slot = int64_t{kv_head} * page_tokens + key % page_tokens;
+  return reinterpret_cast<const bf16*>(call.pool + page * call.page_bytes + layer.layer_offset) +
+         slot * layer.entry_len;
+}
+
+}  // namespace lapidary::cuda
