@@ -26,6 +26,10 @@ __device__ __forceinline__ void PublishBarriers() {
 __device__ __forceinline__ void ArriveAtBarrier(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+__device__ __forceinline__ void ArriveAtBarrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals)
+               : "memory");
+}
 __device__ __forceinline__ void AwaitBarrier(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -72,6 +76,16 @@ __device__ __forceinline__ void CopyToBlock(uint32_t target_in_block, uint32_t s
       "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];" ::"r"(target_in_block),
       "r"(source), "r"(num_bytes), "r"(barrier_in_block)
+      : "memory");
+}
+
+// Memory to shared memory; the barrier counts the bytes, a multiple of 16.
+__device__ __forceinline__ void CopyBytes(const void* from, uint32_t shared_address,
+                                          uint32_t num_bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address),
+      "l"(from), "r"(num_bytes), "r"(barrier)
       : "memory");
 }
 

@@ -4,9 +4,8 @@
 //   1. scores: a warp multiplies all heads of the KV head with 8 keys (or with half of their dims);
 //   2. every warp takes the maxima and P = 2^(score - maximum) for itself;
 //   3. warp w adds P V for its eighth of the columns.
-// Keys and values go from L2 straight to registers, in the form the products want, and those of the
-// first round are there before the queries: where they lie does not depend on what this step
-// computes. What a unit leaves for the others: resident_partials.cuh.
+// Cached keys and values come through the ring, before the queries: where they lie does not depend
+// on what this step computes. What a unit leaves for the others: resident_partials.cuh.
 #pragma once
 
 #include <cmath>
@@ -37,8 +36,7 @@ struct ResidentAttentionMemory {
 
 // In shared memory too, of its own: what is known before the phase (PrepareUnit), and the entry.
 struct ResidentEntries {
-  // Of the keys of two rounds, used in turns; null: no such key.
-  const bf16* cached[2][kMaxUnitKeys];
+  uint32_t rows[2][kMaxUnitKeys];  // of the keys of two rounds, used in turns: shared addresses
   alignas(16) bf16 made[kMaxEntryLen];  // of the new token
   alignas(16) float q_norm[kMaxHeadDim];
   float k_norm[kMaxHeadDim];
@@ -46,13 +44,10 @@ struct ResidentEntries {
   float2 rope[kMaxHeadDim / 2];
 };
 
-// One warp, some phases before: finds the keys of the first two rounds of this block's part in a
-// layer's attention, and has them brought to L2.
-__device__ __forceinline__ void PrepareUnit(const ResidentStepCall& call,
-                                            const ResidentAttention& layer, const UnitPlan& plan,
-                                            int table_base, ResidentEntries& entries) {
-  const int unit = blockIdx.x;
-  if (unit >= plan.num_units) return;
+// One warp, some phases before: brings the factors of this block's part in a layer's attention.
+__device__ __forceinline__ void PrepareUnit(const ResidentAttention& layer, const UnitPlan& plan,
+                                            ResidentEntries& entries) {
+  if (blockIdx.x >= plan.num_units) return;
   for (int dim = 4 * (threadIdx.x % 32); dim < layer.head_dim; dim += 4 * 32) {
     CopyAsync(entries.q_norm + dim, layer.q_norm + dim);
     if (layer.owns_kv) CopyAsync(entries.k_norm + dim, layer.k_norm + dim);
@@ -63,18 +58,6 @@ __device__ __forceinline__ void PrepareUnit(const ResidentStepCall& call,
     CopyAsync(entries.rope + pair, layer.rope + pair);
   }
   CommitCopies();
-  const int kv_head = unit / plan.units_per_head;
-  const int first = plan.first_key + unit % plan.units_per_head * plan.keys_per_unit;
-  const int num_keys = min(2 * plan.round_keys, plan.keys_per_unit);
-  for (int idx = threadIdx.x % 32; idx < num_keys; idx += 32) {
-    const int key = first + idx;
-    const bf16* entry = nullptr;
-    if (key < plan.end_key - 1) {  // The last one is not cached yet.
-      entry = EntryOf(call, layer, table_base, kv_head, key);
-      for (int at = 0; at < layer.entry_len; at += 64) PrefetchLine(entry + at);
-    }
-    entries.cached[idx / plan.round_keys][idx % plan.round_keys] = entry;
-  }
   WaitForCopies<0>();
 }
 
@@ -90,37 +73,33 @@ __device__ __forceinline__ uint32_t NumberOfOwner(const ResidentAttention& layer
 template <int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
 class AttentionUnit {
  public:
-  __device__ AttentionUnit(const ResidentStepCall& call, const ResidentAttention& layer,
-                           const ResidentSequence& sequence, const UnitPlan& plan, int unit,
-                           ResidentAttentionMemory& memory, ResidentEntries& entries)
-      : call_(call),
+  // Of block number `unit`; num_units of them have one.
+  __device__ AttentionUnit(float eps, const ResidentAttention& layer, int position,
+                           const UnitPlan& plan, int unit, const Ring& ring,
+                           const TeamPosition& team, ResidentAttentionMemory& memory,
+                           ResidentEntries& entries)
+      : eps_(eps),
         layer_(layer),
         memory_(memory),
         entries_(entries),
-        table_base_(sequence.table_base),
-        position_(sequence.position),
+        ring_(ring),
+        team_(team),
+        position_(position),
         kv_head_(unit / plan.units_per_head),
         first_key_(plan.first_key + unit % plan.units_per_head * plan.keys_per_unit),
         end_key_(min(plan.end_key, first_key_ + plan.keys_per_unit)),
         heads_(plan.heads) {}
 
-  // `number`: of this phase, the raw heads are of the one before. `are_found`: PrepareUnit has seen
-  // to the entries of the first round.
-  __device__ __forceinline__ void Run(const ResidentPartials& partials, int unit, uint32_t number,
-                                      bool are_found) {
+  // Where the warp stands behind the slots of the unit.
+  __device__ const TeamPosition& team() const { return team_; }
+
+  // `number`: of this phase, the raw heads are of the one before.
+  __device__ __forceinline__ void Run(const ResidentPartials& partials, int unit, uint32_t number) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int group = lane / 4;
     const int num_rounds = (end_key_ - first_key_ + kKeys - 1) / kKeys;
-    uint4 keys[kKeyLoads];
-    uint32_t values[kKeys / 16][4][kWords];
-    if (!are_found) {
-      SyncWorkers();  // The entries of the last unit are not needed any more.
-      FindEntries(0);
-      SyncWorkers();
-    }
-    LoadKeys(0, keys);
-    LoadValues(0, values);
+    FindRows(0, team_.next);
     MakeQueries(number);
     SyncWorkers();
     if (layer_.owns_kv && position_ < end_key_) KeepEntry(number);
@@ -131,11 +110,17 @@ class AttentionUnit {
 #pragma unroll 1
     for (int round = 0; round < num_rounds; ++round) {
       const int first = first_key_ + round * kKeys;
-      const bool has_next = round + 1 < num_rounds;
-      if (has_next && (round > 0 || !are_found)) FindEntries(round + 1);
-      TakeNewEntry(position_ - first, keys, values);
+      const uint32_t(&rows)[kMaxUnitKeys] = entries_.rows[round % 2];
+      RingPosition slots[kSlots];
+#pragma unroll
+      for (RingPosition& slot : slots) {
+        slot = team_.next;
+        AwaitBarrier(ring_.Arrived(slot), slot.parity);
+        team_.Advance(ring_.num_slots);
+      }
+      if (round + 1 < num_rounds) FindRows(round + 1, team_.next);
       float scores[4] = {};
-      AddScores(keys, scores);
+      AddScores(rows[LaneKey()], scores);
       constexpr float kLog2e = 1.4426950408889634f;
 #pragma unroll
       for (int idx = 0; idx < 4; ++idx) {
@@ -144,12 +129,13 @@ class AttentionUnit {
             first + key < end_key_ ? scores[idx] * kLog2e : -INFINITY;
       }
       SyncWorkers();
-      if (has_next) LoadKeys(round + 1, keys);
-      AddValues(values, maximum, weight_sum, sums);
-      if (has_next) {
-        LoadValues(round + 1, values);
-        SyncWorkers();  // The scores are not needed any more.
+      AddValues(rows, maximum, weight_sum, sums);
+      __syncwarp();
+#pragma unroll
+      for (const RingPosition& slot : slots) {
+        if (lane == 0) ArriveAtBarrier(ring_.Consumed(slot));
       }
+      if (round + 1 < num_rounds) SyncWorkers();  // The scores are not needed any more.
     }
 
 #pragma unroll
@@ -177,10 +163,11 @@ class AttentionUnit {
 
  private:
   static constexpr int kEntryLen = kKeyOffset + kKeyLen;
+  static constexpr int kPerSlot = EntriesPerSlot(kEntryLen);
+  static constexpr int kSlots = (kKeys + kPerSlot - 1) / kPerSlot;  // of a round
   static constexpr int kKeyGroups = kKeys / 8;
   static constexpr int kDimParts = kResidentWarps / kKeyGroups;  // of a key, a warp each
   static constexpr int kPartLen = kKeyLen / kDimParts;
-  static constexpr int kKeyLoads = kPartLen / 32;
   static constexpr int kQueryPitch = 2 * kKeyLen + kQueryPad;
   // A lane holds so many neighbouring columns of V of each of its keys.
   static constexpr int kColumns = kValueLen / 8 / 8;
@@ -194,13 +181,19 @@ class AttentionUnit {
     return memory_.scores + (part * kUnitHeads + head) * (kKeys + 8) + key;
   }
 
-  // The entries of a round, in place of those of the last but one.
-  __device__ void FindEntries(int round) {
-    if (threadIdx.x >= kKeys) return;
-    const int key = first_key_ + round * kKeys + static_cast<int>(threadIdx.x);
-    const bool is_cached = key < end_key_ && key != position_;
-    entries_.cached[round % 2][threadIdx.x] =
-        is_cached ? EntryOf(call_, layer_, table_base_, kv_head_, key) : nullptr;
+  // Where the keys of a round lie whose first slot is `at`, in place of those of the last but one.
+  // The new token's entry is not in the cache yet; keys behind it count for nothing, but must be
+  // numbers.
+  __device__ void FindRows(int round, RingPosition at) {
+    const int idx = threadIdx.x;
+    if (idx >= kKeys) return;
+    uint32_t row = SharedAddress(entries_.made);
+    if (first_key_ + round * kKeys + idx < min(end_key_, position_)) {
+      int slot = at.slot + idx / kPerSlot;
+      if (slot >= ring_.num_slots) slot -= ring_.num_slots;
+      row = SharedAddress(ring_.slots) + slot * kSlotBytes + idx % kPerSlot * EntryPitch(kEntryLen);
+    }
+    entries_.rows[round % 2][idx] = row;
   }
 
   // A warp has 8 keys, the lane one of them, and of every 32 of the warp's dims the lane has 8.
@@ -213,75 +206,26 @@ class AttentionUnit {
            static_cast<int>(threadIdx.x % 4) * 8;
   }
 
-  __device__ void LoadKeys(int round, uint4 (&keys)[kKeyLoads]) const {
-    const bf16* entry = entries_.cached[round % 2][LaneKey()];
-#pragma unroll
-    for (int idx = 0; idx < kKeyLoads; ++idx) {
-      keys[idx] = make_uint4(0, 0, 0, 0);
-      if (entry != nullptr) {
-        keys[idx] =
-            __ldcg(reinterpret_cast<const uint4*>(entry + kKeyOffset + LaneDim() + idx * 32));
-      }
-    }
-  }
-
-  __device__ void AddScores(const uint4 (&keys)[kKeyLoads], float (&scores)[4]) const {
+  __device__ void AddScores(uint32_t row, float (&scores)[4]) const {
+    const uint32_t key = row + 2 * (kKeyOffset + LaneDim());
     const std::byte* low =
         memory_.queries + static_cast<int>(threadIdx.x % 32) / 4 * kQueryPitch + 2 * LaneDim();
     float odd[4] = {};  // two chains of products
 #pragma unroll
-    for (int idx = 0; idx < kKeyLoads; ++idx) {
+    for (int idx = 0; idx < kPartLen / 32; ++idx) {
       const uint4 low_query = *reinterpret_cast<const uint4*>(low + idx * 64);
       uint4 high_query = {};
       if (heads_ > 8) {
         high_query = *reinterpret_cast<const uint4*>(low + 8 * kQueryPitch + idx * 64);
       }
-      MmaChunk(idx % 2 == 0 ? scores : odd, low_query, high_query, keys[idx]);
+      MmaChunk(idx % 2 == 0 ? scores : odd, low_query, high_query, LoadShared(key + idx * 64));
     }
 #pragma unroll
     for (int idx = 0; idx < 4; ++idx) scores[idx] += odd[idx];
   }
 
-  // Of keys 16 j + {2t, 2t + 1, 2t + 8, 2t + 9}, t = lane % 4: columns lane / 4 * kColumns on.
-  __device__ void LoadValues(int round, uint32_t (&values)[kKeys / 16][4][kWords]) const {
-#pragma unroll
-    for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
-#pragma unroll
-      for (int idx = 0; idx < 4; ++idx) {
-        const bf16* entry = entries_.cached[round % 2][ValueKey(chunk, idx)];
-        uint32_t(&to)[kWords] = values[chunk][idx];
-#pragma unroll
-        for (uint32_t& word : to) word = 0;
-        if (entry != nullptr) LoadWords(entry + ValueColumn(), to);
-      }
-    }
-  }
-
-  // If the new token is one of this round's keys, its entry is in shared memory.
-  __device__ void TakeNewEntry(int new_key, uint4 (&keys)[kKeyLoads],
-                               uint32_t (&values)[kKeys / 16][4][kWords]) const {
-    if (new_key >= kKeys) return;
-    if (LaneKey() == new_key) {
-#pragma unroll
-      for (int idx = 0; idx < kKeyLoads; ++idx) {
-        keys[idx] =
-            *reinterpret_cast<const uint4*>(entries_.made + kKeyOffset + LaneDim() + idx * 32);
-      }
-    }
-#pragma unroll
-    for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
-#pragma unroll
-      for (int idx = 0; idx < 4; ++idx) {
-        if (ValueKey(chunk, idx) != new_key) continue;
-#pragma unroll
-        for (int word = 0; word < kWords; ++word) {
-          values[chunk][idx][word] =
-              *reinterpret_cast<const uint32_t*>(entries_.made + ValueColumn() + 2 * word);
-        }
-      }
-    }
-  }
-
+  // The second operand of the products with P: of keys 16 j + {2t, 2t + 1, 2t + 8, 2t + 9}, t =
+  // lane % 4, columns lane / 4 * kColumns on of the warp's.
   __device__ static int ValueKey(int chunk, int idx) {
     return chunk * 16 + idx / 2 * 8 + static_cast<int>(threadIdx.x % 4) * 2 + idx % 2;
   }
@@ -290,13 +234,15 @@ class AttentionUnit {
            static_cast<int>(threadIdx.x % 32 / 4) * kColumns;
   }
 
-  __device__ static void LoadWords(const bf16* from, uint32_t (&to)[kWords]) {
+  __device__ static void LoadWords(uint32_t from, uint32_t (&to)[kWords]) {
     if constexpr (kWords == 4) {
-      const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
+      const uint4 words = LoadShared(from);
       to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
     } else {
-      const uint2 words = __ldcg(reinterpret_cast<const uint2*>(from));
-      to[0] = words.x, to[1] = words.y;
+      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                   : "=r"(to[0]), "=r"(to[1])
+                   : "r"(from)
+                   : "memory");
     }
   }
 
@@ -339,7 +285,7 @@ class AttentionUnit {
       } else {
         continue;
       }
-      row.Norm(call_.eps);
+      row.Norm(eps_);
       bf16* to = is_query
                      ? reinterpret_cast<bf16*>(memory_.queries + (warp + which * 8) * kQueryPitch)
                      : entries_.made;
@@ -412,7 +358,7 @@ class AttentionUnit {
     }
   }
 
-  __device__ void AddValues(const uint32_t (&values)[kKeys / 16][4][kWords], float (&maximum)[2],
+  __device__ void AddValues(const uint32_t (&rows)[kMaxUnitKeys], float (&maximum)[2],
                             float (&weight_sum)[2], float (&sums)[kColumns][4]) const {
     const int lane = threadIdx.x % 32;
     // As the first operand of the product: P of heads (group, group + 8), keys of ValueKey.
@@ -459,7 +405,11 @@ class AttentionUnit {
     }
 #pragma unroll
     for (int chunk = 0; chunk < kKeys / 16; ++chunk) {
-      const auto& keys = values[chunk];
+      uint32_t keys[4][kWords];
+#pragma unroll
+      for (int idx = 0; idx < 4; ++idx) {
+        LoadWords(rows[ValueKey(chunk, idx)] + 2 * ValueColumn(), keys[idx]);
+      }
 #pragma unroll
       for (int word = 0; word < kWords; ++word) {
         Mma(sums[2 * word], weights[chunk], __byte_perm(keys[0][word], keys[1][word], 0x5410),
@@ -470,11 +420,12 @@ class AttentionUnit {
     }
   }
 
-  const ResidentStepCall& call_;
+  const float eps_;
   const ResidentAttention& layer_;
   ResidentAttentionMemory& memory_;
   ResidentEntries& entries_;
-  const int table_base_;
+  const Ring ring_;
+  TeamPosition team_;
   const int position_;
   const int kv_head_;
   const int first_key_;

@@ -28,7 +28,7 @@ inline constexpr int kTeams = kResidentWarps / kSlotWarps;
 struct Ring {
   std::byte* slots;   // in shared memory
   uint32_t arrived;   // barriers [num_slots]: the bringing thread, and the bytes it asked for
-  uint32_t consumed;  // barriers [num_slots], kMaxSlots behind those: the warps of a team
+  uint32_t consumed;  // barriers [num_slots], kMaxSlots behind those: the computing warps
   int num_slots;
 
   __device__ std::byte* Slot(const RingPosition& at) const { return slots + at.slot * kSlotBytes; }
@@ -36,166 +36,15 @@ struct Ring {
   __device__ uint32_t Consumed(const RingPosition& at) const { return consumed + at.slot * 8; }
 };
 
-// What is brought to one slot.
-struct Piece {
-  const CUtensorMap* map;
-  int row;
-  int chunk;
-  int up_offset;         // MatrixPart's
-  uint32_t chunk_bytes;  // of a gated part's half
-  int num_chunks;        // that the slot has room for
-  int num_copies;        // 0: one; else one for each of so many chunks
-};
-
-// The phases in which a block has a part of the matrix, one after the other. Matrices are read a
-// phase ahead: there is no time to wait for memory here.
-class PartCursor {
- public:
-  __device__ PartCursor(const ResidentProgram* program, int num_phases)
-      : matrices_(program->matrices()),
-        num_phases_(num_phases),
-        next_(matrices_[0]),
-        part_(PartOfBlock(next_)) {
-    Next();
-  }
-
-  __device__ bool done() const { return phase_ == num_phases_; }
-  __device__ int phase() const { return phase_; }
-  __device__ const MatrixPart& part() const { return part_; }
-
-  __device__ void Next() {
-    do {
-      if (++phase_ == num_phases_) return;
-      part_ = PartOfBlock(next_);
-      if (phase_ + 1 < num_phases_) next_ = matrices_[phase_ + 1];
-    } while (part_.count == 0);
-  }
-
- private:
-  const ResidentMatrix* const matrices_;
-  const int num_phases_;
-  ResidentMatrix next_;
-  MatrixPart part_;
-  int phase_ = -1;
-};
-
-// All pieces of a block, in the order of their use.
-class PieceCursor {
- public:
-  __device__ PieceCursor(const ResidentProgram* program, int num_phases)
-      : parts_(program, num_phases), maps_(program->maps()), num_phases_(num_phases) {
-    for (int idx = 0; idx < min(kMapsAhead, num_phases_); ++idx) PrefetchMaps(idx);
-    num_tiles_ = parts_.part().num_tiles();
-  }
-
-  __device__ bool done() const { return parts_.done(); }
-  __device__ Piece Take() {
-    const MatrixPart& part = parts_.part();
-    const Piece piece{.map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
-                      .row = part.TileBegin(tile_),
-                      .chunk = chunk_,
-                      .up_offset = part.up_offset,
-                      .chunk_bytes = static_cast<uint32_t>(part.TileSize(tile_) * kChunkRowBytes),
-                      .num_chunks = part.matrix.slot_chunks,
-                      .num_copies = part.matrix.one_copy
-                                        ? 0
-                                        : min(part.matrix.slot_chunks, part.num_chunks - chunk_)};
-    chunk_ += part.matrix.slot_chunks;
-    if (chunk_ >= part.num_chunks) {
-      chunk_ = 0;
-      if (++tile_ == num_tiles_) {
-        tile_ = 0;
-        parts_.Next();
-        num_tiles_ = parts_.part().num_tiles();
-        if (parts_.phase() + kMapsAhead < num_phases_) PrefetchMaps(parts_.phase() + kMapsAhead);
-      }
-    }
-    return piece;
-  }
-
- private:
-  static constexpr int kMapsAhead = 4;  // phases
-
-  __device__ void PrefetchMaps(int phase) const {
-    PrefetchMap(maps_[2 * phase]);
-    PrefetchMap(maps_[2 * phase + 1]);
-  }
-
-  PartCursor parts_;
-  const CUtensorMap* const maps_;
-  const int num_phases_;
-  int num_tiles_ = 0;
-  int tile_ = 0;
-  int chunk_ = 0;
-};
-
-// Brings pieces through the ring; one thread.
-class Bringer {
- public:
-  __device__ explicit Bringer(const Ring& ring) : ring_(ring) {}
-
-  __device__ __forceinline__ void Bring(const Piece& piece) {
-    WaitForRoom();
-    const uint32_t barrier = ring_.Arrived(at_);
-    const uint32_t slot = SharedAddress(ring_.Slot(at_));
-    const bool gated = piece.up_offset != 0;
-    const uint32_t half = piece.num_chunks * piece.chunk_bytes;
-    if (piece.num_copies == 0) {
-      ExpectBytes(barrier, gated ? 2 * half : half);
-      CopyChunks(*piece.map, piece.row, piece.chunk, slot, barrier, BoxUse::kOnce);
-      if (gated) {
-        CopyChunks(*piece.map, piece.row + piece.up_offset, piece.chunk, slot + half, barrier,
-                   BoxUse::kOnce);
-      }
-    } else {
-      const uint32_t num_bytes = piece.num_copies * piece.chunk_bytes;
-      ExpectBytes(barrier, gated ? 2 * num_bytes : num_bytes);
-#pragma unroll 1
-      for (int idx = 0; idx < piece.num_copies; ++idx) {
-        const int column = (piece.chunk + idx) * kChunkValues;
-        const uint32_t to = slot + idx * piece.chunk_bytes;
-        CopyBox(*piece.map, piece.row, column, to, barrier, BoxUse::kOnce);
-        if (gated) {
-          CopyBox(*piece.map, piece.row + piece.up_offset, column, to + half, barrier,
-                  BoxUse::kOnce);
-        }
-      }
-    }
-    at_.Advance(ring_.num_slots);
-  }
-
- private:
-  // Until the next slot is free and few enough others are on their way.
-  __device__ __forceinline__ void WaitForRoom() {
-    if (num_started_ == kInFlight) {
-      AwaitBarrier(ring_.Arrived(oldest_), oldest_.parity);
-      oldest_.Advance(ring_.num_slots);
-    } else {
-      ++num_started_;
-    }
-    AwaitBarrier(ring_.Consumed(at_), at_.parity ^ 1);
-  }
-
-  const Ring ring_;
-  RingPosition at_;
-  RingPosition oldest_;  // that may still be on its way
-  int num_started_ = 0;  // without waiting for another
-};
-
-// All pieces of a block; one thread.
-__device__ __forceinline__ void BringPieces(const Ring& ring, const ResidentProgram* program,
-                                            int num_phases) {
-  Bringer bringer(ring);
-  PieceCursor cursor(program, num_phases);
-  while (!cursor.done()) {
-    bringer.Bring(cursor.Take());
-  }
-}
-
 // Where a computing warp stands in the sequence of slots.
 struct TeamPosition {
-  RingPosition at;       // the team's next slot
-  bool has_turn = true;  // the next slot of all is the team's
+  RingPosition next;     // of all slots
+  bool has_turn = true;  // it is the team's
+
+  __device__ __forceinline__ void Advance(int num_slots) {
+    next.Advance(num_slots);
+    has_turn = !has_turn;
+  }
 };
 
 // The sums of some tiles wait to be finished together: f32 [2, kBatchTiles, kResidentWarps,
@@ -240,9 +89,8 @@ class PartMultiplier {
       float acc[4][4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < num_chunks_; chunk += slot_chunks_) {
-        const bool is_ours = position_.has_turn;
-        position_.has_turn = !is_ours;
-        if (is_ours) MultiplySlot(chunk, min(slot_chunks_, num_chunks_ - chunk), acc);
+        if (position_.has_turn) MultiplySlot(chunk, min(slot_chunks_, num_chunks_ - chunk), acc);
+        position_.Advance(num_slots_);
       }
       const int in_batch = tile % kBatchTiles;
       if (lane % 4 == 0) {
@@ -278,12 +126,12 @@ class PartMultiplier {
     place_.step = Opaque(place_.step);
   }
 
-  // Adds the first `end` chunks of the team's next slot, which hold the part's from `chunk` on.
+  // Adds the first `end` chunks of the next slot, which hold the part's from `chunk` on.
   __device__ __forceinline__ void MultiplySlot(int chunk, int end, float (&acc)[4][4]) {
-    const uint32_t arrived = arrived_ + position_.at.slot * 8;
-    AwaitBarrier(arrived, position_.at.parity);
+    const uint32_t arrived = arrived_ + position_.next.slot * 8;
+    AwaitBarrier(arrived, position_.next.parity);
     // Even and odd steps, and the input, which is the same row for all columns of the product.
-    const uint32_t slot = slots_ + position_.at.slot * kSlotBytes;
+    const uint32_t slot = slots_ + position_.next.slot * kSlotBytes;
     uint32_t even = slot + place_.place[0];
     uint32_t odd = slot + place_.place[1];
     uint32_t input = lane_x_ + chunk * kChunkRowBytes;
@@ -317,9 +165,9 @@ class PartMultiplier {
       Mma(acc[1], weights[1], inputs.z, inputs.w);
     }
     __syncwarp();
-    // The barriers of consumed slots lie behind those of arrived ones.
-    if (ThreadOfPhase() % 32 == 0) ArriveAtBarrier(arrived + kMaxSlots * 8);
-    position_.at.Advance(num_slots_, kTeams);
+    // The barriers of consumed slots lie behind those of arrived ones; each warp for one of the
+    // other team too.
+    if (ThreadOfPhase() % 32 == 0) ArriveAtBarrier(arrived + kMaxSlots * 8, kTeams);
   }
 
   const int num_tiles_;

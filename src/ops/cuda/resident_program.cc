@@ -35,7 +35,7 @@ struct ScratchLayout {
     mlp_out = Place(PacketBytes(model.hidden));
     ple_gate = Place(PacketBytes(model.ple_width));
     ple_out = Place(PacketBytes(model.hidden));
-    const int64_t units = ResidentUnits(model);
+    const int64_t units = ResidentBlocks(model);  // one each
     partial_sums = Place(units * static_cast<int64_t>(kUnitSumBytes));
     partial_weights = Place(units * kUnitHeads * static_cast<int64_t>(sizeof(uint4)));
     for (const ResidentLayer& layer : model.layers) {
@@ -55,6 +55,13 @@ struct ScratchLayout {
   }
 };
 
+ResidentKvGroup GroupOf(const ResidentLayer& layer) {
+  return {.num_heads = layer.num_heads,
+          .num_kv_heads = layer.num_kv_heads,
+          .head_dim = layer.head_dim,
+          .window = layer.window};
+}
+
 class ProgramMaker {
  public:
   ProgramMaker(const ResidentModel& model, void* scratch)
@@ -69,6 +76,9 @@ class ProgramMaker {
     ResidentProgram program;
     program.partials = {At<uint4>(layout_.partial_sums), At<uint4>(layout_.partial_weights)};
     program.number = At<uint32_t>(layout_.number);
+    for (const ResidentLayer& layer : model_.layers) {
+      program.groups[layer.group] = GroupOf(layer);
+    }
     program.hidden = model_.hidden;
     program.num_phases = static_cast<int>(phases_.size());
     std::vector<std::byte> bytes(program.num_bytes());
@@ -80,6 +90,11 @@ class ProgramMaker {
     for (size_t idx = 0; idx < phases_.size(); ++idx) {
       const ResidentMatrix& matrix = phases_[idx].matrix;
       put(program.matrices_offset() + idx * sizeof(matrix), &matrix, sizeof(matrix));
+      const ResidentAttention& attention = phases_[idx].attention;
+      const ResidentKv kv{.layer_offset = attention.layer_offset,
+                          .entry_len = attention.head_dim == 0 ? 0 : attention.entry_len,
+                          .group = attention.group};
+      put(program.kv_offset() + idx * sizeof(kv), &kv, sizeof(kv));
       for (const int last : {0, 1}) {
         const int box_rows = last ? matrix.last_size : matrix.tile_size;
         const CUtensorMap map =
@@ -216,8 +231,13 @@ int ResidentBlocks(const ResidentModel& model) {
   return std::min({num_sms, model.hidden / 2, ResidentWidths(model).min_mlp_width / 2});
 }
 
-int ResidentUnits(const ResidentModel& model) {
-  return std::max(ResidentBlocks(model), ResidentWidths(model).max_kv_heads);
+bool GroupsAreUniform(const ResidentModel& model) {
+  for (const ResidentLayer& layer : model.layers) {
+    const auto same_group = [&](const ResidentLayer& other) { return other.group == layer.group; };
+    const auto first = std::find_if(model.layers.begin(), model.layers.end(), same_group);
+    if (GroupOf(*first) != GroupOf(layer)) return false;
+  }
+  return true;
 }
 
 int64_t ResidentScratchBytes(const ResidentModel& model) { return ScratchLayout(model).total; }

@@ -35,6 +35,23 @@ struct ResidentAttention {
   bool k_is_v = false;
 };
 
+// The same for all layers of a group.
+struct ResidentKvGroup {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;
+
+  bool operator==(const ResidentKvGroup&) const = default;
+};
+
+// What bringing the cached entries of a phase's attention takes.
+struct alignas(16) ResidentKv {
+  int64_t layer_offset = 0;
+  int entry_len = 0;  // 0: no attention
+  int group = 0;
+};
+
 enum class ResidentFinish : int { kSend, kGatedGelu, kGeluMul, kLogits };
 
 // Input, product, result. The input comes from the phase before: packets as they are, or what is
@@ -61,9 +78,10 @@ struct ResidentPartials {
 inline constexpr int kUnitHeads = 16;
 inline constexpr int kUnitSumBytes = kUnitHeads * 512 * 4;
 
-// Behind it: phases, matrices of the phases once more (all that the bringing warp reads), maps.
+// Behind it: phases; for the bringing warp, their matrices once more, their KV and maps.
 struct alignas(128) ResidentProgram {
   ResidentPartials partials;
+  ResidentKvGroup groups[kNumKvGroups];
   uint32_t* number;  // of the last exchange
   int hidden;
   int num_phases;
@@ -72,8 +90,11 @@ struct alignas(128) ResidentProgram {
   __host__ __device__ int64_t matrices_offset() const {
     return Align(sizeof(ResidentProgram) + num_phases * sizeof(ResidentPhase));
   }
-  __host__ __device__ int64_t maps_offset() const {
+  __host__ __device__ int64_t kv_offset() const {
     return Align(matrices_offset() + num_phases * sizeof(ResidentMatrix));
+  }
+  __host__ __device__ int64_t maps_offset() const {
+    return Align(kv_offset() + num_phases * sizeof(ResidentKv));
   }
   __host__ __device__ int64_t num_bytes() const {
     return maps_offset() + num_phases * 2 * sizeof(CUtensorMap);
@@ -84,6 +105,10 @@ struct alignas(128) ResidentProgram {
   __host__ __device__ const ResidentMatrix* matrices() const {
     return reinterpret_cast<const ResidentMatrix*>(reinterpret_cast<const std::byte*>(this) +
                                                    matrices_offset());
+  }
+  __host__ __device__ const ResidentKv* kv() const {
+    return reinterpret_cast<const ResidentKv*>(reinterpret_cast<const std::byte*>(this) +
+                                               kv_offset());
   }
   // Two for each phase: for tiles of the usual size, and for the last one.
   __host__ __device__ const CUtensorMap* maps() const {

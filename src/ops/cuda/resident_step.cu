@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/resident_attention.cuh"
+#include "ops/cuda/resident_bringer.cuh"
 #include "ops/cuda/resident_exchange.cuh"
 #include "ops/cuda/resident_limits.h"
 #include "ops/cuda/resident_product.cuh"
@@ -57,7 +58,6 @@ struct PreparedPhase {
   alignas(16) ResidentPhase phase;
   MatrixPart part;
   int num_tiles;
-  UnitPlan units;                     // of attention
   float multiplier[kMaxMultipliers];  // of the part's rows
 };
 constexpr int kPreparedPhases = 4;  // as many as a layer has at least: one has attention
@@ -67,6 +67,7 @@ struct BlockState {
   uint64_t prepared[kPreparedPhases];     // barriers: the preparing warp
   uint64_t finished[kPreparedPhases];     // barriers: the computing warps
   ResidentSequence sequences[kNumKvGroups];
+  UnitPlan plans[kNumKvGroups];
   KernelParams params;
   WarpState warps[kResidentWarps];
   uint64_t arrived[kMaxSlots];   // barriers of the ring
@@ -214,31 +215,32 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
 }
 
 template <int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
-__device__ __forceinline__ void RunUnit(const PreparedPhase& prepared, int unit, uint32_t number) {
-  const ResidentAttention& attention = prepared.phase.attention;
-  AttentionUnit<kKeys, kValueLen, kKeyOffset, kKeyLen>(
-      State().params.call, attention, State().sequences[attention.group], prepared.units, unit,
-      *reinterpret_cast<ResidentAttentionMemory*>(Input()), State().entries)
-      .Run(State().program.partials, unit, number, unit == blockIdx.x);
+__device__ __forceinline__ void RunUnit(const ResidentAttention& attention, uint32_t number) {
+  AttentionUnit<kKeys, kValueLen, kKeyOffset, kKeyLen> unit(
+      State().params.call.eps, attention, State().sequences[attention.group].position,
+      State().plans[attention.group], blockIdx.x, TheRing(), StateOfWarp().team,
+      *reinterpret_cast<ResidentAttentionMemory*>(Input()), State().entries);
+  unit.Run(State().program.partials, blockIdx.x, number);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) StateOfWarp().team = unit.team();
+  __syncwarp();
 }
 
-__device__ __forceinline__ void Attend(const PreparedPhase& prepared, uint32_t number) {
-  const ResidentAttention& attention = prepared.phase.attention;
-#pragma unroll 1
-  for (int unit = blockIdx.x; unit < prepared.units.num_units;
-       unit += static_cast<int>(gridDim.x)) {
+__device__ __forceinline__ void Attend(const ResidentPhase& phase, uint32_t number) {
+  const ResidentAttention& attention = phase.attention;
+  const UnitPlan& plan = State().plans[attention.group];
+  if (blockIdx.x < plan.num_units) {
     if (attention.head_dim == 512 && attention.keys_are_apart) {
-      RunUnit<32, 512, 512, 512>(prepared, unit, number);
+      RunUnit<32, 512, 512, 512>(attention, number);
     } else if (attention.head_dim == 512) {
-      RunUnit<32, 512, 0, 640>(prepared, unit, number);
-    } else if (prepared.units.round_keys == 32) {
-      RunUnit<32, 256, 256, 256>(prepared, unit, number);
+      RunUnit<32, 512, 0, 640>(attention, number);
+    } else if (plan.round_keys == 32) {
+      RunUnit<32, 256, 256, 256>(attention, number);
     } else {
-      RunUnit<64, 256, 256, 256>(prepared, unit, number);
+      RunUnit<64, 256, 256, 256>(attention, number);
     }
   }
-  JoinUnits(attention, prepared.units, State().program.partials, number,
-            const_cast<uint64_t*>(prepared.phase.input));
+  JoinUnits(attention, plan, State().program.partials, number, const_cast<uint64_t*>(phase.input));
 }
 
 // The product with the input, and what becomes of its sums.
@@ -287,7 +289,7 @@ __device__ __forceinline__ void StoreEntry(const ResidentStepCall& call,
 // A phase has two halves, functions of their own that share nothing in registers: what lives across
 // a call, or while the half with more need of registers runs, would be spilled everywhere.
 __device__ __noinline__ void RunAttention() {
-  Attend(Prepared(StateOfWarp().phase), StateOfWarp().number);
+  Attend(Prepared(StateOfWarp().phase).phase, StateOfWarp().number);
 }
 
 template <int kQuads>
@@ -353,11 +355,7 @@ __device__ __forceinline__ void PreparePhases() {
       prepared.multiplier[lane] = __uint_as_float(static_cast<uint32_t>(bits) << 16);
     }
     if (phase.attention.head_dim != 0) {
-      const ResidentSequence& sequence = State().sequences[phase.attention.group];
-      const UnitPlan units(phase.attention, sequence.position);
-      if (lane == 0) prepared.units = units;
-      PrepareUnit(State().params.call, phase.attention, units, sequence.table_base,
-                  State().entries);
+      PrepareUnit(phase.attention, State().plans[phase.attention.group], State().entries);
     }
     __syncwarp();
     if (lane == 0) ArriveAtBarrier(SharedAddress(State().prepared) + place);
@@ -375,9 +373,8 @@ __device__ __forceinline__ void Work() {
   }
   if (threadIdx.x % 32 == 0) {
     const int team = static_cast<int>(threadIdx.x / 32) / kSlotWarps;
-    StateOfWarp() = {.phase = 0,
-                     .number = __ldcg(State().program.number) + 1,
-                     .team = {.at = {.slot = team}, .has_turn = team == 0}};
+    StateOfWarp() = {
+        .phase = 0, .number = __ldcg(State().program.number) + 1, .team = {.has_turn = team == 0}};
   }
   __syncwarp();
 #pragma unroll 1
@@ -407,7 +404,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const Ring ring = TheRing();
     for (int slot = 0; slot < ring.num_slots; ++slot) {
       InitBarrier(ring.arrived + slot * 8, 1);
-      InitBarrier(ring.consumed + slot * 8, kSlotWarps);
+      InitBarrier(ring.consumed + slot * 8, kResidentWarps);
     }
     for (int place = 0; place < kPreparedPhases; ++place) {
       InitBarrier(SharedAddress(&State().prepared[place]), 1);
@@ -415,22 +412,23 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     }
     PublishBarriers();
   }
+  // What the host has written for this step was there before the first of its kernels.
+  if (threadIdx.x >= 32 && threadIdx.x < 32 + kNumKvGroups) {
+    const int group = static_cast<int>(threadIdx.x) - 32;
+    const AttentionSequence sequence = *params.call.sequences[group];
+    const ResidentKvGroup layers =
+        static_cast<const ResidentProgram*>(params.call.program)->groups[group];
+    State().sequences[group] = {sequence.first_position, sequence.table_base};
+    if (layers.num_heads > 0) State().plans[group] = UnitPlan(layers, sequence.first_position);
+  }
   AllowNextKernel();
   __syncthreads();
-  if (threadIdx.x >= kResidentWorkers) {
-    const auto* program = static_cast<const ResidentProgram*>(params.call.program);
-    if (threadIdx.x >= kResidentWorkers + 32) {
-      WaitForPreviousKernel();
-      if (threadIdx.x % 32 < kNumKvGroups) {
-        const int group = threadIdx.x % 32;
-        const AttentionSequence& sequence = *params.call.sequences[group];
-        State().sequences[group] = {sequence.first_position, sequence.table_base};
-      }
-      __syncwarp();
-      PreparePhases();
-    } else if (threadIdx.x == kResidentWorkers) {
-      BringPieces(TheRing(), program, State().program.num_phases);
-    }
+  if (threadIdx.x >= kResidentWorkers + 32) {
+    WaitForPreviousKernel();
+    PreparePhases();
+  } else if (threadIdx.x >= kResidentWorkers) {
+    BringAll(TheRing(), State().params.call, State().program.num_phases, State().plans,
+             State().sequences);
   } else {
     WaitForPreviousKernel();
     Work<kQuads>();
@@ -463,7 +461,8 @@ Kernel KernelFor(int hidden) {
 
 bool ResidentStepSupports(const ResidentModel& model) {
   // Dims are multiples of 8, heads and entries those of attention.h (CudaExecutor sees to it).
-  return model.hidden <= kMaxHidden && model.vocab_size % 2 == 0 &&
+  return model.hidden <= kMaxHidden && model.vocab_size % 2 == 0 && GroupsAreUniform(model) &&
+         ResidentWidths(model).max_kv_heads <= ResidentBlocks(model) &&
          model.ple_width / ResidentBlocks(model) + 2 <= kMaxMultipliers &&
          SharedLayout(model, MaxSharedBytes()).num_slots >= kMinSlots;
 }

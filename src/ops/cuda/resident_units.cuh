@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "ops/cuda/resident_program.h"
+#include "ops/cuda/resident_tiles.h"
 
 namespace lapidary::cuda {
 
 inline constexpr int kMaxUnitKeys = 64;
 
-// Keys of a round: as many as registers hold, or half of that where there are blocks enough.
-__device__ __forceinline__ int UnitKeys(const ResidentAttention& layer, int num_keys) {
+// Keys of a round: fewer where there are blocks enough.
+__device__ __forceinline__ int UnitKeys(const ResidentKvGroup& layer, int num_keys) {
   constexpr int kFewKeys = 32;
   const int most_units = static_cast<int>(gridDim.x) / layer.num_kv_heads;
   return layer.head_dim > 256 || num_keys <= most_units * kFewKeys ? kFewKeys : kMaxUnitKeys;
@@ -22,7 +23,7 @@ struct ResidentSequence {
   int table_base;
 };
 
-// How the keys of one layer are dealt out.
+// How the keys of the layers of a group are dealt out.
 struct UnitPlan {
   int first_key;
   int end_key;
@@ -33,7 +34,7 @@ struct UnitPlan {
   int heads;         // of a KV head
   uint32_t inverse;  // head / heads == head * inverse >> 16
 
-  __device__ UnitPlan(const ResidentAttention& layer, int position) {
+  __device__ UnitPlan(const ResidentKvGroup& layer, int position) {
     first_key = layer.window > 0 ? max(0, position - layer.window + 1) : 0;
     end_key = position + 1;
     round_keys = UnitKeys(layer, end_key - first_key);
@@ -50,14 +51,21 @@ struct UnitPlan {
 
 // The cached entry of a key.
 __device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
-                                               const ResidentAttention& layer, int table_base,
-                                               int kv_head, int key) {
+                                               const ResidentKv& layer, int table_base, int kv_head,
+                                               int key) {
   const int group = layer.group;
   const int page_tokens = call.tokens_per_page[group];
   const int64_t page = call.page_ids[group][table_base + key / page_tokens];
   const int64_t slot = int64_t{kv_head} * page_tokens + key % page_tokens;
   return reinterpret_cast<const bf16*>(call.pool + page * call.page_bytes + layer.layer_offset) +
          slot * layer.entry_len;
+}
+
+// Cached entries come through the ring like weights: some to a slot, one behind the other, 16 bytes
+// apart for the banks.
+__host__ __device__ constexpr int EntryPitch(int entry_len) { return 2 * entry_len + 16; }
+__host__ __device__ constexpr int EntriesPerSlot(int entry_len) {
+  return kSlotBytes / EntryPitch(entry_len);
 }
 
 }  // namespace lapidary::cuda
