@@ -55,6 +55,12 @@ struct RingPosition {
       parity ^= 1;
     }
   }
+  __device__ __forceinline__ void StepBack(int num_slots) {
+    if (--slot < 0) {
+      slot += num_slots;
+      parity ^= 1;
+    }
+  }
 };
 
 // All threads of all blocks of a cluster; orders no memory but what barriers in it were set up.

@@ -25,13 +25,14 @@ namespace lapidary::cuda {
 
 inline constexpr int kMaxEntryLen = 1024;
 inline constexpr int kMaxHeadDim = 512;
-inline constexpr int kMaxKeyLen = 640;
-inline constexpr int kQueryPad = 64;  // bytes, for the banks
 
-// In shared memory, where x lies in other phases.
+// In shared memory, where x lies in other phases. Behind it the queries of a unit,
+// ResidentQueryBytes of the layer.
 struct ResidentAttentionMemory {
-  alignas(16) std::byte queries[kUnitHeads * (2 * kMaxKeyLen + kQueryPad)];
-  float scores[2 * kUnitHeads * (32 + 8)];  // [parts of the dims, kUnitHeads, kKeys + 8]
+  // [parts of the dims, kUnitHeads, kKeys + 8]
+  alignas(16) float scores[2 * kUnitHeads * (32 + 8)];
+
+  __device__ std::byte* queries() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
 // In shared memory too, of its own: what is known before the phase (PrepareUnit), and the entry.
@@ -70,12 +71,12 @@ __device__ __forceinline__ uint32_t NumberOfOwner(const ResidentAttention& layer
   return number - layer.phases_since_owner;
 }
 
-template <int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
+template <int kSlotBytes, int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
 class AttentionUnit {
  public:
   // Of block number `unit`; num_units of them have one.
   __device__ AttentionUnit(float eps, const ResidentAttention& layer, int position,
-                           const UnitPlan& plan, int unit, const Ring& ring,
+                           const UnitPlan& plan, int unit, const Ring<kSlotBytes>& ring,
                            const TeamPosition& team, ResidentAttentionMemory& memory,
                            ResidentEntries& entries)
       : eps_(eps),
@@ -99,7 +100,7 @@ class AttentionUnit {
     const int lane = threadIdx.x % 32;
     const int group = lane / 4;
     const int num_rounds = (end_key_ - first_key_ + kKeys - 1) / kKeys;
-    FindRows(0, team_.next);
+    FindRows(0, team_.Next(ring_.num_slots));
     MakeQueries(number);
     SyncWorkers();
     if (layer_.owns_kv && position_ < end_key_) KeepEntry(number);
@@ -114,11 +115,11 @@ class AttentionUnit {
       RingPosition slots[kSlots];
 #pragma unroll
       for (RingPosition& slot : slots) {
-        slot = team_.next;
+        slot = team_.Next(ring_.num_slots);
         AwaitBarrier(ring_.Arrived(slot), slot.parity);
         team_.Advance(ring_.num_slots);
       }
-      if (round + 1 < num_rounds) FindRows(round + 1, team_.next);
+      if (round + 1 < num_rounds) FindRows(round + 1, team_.Next(ring_.num_slots));
       float scores[4] = {};
       AddScores(rows[LaneKey()], scores);
       constexpr float kLog2e = 1.4426950408889634f;
@@ -163,12 +164,13 @@ class AttentionUnit {
 
  private:
   static constexpr int kEntryLen = kKeyOffset + kKeyLen;
-  static constexpr int kPerSlot = EntriesPerSlot(kEntryLen);
+  static constexpr int kPerSlot = EntriesPerSlot(kSlotBytes, kEntryLen);
   static constexpr int kSlots = (kKeys + kPerSlot - 1) / kPerSlot;  // of a round
+  static_assert(kSlots <= kMinSlots);
   static constexpr int kKeyGroups = kKeys / 8;
   static constexpr int kDimParts = kResidentWarps / kKeyGroups;  // of a key, a warp each
   static constexpr int kPartLen = kKeyLen / kDimParts;
-  static constexpr int kQueryPitch = 2 * kKeyLen + kQueryPad;
+  static constexpr int kQueryPitch = ResidentQueryPitch(kKeyLen);
   // A lane holds so many neighbouring columns of V of each of its keys.
   static constexpr int kColumns = kValueLen / 8 / 8;
   static constexpr int kWords = kColumns / 2;
@@ -209,7 +211,7 @@ class AttentionUnit {
   __device__ void AddScores(uint32_t row, float (&scores)[4]) const {
     const uint32_t key = row + 2 * (kKeyOffset + LaneDim());
     const std::byte* low =
-        memory_.queries + static_cast<int>(threadIdx.x % 32) / 4 * kQueryPitch + 2 * LaneDim();
+        memory_.queries() + static_cast<int>(threadIdx.x % 32) / 4 * kQueryPitch + 2 * LaneDim();
     float odd[4] = {};  // two chains of products
 #pragma unroll
     for (int idx = 0; idx < kPartLen / 32; ++idx) {
@@ -269,7 +271,6 @@ class AttentionUnit {
                    : -1;
     uint2 raw[kMaxWarpHeads][kQuads] = {};
     ReceiveHeads(heads, number - 1, raw);
-    SyncWorkers();  // x is not needed any more, where the queries go.
 
     // A loop that is not unrolled: code that is run once a layer comes slowly.
 #pragma unroll 1
@@ -287,7 +288,7 @@ class AttentionUnit {
       }
       row.Norm(eps_);
       bf16* to = is_query
-                     ? reinterpret_cast<bf16*>(memory_.queries + (warp + which * 8) * kQueryPitch)
+                     ? reinterpret_cast<bf16*>(memory_.queries() + (warp + which * 8) * kQueryPitch)
                      : entries_.made;
       if (is_query || makes_key) {
         row.MultiplyPerDim(is_query ? entries_.q_norm : entries_.k_norm);
@@ -424,7 +425,7 @@ class AttentionUnit {
   const ResidentAttention& layer_;
   ResidentAttentionMemory& memory_;
   ResidentEntries& entries_;
-  const Ring ring_;
+  const Ring<kSlotBytes> ring_;
   TeamPosition team_;
   const int position_;
   const int kv_head_;

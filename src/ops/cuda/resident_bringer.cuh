@@ -18,6 +18,7 @@ struct Piece {
   int row;
   int chunk;
   int up_offset;         // MatrixPart's
+  uint32_t up_place;     // of up rows, in the slot
   uint32_t chunk_bytes;  // of a gated part's half
   int num_chunks;        // that the slot has room for
   int num_copies;        // 0: one; else one for each of so many chunks
@@ -68,15 +69,17 @@ class PieceCursor {
   __device__ int phase() const { return parts_.phase(); }
   __device__ Piece Take() {
     const MatrixPart& part = parts_.part();
-    const Piece piece{.map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
-                      .row = part.TileBegin(tile_),
-                      .chunk = chunk_,
-                      .up_offset = part.up_offset,
-                      .chunk_bytes = static_cast<uint32_t>(part.TileSize(tile_) * kChunkRowBytes),
-                      .num_chunks = part.matrix.slot_chunks,
-                      .num_copies = part.matrix.one_copy
-                                        ? 0
-                                        : min(part.matrix.slot_chunks, part.num_chunks - chunk_)};
+    const Piece piece{
+        .map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
+        .row = part.TileBegin(tile_),
+        .chunk = chunk_,
+        .up_offset = part.up_offset,
+        .up_place =
+            static_cast<uint32_t>(HalfLines(part.matrix, part.TileSize(tile_)) * kChunkRowBytes),
+        .chunk_bytes = static_cast<uint32_t>(part.TileSize(tile_) * kChunkRowBytes),
+        .num_chunks = part.matrix.slot_chunks,
+        .num_copies =
+            part.matrix.one_copy ? 0 : min(part.matrix.slot_chunks, part.num_chunks - chunk_)};
     chunk_ += part.matrix.slot_chunks;
     if (chunk_ >= part.num_chunks) {
       chunk_ = 0;
@@ -107,9 +110,10 @@ class PieceCursor {
 };
 
 // Brings things through the ring; one warp.
+template <int kSlotBytes, int kInFlight>
 class Bringer {
  public:
-  __device__ explicit Bringer(const Ring& ring) : ring_(ring) {}
+  __device__ explicit Bringer(const Ring<kSlotBytes>& ring) : ring_(ring) {}
 
   __device__ __forceinline__ void Bring(const Piece& piece) {
     WaitForRoom();
@@ -140,12 +144,13 @@ class Bringer {
     const uint32_t barrier = ring_.Arrived(at_);
     const uint32_t slot = SharedAddress(ring_.Slot(at_));
     const bool gated = piece.up_offset != 0;
-    const uint32_t half = piece.num_chunks * piece.chunk_bytes;
+    const uint32_t up = slot + piece.up_place;
     if (piece.num_copies == 0) {
-      ExpectBytes(barrier, gated ? 2 * half : half);
+      const uint32_t num_bytes = piece.num_chunks * piece.chunk_bytes;
+      ExpectBytes(barrier, gated ? 2 * num_bytes : num_bytes);
       CopyChunks(*piece.map, piece.row, piece.chunk, slot, barrier, BoxUse::kOnce);
       if (gated) {
-        CopyChunks(*piece.map, piece.row + piece.up_offset, piece.chunk, slot + half, barrier,
+        CopyChunks(*piece.map, piece.row + piece.up_offset, piece.chunk, up, barrier,
                    BoxUse::kOnce);
       }
     } else {
@@ -154,11 +159,10 @@ class Bringer {
 #pragma unroll 1
       for (int idx = 0; idx < piece.num_copies; ++idx) {
         const int column = (piece.chunk + idx) * kChunkValues;
-        const uint32_t to = slot + idx * piece.chunk_bytes;
-        CopyBox(*piece.map, piece.row, column, to, barrier, BoxUse::kOnce);
+        const uint32_t to = idx * piece.chunk_bytes;
+        CopyBox(*piece.map, piece.row, column, slot + to, barrier, BoxUse::kOnce);
         if (gated) {
-          CopyBox(*piece.map, piece.row + piece.up_offset, column, to + half, barrier,
-                  BoxUse::kOnce);
+          CopyBox(*piece.map, piece.row + piece.up_offset, column, up + to, barrier, BoxUse::kOnce);
         }
       }
     }
@@ -175,7 +179,7 @@ class Bringer {
     AwaitBarrier(ring_.Consumed(at_), at_.parity ^ 1);
   }
 
-  const Ring ring_;
+  const Ring<kSlotBytes> ring_;
   RingPosition at_;
   RingPosition oldest_;  // that may still be on its way
   int num_started_ = 0;  // without waiting for another
@@ -183,15 +187,16 @@ class Bringer {
 
 // The cached entries of this block's part in a layer's attention, round by round, as many slots for
 // each round.
+template <int kSlotBytes, int kInFlight>
 __device__ __forceinline__ void BringEntries(const ResidentStepCall& call, const ResidentKv& layer,
                                              const UnitPlan& plan, int table_base,
-                                             Bringer& bringer) {
+                                             Bringer<kSlotBytes, kInFlight>& bringer) {
   const int unit = blockIdx.x;
   if (unit >= plan.num_units) return;
   const int kv_head = unit / plan.units_per_head;
   const int unit_first = plan.first_key + unit % plan.units_per_head * plan.keys_per_unit;
   const int unit_end = min(plan.end_key, unit_first + plan.keys_per_unit);
-  const int per_slot = EntriesPerSlot(layer.entry_len);
+  const int per_slot = EntriesPerSlot(kSlotBytes, layer.entry_len);
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int round = unit_first; round < unit_end; round += plan.round_keys) {
@@ -208,11 +213,12 @@ __device__ __forceinline__ void BringEntries(const ResidentStepCall& call, const
 }
 
 // All that a block needs; one warp.
-__device__ __forceinline__ void BringAll(const Ring& ring, const ResidentStepCall& call,
+template <int kInFlight, int kSlotBytes>
+__device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const ResidentStepCall& call,
                                          int num_phases, const UnitPlan* plans,
                                          const ResidentSequence* sequences) {
   const auto* program = static_cast<const ResidentProgram*>(call.program);
-  Bringer bringer(ring);
+  Bringer<kSlotBytes, kInFlight> bringer(ring);
   PieceCursor cursor(program, num_phases);
   bool may_read_cache = false;
   ResidentKv next_kv = program->kv()[0];  // read a phase ahead, as matrices are

@@ -18,7 +18,7 @@ namespace lapidary::cuda {
 
 inline constexpr int kResidentWarps = 8;  // that compute
 inline constexpr int kResidentWorkers = kResidentWarps * 32;
-// And two more: one brings weights to the ring, one prepares phases.
+// And two more: one brings weights and cached entries to the ring, one prepares phases.
 inline constexpr int kResidentThreads = kResidentWorkers + 2 * 32;
 
 // Polls until a kernel that cannot go on is ended with an error: many seconds.

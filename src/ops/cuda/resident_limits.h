@@ -12,6 +12,7 @@ struct ResidentWidths {
   int min_mlp_width = 0;
   int max_kv_heads = 0;
   int widest_input = 0;  // of any product
+  int query_bytes = 0;   // of the widest unit of attention
 
   explicit ResidentWidths(const ResidentModel& model);
 };

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/resident_limits.h"
+#include "ops/cuda/resident_tuning.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace lapidary::cuda {
@@ -118,7 +119,8 @@ class ProgramMaker {
   // Its matrix has only its dimensions so far.
   void Add(ResidentPhase phase, const bf16* weight) {
     phase.matrix = PlanResidentMatrix(phase.matrix.num_rows, phase.matrix.in_dim,
-                                      phase.finish == ResidentFinish::kGatedGelu, num_blocks_);
+                                      phase.finish == ResidentFinish::kGatedGelu, num_blocks_,
+                                      kResidentTunings[ResidentTuningOf(model_.hidden)].slot_bytes);
     phases_.push_back(phase);
     weights_.push_back(weight);
   }
@@ -219,6 +221,8 @@ ResidentWidths::ResidentWidths(const ResidentModel& model) {
     max_mlp_width = std::max(max_mlp_width, layer.mlp_width);
     min_mlp_width = std::min(min_mlp_width, layer.mlp_width);
     max_kv_heads = std::max(max_kv_heads, layer.num_kv_heads);
+    query_bytes = std::max(
+        query_bytes, ResidentQueryBytes(layer.num_heads / layer.num_kv_heads, layer.entry.key_len));
   }
   widest_input = std::max({model.hidden, max_attended, max_mlp_width, model.ple_width});
 }

@@ -75,7 +75,13 @@ struct ResidentPartials {
   uint4* sums;     // [units, kUnitSumBytes]
   uint4* weights;  // [units, kUnitHeads]: maximum (of scores times log2 e), sum of P
 };
-inline constexpr int kUnitHeads = 16;
+inline constexpr int kUnitHeads = 16;  // at most
+// Its queries in shared memory: for matrix instructions on 8 of them or on all, 64 bytes apart for
+// the banks.
+__host__ __device__ constexpr int ResidentQueryPitch(int key_len) { return 2 * key_len + 64; }
+__host__ __device__ constexpr int ResidentQueryBytes(int heads, int key_len) {
+  return (heads > 8 ? kUnitHeads : 8) * ResidentQueryPitch(key_len);
+}
 inline constexpr int kUnitSumBytes = kUnitHeads * 512 * 4;
 
 // Behind it: phases; for the bringing warp, their matrices once more, their KV and maps.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
@@ -11,32 +10,33 @@
 #include "ops/cuda/resident_product.cuh"
 #include "ops/cuda/resident_program.h"
 #include "ops/cuda/resident_step.h"
+#include "ops/cuda/resident_tuning.h"
 #include "ops/cuda/row_norm.cuh"
 
 namespace lapidary::cuda {
 namespace {
 
-// Quads of the residual stream per thread, of the models: a kernel for each.
-constexpr int kQuadChoices[] = {2, 3, 4, 6};
-constexpr int kMaxHidden = kQuadChoices[3] * 4 * kResidentWorkers;
-constexpr int kReceiveQuads = 6;     // of any vector per thread and turn
 constexpr int kMaxMultipliers = 32;  // per block
 
 // Shared memory, in bytes, behind a BlockState.
-constexpr int kStateBytes = 18432;
+constexpr int kStateBytes = 17280;
 struct SharedLayout {
-  int x = 0;  // bf16 [widest input], or ResidentAttentionMemory; behind f32 [hidden]
+  int x = 0;  // bf16 [widest input], or what attention needs; behind f32 [hidden]
   int slots = 0;
   int num_slots = 0;
+  int slot_bytes = 0;
 
-  SharedLayout(const ResidentModel& model, int max_bytes) {
+  SharedLayout(const ResidentModel& model, int max_bytes)
+      : slot_bytes(kResidentTunings[ResidentTuningOf(model.hidden)].slot_bytes) {
     x = kStateBytes + model.hidden * static_cast<int>(sizeof(float));
-    const int x_bytes = std::max((ResidentWidths(model).widest_input + 63) / 64 * 128,
-                                 static_cast<int>(sizeof(ResidentAttentionMemory)));
+    const ResidentWidths widths(model);
+    const int x_bytes =
+        std::max((widths.widest_input + 63) / 64 * 128,
+                 static_cast<int>(sizeof(ResidentAttentionMemory)) + widths.query_bytes);
     slots = (x + x_bytes + 1023) / 1024 * 1024;  // the swizzle's period
-    num_slots = std::min(kMaxSlots, (max_bytes - slots) / kSlotBytes);
+    num_slots = std::min(kMaxSlots, (max_bytes - slots) / slot_bytes);
   }
-  int total() const { return slots + num_slots * kSlotBytes; }
+  int total() const { return slots + num_slots * slot_bytes; }
 };
 
 struct KernelParams {
@@ -73,7 +73,7 @@ struct BlockState {
   uint64_t arrived[kMaxSlots];   // barriers of the ring
   uint64_t consumed[kMaxSlots];  // behind them
   float sums[2 * kBatchTiles * kTileSums];
-  float block_sums[2][kResidentWarps];
+  alignas(16) float block_sums[2][kResidentWarps];
   ResidentEntries entries;
 };
 static_assert(sizeof(BlockState) <= kStateBytes);
@@ -91,7 +91,8 @@ __device__ __forceinline__ PreparedPhase& Prepared(int phase) {
 // Barriers of a place among the prepared phases complete once for each of its phases.
 __device__ __forceinline__ uint32_t ParityOfPhase(int phase) { return phase / kPreparedPhases % 2; }
 
-__device__ __forceinline__ Ring TheRing() {
+template <int kSlotBytes>
+__device__ __forceinline__ Ring<kSlotBytes> TheRing() {
   const KernelParams& params = State().params;
   return {.slots = shared_memory + params.shared.slots,
           .arrived = SharedAddress(State().arrived),
@@ -118,10 +119,10 @@ __device__ __forceinline__ float SumOverWorkers(int thread, float value, float* 
   value = WarpSum(value);
   if (thread % 32 == 0) scratch[thread / 32] = value;
   SyncWorkers();
-  float sum = 0.0f;
-#pragma unroll
-  for (int warp = 0; warp < kResidentWarps; ++warp) sum += scratch[warp];
-  return sum;
+  const auto* quads = reinterpret_cast<const float4*>(scratch);
+  const float4 low = quads[0];
+  const float4 high = quads[1];
+  return SumInPairs({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
 // use(which of this thread's, quad) for the quads of the residual stream that are this thread's
@@ -197,6 +198,7 @@ __device__ __forceinline__ void PadInput(int thread, int dim) {
 }
 
 // Packets as they are become the input.
+template <int kReceiveQuads>
 __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_t number) {
   const int thread = ThreadOfPhase();
   const int num_quads = phase.matrix.in_dim / 4;
@@ -205,7 +207,9 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
     uint2 quads[kReceiveQuads] = {};
     ReceiveQuads<kReceiveQuads>(phase.input, first + thread, kResidentWorkers, num_quads, number,
                                 quads);
-    if (first == 0) SyncWorkers();  // Nobody needs the last input any more.
+    // A unit of attention may still be at work where the input goes; products are done with their
+    // input when they have their sums.
+    if (first == 0 && phase.attention.head_dim != 0) SyncWorkers();
 #pragma unroll
     for (int idx = 0; idx < kReceiveQuads; ++idx) {
       const int quad = first + thread + idx * kResidentWorkers;
@@ -214,11 +218,11 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
   }
 }
 
-template <int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
+template <int kSlotBytes, int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
 __device__ __forceinline__ void RunUnit(const ResidentAttention& attention, uint32_t number) {
-  AttentionUnit<kKeys, kValueLen, kKeyOffset, kKeyLen> unit(
+  AttentionUnit<kSlotBytes, kKeys, kValueLen, kKeyOffset, kKeyLen> unit(
       State().params.call.eps, attention, State().sequences[attention.group].position,
-      State().plans[attention.group], blockIdx.x, TheRing(), StateOfWarp().team,
+      State().plans[attention.group], blockIdx.x, TheRing<kSlotBytes>(), StateOfWarp().team,
       *reinterpret_cast<ResidentAttentionMemory*>(Input()), State().entries);
   unit.Run(State().program.partials, blockIdx.x, number);
   __syncwarp();
@@ -226,26 +230,28 @@ __device__ __forceinline__ void RunUnit(const ResidentAttention& attention, uint
   __syncwarp();
 }
 
+template <int kSlotBytes>
 __device__ __forceinline__ void Attend(const ResidentPhase& phase, uint32_t number) {
   const ResidentAttention& attention = phase.attention;
   const UnitPlan& plan = State().plans[attention.group];
   if (blockIdx.x < plan.num_units) {
     if (attention.head_dim == 512 && attention.keys_are_apart) {
-      RunUnit<32, 512, 512, 512>(attention, number);
+      RunUnit<kSlotBytes, 32, 512, 512, 512>(attention, number);
     } else if (attention.head_dim == 512) {
-      RunUnit<32, 512, 0, 640>(attention, number);
+      RunUnit<kSlotBytes, 32, 512, 0, 640>(attention, number);
     } else if (plan.round_keys == 32) {
-      RunUnit<32, 256, 256, 256>(attention, number);
+      RunUnit<kSlotBytes, 32, 256, 256, 256>(attention, number);
     } else {
-      RunUnit<64, 256, 256, 256>(attention, number);
+      RunUnit<kSlotBytes, 64, 256, 256, 256>(attention, number);
     }
   }
   JoinUnits(attention, plan, State().program.partials, number, const_cast<uint64_t*>(phase.input));
 }
 
 // The product with the input, and what becomes of its sums.
-__device__ __forceinline__ void Multiply(PartMultiplier& multiplier, const PreparedPhase& prepared,
-                                         uint32_t number) {
+template <int kSlotBytes>
+__device__ __forceinline__ void Multiply(PartMultiplier<kSlotBytes>& multiplier,
+                                         const PreparedPhase& prepared, uint32_t number) {
   const MatrixPart& part = prepared.part;
   const ResidentPhase& phase = prepared.phase;
   const ResidentFinish finish = phase.finish;
@@ -288,22 +294,26 @@ __device__ __forceinline__ void StoreEntry(const ResidentStepCall& call,
 
 // A phase has two halves, functions of their own that share nothing in registers: what lives across
 // a call, or while the half with more need of registers runs, would be spilled everywhere.
+template <int kTuning>
 __device__ __noinline__ void RunAttention() {
-  Attend(Prepared(StateOfWarp().phase).phase, StateOfWarp().number);
+  Attend<kResidentTunings[kTuning].slot_bytes>(Prepared(StateOfWarp().phase).phase,
+                                               StateOfWarp().number);
 }
 
-template <int kQuads>
+template <int kTuning>
 __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
+  constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   const PreparedPhase& prepared = Prepared(idx);
   const ResidentPhase& phase = prepared.phase;
-  PartMultiplier multiplier(TheRing(), StateOfWarp().team, prepared.part, prepared.num_tiles,
-                            Input());
+  PartMultiplier multiplier(TheRing<kConstants.slot_bytes>(), StateOfWarp().team, prepared.part,
+                            prepared.num_tiles, Input());
   if (phase.reads_residual) {
-    UpdateResidual<kQuads>(phase, number - 1);
+    UpdateResidual<kConstants.max_hidden / (4 * kResidentWorkers)>(phase, number - 1);
   } else {
-    ReceiveInput(phase, phase.attention.head_dim != 0 ? number : number - 1);
+    ReceiveInput<kConstants.receive_quads>(phase,
+                                           phase.attention.head_dim != 0 ? number : number - 1);
   }
-  PadInput(ThreadOfPhase(), phase.matrix.in_dim);
+  if (phase.matrix.in_dim % kChunkValues != 0) PadInput(ThreadOfPhase(), phase.matrix.in_dim);
   SyncWorkers();
   Multiply(multiplier, prepared, number);
   __syncwarp();
@@ -315,12 +325,12 @@ __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
 }
 
 // One phase; true: there are more.
-template <int kQuads>
+template <int kTuning>
 __device__ __forceinline__ bool RunPhase() {
   const int idx = StateOfWarp().phase;
   AwaitBarrier(SharedAddress(State().prepared) + idx % kPreparedPhases * 8, ParityOfPhase(idx));
-  if (Prepared(idx).phase.attention.head_dim != 0) RunAttention();
-  RunProduct<kQuads>(StateOfWarp().phase, StateOfWarp().number);
+  if (Prepared(idx).phase.attention.head_dim != 0) RunAttention<kTuning>();
+  RunProduct<kTuning>(StateOfWarp().phase, StateOfWarp().number);
   return StateOfWarp().phase < State().program.num_phases;
 }
 
@@ -363,7 +373,7 @@ __device__ __forceinline__ void PreparePhases() {
 }
 
 // What the computing warps do.
-template <int kQuads>
+template <int kTuning>
 __device__ __forceinline__ void Work() {
   const auto* program = static_cast<const ResidentProgram*>(State().params.call.program);
   const auto* hidden_in = reinterpret_cast<const float4*>(State().params.call.hidden_in);
@@ -373,12 +383,13 @@ __device__ __forceinline__ void Work() {
   }
   if (threadIdx.x % 32 == 0) {
     const int team = static_cast<int>(threadIdx.x / 32) / kSlotWarps;
-    StateOfWarp() = {
-        .phase = 0, .number = __ldcg(State().program.number) + 1, .team = {.has_turn = team == 0}};
+    StateOfWarp() = {.phase = 0,
+                     .number = __ldcg(State().program.number) + 1,
+                     .team = {.at = {.slot = team}, .has_turn = team == 0 ? 1 : 0}};
   }
   __syncwarp();
 #pragma unroll 1
-  while (RunPhase<kQuads>()) {
+  while (RunPhase<kTuning>()) {
   }
   // New entries go to their pages last: nobody reads the old ones any more.
   const int num_phases = State().program.num_phases;
@@ -395,13 +406,14 @@ __device__ __forceinline__ void Work() {
   }
 }
 
-template <int kQuads>
+template <int kTuning>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     ResidentStepKernel(const __grid_constant__ KernelParams params) {
+  constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   if (threadIdx.x == 0) {
     State().program = *static_cast<const ResidentProgram*>(params.call.program);
     State().params = params;
-    const Ring ring = TheRing();
+    const auto ring = TheRing<kConstants.slot_bytes>();
     for (int slot = 0; slot < ring.num_slots; ++slot) {
       InitBarrier(ring.arrived + slot * 8, 1);
       InitBarrier(ring.consumed + slot * 8, kResidentWarps);
@@ -427,11 +439,11 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     WaitForPreviousKernel();
     PreparePhases();
   } else if (threadIdx.x >= kResidentWorkers) {
-    BringAll(TheRing(), State().params.call, State().program.num_phases, State().plans,
-             State().sequences);
+    BringAll<kConstants.in_flight>(TheRing<kConstants.slot_bytes>(), State().params.call,
+                                   State().program.num_phases, State().plans, State().sequences);
   } else {
     WaitForPreviousKernel();
-    Work<kQuads>();
+    Work<kTuning>();
   }
 }
 
@@ -444,25 +456,21 @@ int MaxSharedBytes() {
   return num_bytes;
 }
 
-constexpr int kMinSlots = 4;
-
 using Kernel = void (*)(KernelParams);
-template <int kChoice = 0>
-Kernel KernelFor(int hidden) {
-  if constexpr (kChoice + 1 < std::size(kQuadChoices)) {
-    if (hidden > kQuadChoices[kChoice] * 4 * kResidentWorkers) {
-      return KernelFor<kChoice + 1>(hidden);
-    }
+template <int kTuning = 0>
+Kernel KernelFor(int tuning) {
+  if constexpr (kTuning + 1 < kNumResidentTunings) {
+    if (tuning > kTuning) return KernelFor<kTuning + 1>(tuning);
   }
-  return ResidentStepKernel<kQuadChoices[kChoice]>;
+  return ResidentStepKernel<kTuning>;
 }
 
 }  // namespace
 
 bool ResidentStepSupports(const ResidentModel& model) {
   // Dims are multiples of 8, heads and entries those of attention.h (CudaExecutor sees to it).
-  return model.hidden <= kMaxHidden && model.vocab_size % 2 == 0 && GroupsAreUniform(model) &&
-         ResidentWidths(model).max_kv_heads <= ResidentBlocks(model) &&
+  return model.hidden <= kMaxResidentHidden && model.vocab_size % 2 == 0 &&
+         GroupsAreUniform(model) && ResidentWidths(model).max_kv_heads <= ResidentBlocks(model) &&
          model.ple_width / ResidentBlocks(model) + 2 <= kMaxMultipliers &&
          SharedLayout(model, MaxSharedBytes()).num_slots >= kMinSlots;
 }
@@ -471,7 +479,7 @@ void RunResidentStep(const LaunchContext& context, const ResidentModel& model,
                      const ResidentStepCall& call) {
   const KernelParams params{.call = call, .shared = SharedLayout(model, MaxSharedBytes())};
   CHECK_GE(params.shared.num_slots, kMinSlots);
-  const auto kernel = KernelFor(model.hidden);
+  const auto kernel = KernelFor(ResidentTuningOf(model.hidden));
   LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            params.shared.total()));
   Launch(context, kernel, dim3(ResidentBlocks(model)), dim3(kResidentThreads),

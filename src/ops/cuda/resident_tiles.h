@@ -16,7 +16,6 @@ namespace lapidary::cuda {
 // A slot holds some chunks of 64 values of k of a tile of up to 16 weight rows, as the copy engine
 // lays them out: chunk by chunk, rows of 128 bytes.
 inline constexpr int kSlotRows = 16;
-inline constexpr int kSlotBytes = 24 * 1024;
 inline constexpr int kSlotWarps = 4;  // that multiply the weights of one slot
 inline constexpr int kChunkValues = 64;
 inline constexpr int kChunkRowBytes = 128;
@@ -38,13 +37,21 @@ struct alignas(16) ResidentMatrix {
   int tile_size = 0;    // rows, or features; even
   int last_size = 0;    // of the last tile of the blocks with the most
   int most_tiles = 0;   // of any block
-  int slot_chunks = 0;  // a multiple of 4
+  int slot_chunks = 0;  // even: two halves of a team take turns
+  int tile_slots = 0;   // of a tile
   bool gated = false;
   bool one_copy = false;  // for a slot; else one for every chunk, for widths that end within one
 };
 static_assert(sizeof(ResidentMatrix) == 32);
 
-inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, int num_blocks) {
+// Lines of a slot, rows of chunks, from the first half of a gated tile of `size` features to the
+// second: whole periods of the swizzle.
+LAPIDARY_HOST_DEVICE int HalfLines(const ResidentMatrix& matrix, int size) {
+  return (matrix.slot_chunks * size + 7) / 8 * 8;
+}
+
+inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, int num_blocks,
+                                         int slot_bytes) {
   ResidentMatrix matrix;
   matrix.num_rows = num_rows;
   matrix.in_dim = in_dim;
@@ -60,7 +67,11 @@ inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, i
   matrix.last_size = most - (matrix.most_tiles - 1) * matrix.tile_size;
   const int num_chunks = (in_dim + kChunkValues - 1) / kChunkValues;
   const int chunk_bytes = halves * matrix.tile_size * kChunkRowBytes;
-  matrix.slot_chunks = std::min(kSlotBytes / chunk_bytes / 4 * 4, (num_chunks + 3) / 4 * 4);
+  matrix.slot_chunks = std::min(slot_bytes / chunk_bytes / 2 * 2, (num_chunks + 1) / 2 * 2);
+  while (halves * HalfLines(matrix, matrix.tile_size) * kChunkRowBytes > slot_bytes) {
+    matrix.slot_chunks -= 2;
+  }
+  matrix.tile_slots = (num_chunks + matrix.slot_chunks - 1) / matrix.slot_chunks;
   return matrix;
 }
 
@@ -124,7 +135,7 @@ struct LanePlace {
 
   // For a tile of `size` rows, or features (MatrixPart::TileSize).
   LAPIDARY_HOST_DEVICE void SetSize(const ResidentMatrix& matrix, int size) {
-    const int up = matrix.gated && is_high_ ? matrix.slot_chunks * size : 0;
+    const int up = matrix.gated && is_high_ ? HalfLines(matrix, size) : 0;
     const int row = is_high_ && !matrix.gated ? row_ + 8 : row_;
     // Of rows that the slot has no room for: any other, nobody reads their sums.
     const int line = chunk * size + (row < size ? row : size - 1) + up;

@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "ops/cuda/resident_tuning.h"
+
 namespace lapidary::cuda {
 namespace {
 
@@ -30,11 +32,20 @@ constexpr Shape kShapes[] = {
     {300, 832, false, 11},    {96, 320, true, 5},       {70, 192, false, 3},
 };
 
-TEST(ResidentTilesTest, EveryRowIsInOneTileOfOneBlockAndSlotsHoldTheirTiles) {
+class ResidentTilesTest : public testing::TestWithParam<int> {
+ protected:
+  ResidentMatrix Plan(const Shape& shape) const {
+    return PlanResidentMatrix(shape.num_rows, shape.in_dim, shape.gated, shape.num_blocks,
+                              slot_bytes_);
+  }
+  const int slot_bytes_ = kResidentTunings[GetParam()].slot_bytes;
+};
+INSTANTIATE_TEST_SUITE_P(Tunings, ResidentTilesTest, testing::Range(0, kNumResidentTunings));
+
+TEST_P(ResidentTilesTest, EveryRowIsInOneTileOfOneBlockAndSlotsHoldTheirTiles) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(testing::Message() << shape.num_rows << " x " << shape.in_dim);
-    const ResidentMatrix matrix =
-        PlanResidentMatrix(shape.num_rows, shape.in_dim, shape.gated, shape.num_blocks);
+    const ResidentMatrix matrix = Plan(shape);
     const int halves = shape.gated ? 2 : 1;
     EXPECT_EQ(matrix.tile_size % 2, 0);
     EXPECT_EQ(matrix.last_size % 2, 0);
@@ -42,9 +53,11 @@ TEST(ResidentTilesTest, EveryRowIsInOneTileOfOneBlockAndSlotsHoldTheirTiles) {
     EXPECT_LE(matrix.last_size, matrix.tile_size);
     EXPECT_LE(halves * matrix.tile_size, kSlotRows);
     EXPECT_GT(matrix.slot_chunks, 0);
-    EXPECT_EQ(matrix.slot_chunks % 4, 0);
+    EXPECT_EQ(matrix.slot_chunks % 2, 0);
     EXPECT_LE(matrix.slot_chunks, 256);  // of a box
-    EXPECT_LE(halves * matrix.tile_size * matrix.slot_chunks * kChunkRowBytes, kSlotBytes);
+    EXPECT_LE(halves * HalfLines(matrix, matrix.tile_size) * kChunkRowBytes, slot_bytes_);
+    EXPECT_EQ(matrix.tile_slots, (shape.in_dim + matrix.slot_chunks * kChunkValues - 1) /
+                                     (matrix.slot_chunks * kChunkValues));
     std::vector<int> times(shape.num_rows / halves);
     for (int block = 0; block < shape.num_blocks; ++block) {
       const MatrixPart part(matrix, block, shape.num_blocks);
@@ -78,22 +91,21 @@ void CopyBox(int row, int num_rows, int first_chunk, int num_chunks, int offset,
   }
 }
 
-TEST(ResidentTilesTest, MatrixInstructionsFindEveryValueOnceAndInDifferentBanks) {
+TEST_P(ResidentTilesTest, MatrixInstructionsFindEveryValueOnceAndInDifferentBanks) {
   for (const Shape& shape : kShapes) {
     if (shape.num_rows > 30000) continue;  // like the others
     SCOPED_TRACE(testing::Message() << shape.num_rows << " x " << shape.in_dim);
-    const ResidentMatrix matrix =
-        PlanResidentMatrix(shape.num_rows, shape.in_dim, shape.gated, shape.num_blocks);
+    const ResidentMatrix matrix = Plan(shape);
     const MatrixPart part(matrix, shape.num_blocks - 1, shape.num_blocks);
     for (int tile = 0; tile < part.num_tiles(); ++tile) {
       const int size = part.TileSize(tile);
       std::set<std::pair<int, int>> found;  // row, k
       for (int chunk = 0; chunk < part.num_chunks; chunk += matrix.slot_chunks) {
-        std::vector<Place> slot(kSlotBytes / 16);
+        std::vector<Place> slot(slot_bytes_ / 16);
         CopyBox(part.TileBegin(tile), size, chunk, matrix.slot_chunks, 0, slot);
         if (shape.gated) {
           CopyBox(part.TileBegin(tile) + part.up_offset, size, chunk, matrix.slot_chunks,
-                  matrix.slot_chunks * size * kChunkRowBytes, slot);
+                  HalfLines(matrix, size) * kChunkRowBytes, slot);
         }
         const int end = std::min(matrix.slot_chunks, part.num_chunks - chunk);
         for (int warp = 0; warp < kSlotWarps; ++warp) {
@@ -139,7 +151,7 @@ TEST(ResidentTilesTest, MatrixInstructionsFindEveryValueOnceAndInDifferentBanks)
   }
 }
 
-TEST(ResidentTilesTest, LanesFindTheInputOfTheirInstructionsSideBySide) {
+TEST(ResidentInputTest, LanesFindTheInputOfTheirInstructionsSideBySide) {
   for (int t = 0; t < 4; ++t) {
     for (int idx = 0; idx < 4; ++idx) {
       const int value = 64 + 2 * t + 8 * idx;  // first of the pair, in the third 32 values

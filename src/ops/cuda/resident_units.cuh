@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "ops/cuda/resident_program.h"
-#include "ops/cuda/resident_tiles.h"
 
 namespace lapidary::cuda {
 
@@ -64,8 +63,8 @@ __device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
 // Cached entries come through the ring like weights: some to a slot, one behind the other, 16 bytes
 // apart for the banks.
 __host__ __device__ constexpr int EntryPitch(int entry_len) { return 2 * entry_len + 16; }
-__host__ __device__ constexpr int EntriesPerSlot(int entry_len) {
-  return kSlotBytes / EntryPitch(entry_len);
+__host__ __device__ constexpr int EntriesPerSlot(int slot_bytes, int entry_len) {
+  return slot_bytes / EntryPitch(entry_len);
 }
 
 }  // namespace lapidary::cuda

@@ -1,0 +1,37 @@
+// Constants of a resident step that were measured, for the widths of the models
+// (docs/performance.md).
+#pragma once
+
+#include <iterator>
+
+namespace lapidary::cuda {
+
+struct ResidentTuning {
+  int max_hidden;
+  // A ring of smaller slots is freed sooner and leaves less of the shared memory unused, but each
+  // has a cost of its own.
+  int slot_bytes;
+  // Slots on their way at most: what the latency of memory asks for. With more, the packets of the
+  // computing warps come later.
+  int in_flight;
+  // Of a long vector, quads that a thread asks for at a time, until it has them all.
+  int receive_quads;
+};
+
+inline constexpr ResidentTuning kResidentTunings[] = {
+    {.max_hidden = 2048, .slot_bytes = 12 * 1024, .in_flight = 4, .receive_quads = 4},
+    {.max_hidden = 3072, .slot_bytes = 20 * 1024, .in_flight = 2, .receive_quads = 5},
+    {.max_hidden = 4096, .slot_bytes = 20 * 1024, .in_flight = 3, .receive_quads = 4},
+    {.max_hidden = 6144, .slot_bytes = 21 * 1024, .in_flight = 3, .receive_quads = 4},
+};
+inline constexpr int kNumResidentTunings = std::size(kResidentTunings);
+inline constexpr int kMaxResidentHidden = kResidentTunings[kNumResidentTunings - 1].max_hidden;
+
+// Of a model that is not too wide.
+constexpr int ResidentTuningOf(int hidden) {
+  int idx = 0;
+  while (hidden > kResidentTunings[idx].max_hidden) ++idx;
+  return idx;
+}
+
+}  // namespace lapidary::cuda
