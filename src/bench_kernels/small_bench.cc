@@ -12,6 +12,7 @@
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/kv_entries.h"
 #include "ops/cuda/linear.h"
+#include "ops/cuda/per_layer_block.h"
 #include "ops/cuda/sampling.h"
 
 namespace lapidary {
@@ -123,6 +124,46 @@ void BenchResidual(const std::string& model, const ModelPlan& plan, int rows,
             });
 }
 
+// Every launch has other weights, as every layer does.
+void BenchPerLayerBlock(const std::string& model, const ModelPlan& plan, int rows,
+                        const cuda::Stream& stream, const BenchSink& sink) {
+  if (!plan.ple || rows > cuda::kMaxPerLayerBlockRows) return;
+  const int width = plan.ple->width;
+  if (!cuda::PerLayerBlockSupports(plan.hidden_size, width)) return;
+  const int64_t size = int64_t{rows} * plan.hidden_size;
+  const int64_t weight_size = int64_t{width} * plan.hidden_size;
+  auto hidden = Random<float>(stream.get(), size);
+  auto block_out = Random<bf16>(stream.get(), size);
+  auto multiplier = Random<bf16>(stream.get(), int64_t{rows} * width);
+  auto norm = Random<float>(stream.get(), plan.hidden_size);
+  auto gates = Random<bf16>(stream.get(), kLaunches * weight_size);
+  auto projections = Random<bf16>(stream.get(), kLaunches * weight_size);
+  DeviceArray<float> hidden_out(size);
+  DeviceArray<bf16> x(size);
+  cuda::PerLayerBlockCall call;
+  call.rows = rows;
+  call.hidden_size = plan.hidden_size;
+  call.before.hidden = hidden.get();
+  call.before.block_out = block_out.get();
+  call.before.post_norm = norm.get();
+  call.multiplier = multiplier.get();
+  call.multiplier_stride = width;
+  call.after.post_norm = norm.get();
+  call.after.hidden_out = hidden_out.get();
+  call.after.pre_norm = norm.get();
+  call.x = x.get();
+  const double row_bytes = (4.0 + 2.0 + 4.0 + 2.0) * size + 2.0 * rows * width;
+  sink.Time(Row(model, "per_layer_block", fmt::format("{}x{}", plan.hidden_size, width), rows,
+                2.0 * 2.0 * weight_size + row_bytes),
+            [&] {
+              return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
+                call.gate = gates.get() + idx * weight_size;
+                call.projection = projections.get() + idx * weight_size;
+                cuda::RunPerLayerBlock(LaunchContext{stream.get(), idx > 0}, call);
+              });
+            });
+}
+
 void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
                      const cuda::Stream& stream, const BenchSink& sink) {
   const int kv_heads = layer.num_kv_heads;
@@ -212,6 +253,7 @@ void BenchSmall(const std::string& model, const ModelPlan& plan, const BenchSink
   for (const int rows : sink.rows) {
     BenchEmbedding(model, plan, rows, stream, sink);
     BenchResidual(model, plan, rows, stream, sink);
+    BenchPerLayerBlock(model, plan, rows, stream, sink);
     for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
       const auto layer =
           std::find_if(plan.layers.begin(), plan.layers.end(),

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/moe.h"
+#include "ops/cuda/per_layer_block.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -179,7 +180,9 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
   };
   small_stored_ = upload(small);
   large_stored_ = upload(large);
-  // The kernel's results depend on its row alone, but are not the bits of the others.
+  // These kernels' results depend on their row alone, but are not the bits of the others.
+  has_per_layer_block_ = plan.ple && !limits.batch_invariant &&
+                         PerLayerBlockSupports(plan.hidden_size, plan.ple->width);
   if (limits.resident_steps && !limits.batch_invariant && !plan.moe) {
     std::vector<const float2*> rope;
     for (const int table : rope_of_layer_) rope.push_back(rope_tables_[table].As<float2>());
@@ -211,6 +214,7 @@ void CudaForward::Run(const LaunchContext& context, const DeviceStep& step,
   rows_ = step.shape.rows;
   current_ = 0;
   pending_ = {};
+  x_norm_ = nullptr;
   if (IsResident(step)) {
     RunResident();
   } else {
@@ -244,7 +248,9 @@ bf16* CudaForward::NewEntries(const LayerPlan& owner) const {
                          : large_entries_.As<bf16>(large_offset_[owner.index]);
 }
 
-ResidualUpdate CudaForward::TakeResidual(const float* pre_norm) {
+std::optional<ResidualUpdate> CudaForward::TakeResidual(const float* pre_norm) {
+  const float* const x_norm = std::exchange(x_norm_, nullptr);
+  if (x_norm != nullptr && x_norm == pre_norm) return std::nullopt;
   ResidualUpdate update;
   update.hidden = hidden_[current_].As<float>();
   update.eps = plan_.rms_norm_eps;
@@ -260,11 +266,16 @@ ResidualUpdate CudaForward::TakeResidual(const float* pre_norm) {
   return update;
 }
 
-void CudaForward::RunLinear(LinearCall call, const ResidualUpdate* residual, DependentLaunch kind) {
+void CudaForward::RunLinear(LinearCall call, DependentLaunch kind) {
   call.rows = rows_;
-  call.residual = residual;
-  if (residual != nullptr) call.x = x_.As<bf16>();
   linear_.Run(Context(kind), call);
+}
+
+void CudaForward::RunLinear(LinearCall call, const std::optional<ResidualUpdate>& residual,
+                            DependentLaunch kind) {
+  call.x = x_.As<bf16>();
+  call.residual = residual ? &*residual : nullptr;
+  RunLinear(call, kind);
 }
 
 void CudaForward::Embed() {
@@ -296,7 +307,7 @@ void CudaForward::MakePerLayerInputs() {
   projection.in_dim = plan_.hidden_size;
   projection.x = x_.As<bf16>();
   projection.y = wide_.As<bf16>();
-  RunLinear(projection, nullptr, kDependOther);
+  RunLinear(projection, kDependOther);
 
   PerLayerInputsCall call;
   call.rows = rows_;
@@ -325,6 +336,7 @@ void CudaForward::KeepOutputRows() {
                                         context_.stream));
   };
   rows_ = outputs;
+  x_norm_ = nullptr;  // x_ has all rows.
   if (outputs == 0) return;
   gather(hidden_[current_], int64_t{plan_.hidden_size} * sizeof(float));
   if (pending_.post_norm != nullptr) gather(block_out_, int64_t{plan_.hidden_size} * sizeof(bf16));
@@ -336,13 +348,13 @@ void CudaForward::KeepOutputRows() {
 void CudaForward::ProjectAttention(const LayerPlan& layer) {
   if (rows_ == 0) return;
   const auto& weights = weights_.layers[layer.index];
-  const ResidualUpdate residual = TakeResidual(weights.input_norm);
+  const auto residual = TakeResidual(weights.input_norm);
   LinearCall projection;
   projection.weight = weights.attention.q_proj;  // k and v lie behind q
   projection.out_dim = QkvHeads(layer) * layer.head_dim;
   projection.in_dim = plan_.hidden_size;
   projection.y = wide_.As<bf16>();
-  RunLinear(projection, &residual, kDependLinear);
+  RunLinear(projection, residual, kDependLinear);
 
   QueryEntryCall call;
   call.rows = rows_;
@@ -403,28 +415,28 @@ void CudaForward::AttentionOutput(const LayerPlan& layer) {
   call.y = block_out_.As<bf16>();
   // The blocks of more rows' kernels have a multiprocessor each and cannot be packed.
   const bool spreads = rows_ > kMaxStreamedRows && !limits_.batch_invariant;
-  RunLinear(call, nullptr, spreads ? kDependLinear : kDependAttentionOutput);
+  RunLinear(call, spreads ? kDependLinear : kDependAttentionOutput);
   pending_ = {weights.post_attention_norm, 1.0f};
 }
 
 void CudaForward::DenseMlp(const LayerPlan& layer) {
   if (rows_ == 0) return;
   const auto& weights = weights_.layers[layer.index];
-  const ResidualUpdate residual = TakeResidual(weights.pre_mlp_norm);
+  const auto residual = TakeResidual(weights.pre_mlp_norm);
   LinearCall gate_up;
   gate_up.weight = weights.mlp.gate_proj;  // up lies behind gate
   gate_up.out_dim = 2 * layer.mlp_width;
   gate_up.in_dim = plan_.hidden_size;
   gate_up.epilogue = Epilogue::kGatedGelu;
   gate_up.y = wide_.As<bf16>();
-  RunLinear(gate_up, &residual, kDependLinear);
+  RunLinear(gate_up, residual, kDependLinear);
   LinearCall down;
   down.weight = weights.mlp.down_proj;
   down.out_dim = plan_.hidden_size;
   down.in_dim = layer.mlp_width;
   down.x = wide_.As<bf16>();
   down.y = block_out_.As<bf16>();
-  RunLinear(down, nullptr, kDependLinear);
+  RunLinear(down, kDependLinear);
 }
 
 void CudaForward::Experts(const LayerPlan& layer) {
@@ -464,27 +476,59 @@ void CudaForward::MlpOutput(const LayerPlan& layer) {
   pending_ = {weights.post_mlp_norm, plan_.ple ? 1.0f : weights.layer_scalar};
 }
 
+bool CudaForward::FusesPerLayerBlock() const {
+  // A block of the kernel brings a sixteenth of the matrices: of a wide model, more than few rows
+  // are worth waiting for.
+  constexpr int kNarrow = 2048;
+  return has_per_layer_block_ && rows_ <= kMaxPerLayerBlockRows &&
+         (rows_ > kMaxStreamedRows || plan_.hidden_size <= kNarrow);
+}
+
 void CudaForward::PerLayerGate(const LayerPlan& layer) {
   if (rows_ == 0) return;
   const auto& weights = weights_.layers[layer.index];
   const int width = plan_.ple->width;
-  const ResidualUpdate residual = TakeResidual(nullptr);
+  const bf16* const multiplier = ple_inputs_.As<bf16>() + int64_t{layer.index} * width;
+  const int64_t multiplier_stride = int64_t{plan_.num_layers} * width;
+  const auto residual = TakeResidual(nullptr);
+  CHECK(residual.has_value());
+  if (FusesPerLayerBlock()) {
+    const bool is_last = layer.index + 1 == plan_.num_layers;
+    PerLayerBlockCall call;
+    call.rows = rows_;
+    call.hidden_size = plan_.hidden_size;
+    call.before = *residual;
+    call.gate = weights.ple.gate;
+    call.projection = weights.ple.projection;
+    call.multiplier = multiplier;
+    call.multiplier_stride = multiplier_stride;
+    call.after.post_norm = weights.ple.post_norm;
+    call.after.scale = weights.layer_scalar;
+    call.after.hidden_out = residual->hidden_out;
+    call.after.pre_norm =
+        is_last ? weights_.final_norm : weights_.layers[layer.index + 1].input_norm;
+    call.after.eps = plan_.rms_norm_eps;
+    call.x = x_.As<bf16>();
+    RunPerLayerBlock(Context(kDependLinear), call);
+    x_norm_ = call.after.pre_norm;
+    return;
+  }
   LinearCall gate;
   gate.weight = weights.ple.gate;
   gate.out_dim = width;
   gate.in_dim = plan_.hidden_size;
   gate.epilogue = Epilogue::kGeluMul;
-  gate.multiplier = ple_inputs_.As<bf16>() + int64_t{layer.index} * width;
-  gate.multiplier_stride = int64_t{plan_.num_layers} * width;
+  gate.multiplier = multiplier;
+  gate.multiplier_stride = multiplier_stride;
   gate.y = wide_.As<bf16>();
-  RunLinear(gate, &residual, kDependLinear);
+  RunLinear(gate, residual, kDependLinear);
   LinearCall projection;
   projection.weight = weights.ple.projection;
   projection.out_dim = plan_.hidden_size;
   projection.in_dim = width;
   projection.x = wide_.As<bf16>();
   projection.y = block_out_.As<bf16>();
-  RunLinear(projection, nullptr, kDependLinear);
+  RunLinear(projection, kDependLinear);
   pending_ = {weights.ple.post_norm, weights.layer_scalar};
 }
 
@@ -511,25 +555,28 @@ void CudaForward::StoreKv(const LayerPlan& layer) {
 void CudaForward::Head() {
   if (stores_at_end()) StoreEntries(small_stored_.As<StoredLayer>(), num_owners_, max_kv_heads_);
   if (rows_ == 0) return;
-  ResidualUpdate residual = TakeResidual(weights_.final_norm);
+  const auto residual = TakeResidual(weights_.final_norm);
   if (rows_ <= limits_.max_logit_rows) {
-    HeadTurn(0, rows_, &residual);
+    HeadTurn(0, rows_, residual);
     return;
   }
-  RunResidualUpdate(Context(kDependOther), residual, rows_, plan_.hidden_size, x_.As<bf16>());
+  if (residual) {
+    RunResidualUpdate(Context(kDependOther), *residual, rows_, plan_.hidden_size, x_.As<bf16>());
+  }
   for (int first = 0; first < rows_; first += limits_.max_logit_rows) {
-    HeadTurn(first, std::min(limits_.max_logit_rows, rows_ - first), nullptr);
+    HeadTurn(first, std::min(limits_.max_logit_rows, rows_ - first), std::nullopt);
   }
 }
 
-void CudaForward::HeadTurn(int first_output, int num_outputs, const ResidualUpdate* residual) {
+void CudaForward::HeadTurn(int first_output, int num_outputs,
+                           const std::optional<ResidualUpdate>& residual) {
   LinearCall head;
   head.weight = weights_.embedding;
   head.out_dim = plan_.vocab_size;
   head.in_dim = plan_.hidden_size;
   head.rows = num_outputs;
   head.x = x_.As<bf16>() + int64_t{first_output} * plan_.hidden_size;
-  head.residual = residual;
+  head.residual = residual ? &*residual : nullptr;
   head.epilogue = Epilogue::kSoftcap;
   head.softcap = plan_.logit_softcap;
   head.y = logits_.As<float>();

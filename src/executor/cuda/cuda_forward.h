@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "executor/cuda/device_memory.h"
@@ -107,13 +108,18 @@ class CudaForward : public ForwardOps {
   };
 
   // The update that brings the residual stream up to date and norms it; consumes what is pending.
-  ResidualUpdate TakeResidual(const float* pre_norm);
-  void RunLinear(LinearCall call, const ResidualUpdate* residual, DependentLaunch kind);
+  // None where x_ is that already.
+  std::optional<ResidualUpdate> TakeResidual(const float* pre_norm);
+  void RunLinear(LinearCall call, DependentLaunch kind);
+  // The same with rows of the residual stream as input.
+  void RunLinear(LinearCall call, const std::optional<ResidualUpdate>& residual,
+                 DependentLaunch kind);
+  bool FusesPerLayerBlock() const;
   // New entries of an owning layer in this step: [rows, num_kv_heads, entry_len].
   bf16* NewEntries(const LayerPlan& owner) const;
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
   void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
-  void HeadTurn(int first_output, int num_outputs, const ResidualUpdate* residual);
+  void HeadTurn(int first_output, int num_outputs, const std::optional<ResidualUpdate>& residual);
   // Samples from logits that are there, and brings them to the host where wanted.
   void FinishLogits(int first_output, int num_outputs);
   void Sample(int first_output, int num_outputs);
@@ -162,6 +168,7 @@ class CudaForward : public ForwardOps {
   int num_owners_ = 0;
   int max_kv_heads_ = 0;
 
+  bool has_per_layer_block_ = false;  // RunPerLayerBlock can be used
   // One-token steps, where the model and the options allow them.
   std::unique_ptr<ResidentSteps> resident_;
 
@@ -172,6 +179,7 @@ class CudaForward : public ForwardOps {
   int rows_ = 0;     // active: all, then the outputs
   int current_ = 0;  // which of hidden_ is up to date
   Pending pending_;
+  const float* x_norm_ = nullptr;  // x_ holds the rows of the residual stream, normed with it
 };
 
 }  // namespace lapidary::cuda

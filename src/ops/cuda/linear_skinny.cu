@@ -302,7 +302,8 @@ __global__ void __launch_bounds__(kSkinnyThreads, BlocksPerSm(kDepth))
     const int offset = ((sequence & 1) * kPairs + rank * own_pairs + pair % own_pairs) * rows + row;
     const uint32_t target = pair / own_pairs;
     SendToBlock(AddressInBlock(SharedAddress(exchange + offset), target),
-                AddressInBlock(barriers + 8 * (sequence & 1), target), low_sum, high_sum);
+                AddressInBlock(barriers + 8 * (sequence & 1), target),
+                make_float2(low_sum, high_sum));
   };
 
   float* partials = reinterpret_cast<float*>(shared + layout.partials);

@@ -112,12 +112,22 @@ __device__ __forceinline__ void WaitForBytes(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
-// Eight bytes to another block's shared memory (or our own), counted by a barrier beside them.
-__device__ __forceinline__ void SendToBlock(uint32_t address, uint32_t barrier, float a, float b) {
+// To another block's shared memory (or our own), counted by a barrier beside them.
+__device__ __forceinline__ void SendToBlock(uint32_t address, uint32_t barrier, uint2 words) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::
           "r"(address),
-      "f"(a), "f"(b), "r"(barrier)
+      "r"(words.x), "r"(words.y), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void SendToBlock(uint32_t address, uint32_t barrier, float2 values) {
+  SendToBlock(address, barrier, make_uint2(__float_as_uint(values.x), __float_as_uint(values.y)));
+}
+__device__ __forceinline__ void SendToBlock(uint32_t address, uint32_t barrier, uint4 words) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address),
+      "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w), "r"(barrier)
       : "memory");
 }
 

@@ -38,30 +38,24 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 
   if (adds) {
-    float sum = 0.0f;
+    AddNormedRow(h, addend, post, update.scale, dim, update.eps, scratch[0]);
+  } else {
 #pragma unroll
-    for (int n = 0; n < kQuads; ++n) sum = AddSquares(sum, addend[n]);
-    const float inverse_rms = InverseRms(BlockSum(sum, scratch[0]), dim, update.eps);
-#pragma unroll
-    for (int n = 0; n < kQuads; ++n) addend[n] = Normed(addend[n], inverse_rms, post[n]);
+    for (int n = 0; n < kQuads; ++n) h[n] = Updated(h[n], addend[n], update.scale);
   }
-  float sum = 0.0f;
+  if (update.hidden_out != nullptr) {
 #pragma unroll
-  for (int n = 0; n < kQuads; ++n) {
-    h[n] = Updated(h[n], addend[n], update.scale);
-    sum = AddSquares(sum, h[n]);
-    const int i = threadIdx.x + n * kNormThreads;
-    if (i < num_quads && update.hidden_out != nullptr) {
-      reinterpret_cast<float4*>(update.hidden_out + row_start)[i] = h[n];
+    for (int n = 0; n < kQuads; ++n) {
+      const int i = threadIdx.x + n * kNormThreads;
+      if (i < num_quads) reinterpret_cast<float4*>(update.hidden_out + row_start)[i] = h[n];
     }
   }
   if (x == nullptr) return;
 
-  const float inverse_rms = norms ? InverseRms(BlockSum(sum, scratch[1]), dim, update.eps) : 0.0f;
+  if (norms) NormRow(h, pre, dim, update.eps, scratch[1]);
 #pragma unroll
   for (int n = 0; n < kQuads; ++n) {
     const int i = threadIdx.x + n * kNormThreads;
-    if (norms) h[n] = Normed(h[n], inverse_rms, pre[n]);
     if (i < num_quads) reinterpret_cast<uint2*>(x + row_start)[i] = PackBf16x4(h[n]);
   }
 }

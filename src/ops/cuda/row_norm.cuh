@@ -55,6 +55,33 @@ __device__ __forceinline__ float4 Updated(float4 h, float4 addend, float scale) 
           __fmul_rn(__fadd_rn(h.z, addend.z), scale), __fmul_rn(__fadd_rn(h.w, addend.w), scale)};
 }
 
+// A row in a block's registers, kQuads groups of four values to a thread (zeros behind its end):
+// h = (h + rmsnorm(addend) * weight) * scale. `scratch`: BlockSum's.
+template <int kQuads>
+__device__ __forceinline__ void AddNormedRow(float4 (&h)[kQuads], const float4 (&addend)[kQuads],
+                                             const float4 (&weight)[kQuads], float scale, int dim,
+                                             float eps, float* scratch) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kQuads; ++n) sum = AddSquares(sum, addend[n]);
+  const float inverse_rms = InverseRms(BlockSum(sum, scratch), dim, eps);
+#pragma unroll
+  for (int n = 0; n < kQuads; ++n) {
+    h[n] = Updated(h[n], Normed(addend[n], inverse_rms, weight[n]), scale);
+  }
+}
+// h = rmsnorm(h) * weight
+template <int kQuads>
+__device__ __forceinline__ void NormRow(float4 (&h)[kQuads], const float4 (&weight)[kQuads],
+                                        int dim, float eps, float* scratch) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kQuads; ++n) sum = AddSquares(sum, h[n]);
+  const float inverse_rms = InverseRms(BlockSum(sum, scratch), dim, eps);
+#pragma unroll
+  for (int n = 0; n < kQuads; ++n) h[n] = Normed(h[n], inverse_rms, weight[n]);
+}
+
 // Four bf16 values as they lie in memory.
 __device__ __forceinline__ float4 UnpackBf16x4(uint2 words) {
   return {__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),
