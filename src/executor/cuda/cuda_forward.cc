@@ -413,8 +413,9 @@ void CudaForward::AttentionOutput(const LayerPlan& layer) {
   call.in_dim = layer.num_heads * layer.head_dim;
   call.x = attended_.As<bf16>();
   call.y = block_out_.As<bf16>();
-  // The blocks of more rows' kernels have a multiprocessor each and cannot be packed.
-  const bool spreads = rows_ > kMaxStreamedRows && !limits_.batch_invariant;
+  // The blocks of other kernels than the streaming one have a multiprocessor each and cannot be
+  // packed.
+  const bool spreads = rows_ > kMaxStreamedRows || limits_.batch_invariant;
   RunLinear(call, spreads ? kDependLinear : kDependAttentionOutput);
   pending_ = {weights.post_attention_norm, 1.0f};
 }
