@@ -89,22 +89,12 @@ template <int kQuads>
 struct Row {
   float4 h[kQuads];
   float4 out[kQuads];  // of the block to be added
-
-  // use(which of this thread's, quad)
-  template <typename Use>
-  __device__ static void ForEachQuad(int num_quads, const Use& use) {
-#pragma unroll
-    for (int idx = 0; idx < kQuads; ++idx) {
-      const int quad = static_cast<int>(threadIdx.x) + idx * kThreads;
-      if (quad < num_quads) use(idx, quad);
-    }
-  }
 };
 
 template <int kQuads>
 __device__ __forceinline__ void LoadNorm(const float* norm, int num_quads,
                                          float4 (&values)[kQuads]) {
-  Row<kQuads>::ForEachQuad(num_quads, [&](int idx, int quad) {
+  ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
     values[idx] = __ldg(reinterpret_cast<const float4*>(norm) + quad);
   });
 }
@@ -154,8 +144,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   CopyRows(memory + layout.projection, SharedLayout::kProjectionPitch,
            reinterpret_cast<const std::byte*>(call.projection) + int64_t{rank} * slice * kWidth * 2,
            kWidth * 2, slice, kWidth * 2);
-  using ThisRow = Row<kQuads>;
-  ThisRow row = {};
+  Row<kQuads> row = {};
   float4 mlp_norm[kQuads] = {}, ple_norm[kQuads] = {}, next_norm[kQuads] = {};
   LoadNorm<kQuads>(call.before.post_norm, num_quads, mlp_norm);
   LoadNorm<kQuads>(call.after.post_norm, num_quads, ple_norm);
@@ -168,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         reinterpret_cast<const float4*>(call.before.hidden + int64_t{row_idx} * dim);
     const auto* out =
         reinterpret_cast<const uint2*>(call.before.block_out + int64_t{row_idx} * dim);
-    ThisRow::ForEachQuad(num_quads, [&](int idx, int quad) {
+    ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
       row.out[idx] = UnpackBf16x4(__ldcg(out + quad));
       row.h[idx] = __ldcg(hidden + quad);
     });
@@ -184,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   AddNormedRow(row.h, row.out, mlp_norm, call.before.scale, dim, call.before.eps, scratch[0]);
   WaitForCluster();  // All have set up their barriers.
-  ThisRow::ForEachQuad(num_quads, [&](int idx, int quad) {
+  ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
     const int to_rank = 4 * quad / slice;
     send(kInputs, to_rank,
          layout.inputs + rank * layout.slice_pitch + (4 * quad - to_rank * slice) * 2,
@@ -285,18 +274,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   // h2 and x of our row. Whoever is done has received all that is sent to it: nobody is waited for
   // at the end.
   WaitForBytes(barrier_of(kOutputs), 0);
-  ThisRow::ForEachQuad(num_quads, [&](int idx, int quad) {
+  ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
     row.out[idx] = UnpackBf16x4(reinterpret_cast<const uint2*>(shared_memory + layout.out)[quad]);
   });
   AddNormedRow(row.h, row.out, ple_norm, call.after.scale, dim, call.after.eps, scratch[1]);
   if (has_row) {
-    ThisRow::ForEachQuad(num_quads, [&](int idx, int quad) {
+    ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
       reinterpret_cast<float4*>(call.after.hidden_out + int64_t{row_idx} * dim)[quad] = row.h[idx];
     });
   }
   NormRow(row.h, next_norm, dim, call.after.eps, scratch[2]);
   if (has_row) {
-    ThisRow::ForEachQuad(num_quads, [&](int idx, int quad) {
+    ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
       reinterpret_cast<uint2*>(call.x + int64_t{row_idx} * dim)[quad] = PackBf16x4(row.h[idx]);
     });
   }
@@ -345,7 +334,10 @@ bool PerLayerBlockSupports(int hidden_size, int ple_width) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   int num_clusters = 0;
-  LAPIDARY_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&num_clusters, kernel, &config));
+  if (cudaOccupancyMaxActiveClusters(&num_clusters, kernel, &config) != cudaSuccess) {
+    (void)cudaGetLastError();  // No clusters of this size here.
+    return false;
+  }
   return num_clusters > 0;
 }
 

@@ -125,15 +125,7 @@ __device__ __forceinline__ float SumOverWorkers(int thread, float value, float* 
   return SumInPairs({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
 }
 
-// use(which of this thread's, quad) for the quads of the residual stream that are this thread's
-template <int kQuads, typename Use>
-__device__ __forceinline__ void ForEachQuad(int thread, int num_quads, const Use& use) {
-#pragma unroll
-  for (int idx = 0; idx < kQuads; ++idx) {
-    const int quad = thread + idx * kResidentWorkers;
-    if (quad < num_quads) use(idx, quad);
-  }
-}
+static_assert(kResidentWorkers == kNormThreads);  // ForEachQuad
 
 // Fast, not with the bits of other kernels: each block waits for it.
 __device__ __forceinline__ float QuickInverseRms(float sum_of_squares, int dim, float eps) {

@@ -14,6 +14,16 @@ namespace lapidary::cuda {
 constexpr int kNormThreads = 256;
 constexpr int kNormWarps = kNormThreads / 32;
 
+// use(which of the thread's, quad) for the quads of a row that are a thread's.
+template <int kQuads, typename Use>
+__device__ __forceinline__ void ForEachQuad(int thread, int num_quads, const Use& use) {
+#pragma unroll
+  for (int idx = 0; idx < kQuads; ++idx) {
+    const int quad = thread + idx * kNormThreads;
+    if (quad < num_quads) use(idx, quad);
+  }
+}
+
 __device__ __forceinline__ float AddSquares(float sum, float4 v) {
   sum = __fmaf_rn(v.x, v.x, sum);
   sum = __fmaf_rn(v.y, v.y, sum);
