@@ -120,7 +120,7 @@ void Generation::OnEvent(const RequestEvent& event) {
     TakePromptLogprobs(event,
                        choice_of_.at(event.id) / static_cast<size_t>(job_.request.num_choices));
     TakeTokens(event, choice);
-    if (job_.request.stream) SendChunk(choice);
+    if (job_.request.stream) SendChunk(choice, !event.tokens.empty());
   }
   if (!event.finish) return;
   choice.ended = true;
@@ -172,9 +172,12 @@ void Generation::FinishChoice(Choice& choice, std::string reason, OrderedJson st
   choice.finish = FinishInfo{std::move(reason), std::move(stop_reason)};
 }
 
-void Generation::SendChunk(Choice& choice) {
+void Generation::SendChunk(Choice& choice, bool has_tokens) {
   if (answered_ || choice.finish_sent) return;
-  if (!choice.unsent.has_text() && !choice.finish) return;
+  const bool has_news = choice.unsent.has_text() || choice.finish;
+  // The first token is told of even if it shows nothing: clients measure and await it.
+  const bool begins = has_tokens && !choice.begun;
+  if (!has_news && !begins) return;
   const int index = static_cast<int>(choice_of_.at(choice.id));
   const auto send = [&](OrderedJson chunk) {
     if (job_.request.include_usage) {
@@ -182,8 +185,10 @@ void Generation::SendChunk(Choice& choice) {
     }
     responder_->SendEvent(DumpJson(chunk));
   };
-  if (!choice.role_sent && job_.kind == ApiKind::kChat) send(json_.RoleChunk(index));
-  choice.role_sent = true;
+  const bool sends_role = !choice.begun && job_.kind == ApiKind::kChat;
+  choice.begun = true;
+  if (sends_role) send(json_.RoleChunk(index));
+  if (sends_role && !has_news) return;
   send(json_.Chunk(index, choice.unsent, choice.finish ? &*choice.finish : nullptr));
   choice.unsent = {};
   choice.finish_sent = choice.finish.has_value();

@@ -47,7 +47,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     ChoiceDelta unsent = {};                // all of it, when not streaming
     std::optional<FinishInfo> finish = {};  // no more text comes
     bool ended = false;                     // no more events come
-    bool role_sent = false;
+    bool begun = false;                     // the stream has told of its first token
     bool finish_sent = false;
     std::optional<Clock::time_point> last_token = {};
   };
@@ -66,7 +66,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void FinishChoice(Choice& choice, std::string reason, OrderedJson stop_reason);
   void RecordTokens(const RequestEvent& event, Choice& choice);
   void RecordEnd(const RequestEvent& event, const Choice& choice);
-  void SendChunk(Choice& choice);
+  void SendChunk(Choice& choice, bool has_tokens);
   void SendEnd();
   void Fail(const ApiError& error);
   void CancelAll();

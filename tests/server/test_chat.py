@@ -77,6 +77,15 @@ def test_stream_equals_whole(client, hello, seed):
     assert usage.prompt_tokens == whole.usage.prompt_tokens
 
 
+def test_the_role_comes_with_the_first_token_even_if_that_shows_nothing(client, hello):
+    chunks = list(client.chat.completions.create(model="tiny", messages=hello, max_tokens=5, logit_bias={"0": 100},
+                                                 stream=True, stream_options={"include_usage": True,
+                                                                              "continuous_usage_stats": True}))
+    assert [chunk.choices[0].delta.role for chunk in chunks[:-1]] == ["assistant", None]
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None, "length"]
+    assert chunks[0].usage.completion_tokens < 5, "not only at the end"
+
+
 def test_continuous_usage_counts_up_to_the_whole(client, hello):
     chunks = list(client.chat.completions.create(
         model="tiny", messages=hello, max_tokens=30, seed=1, stream=True,

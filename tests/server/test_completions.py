@@ -40,6 +40,12 @@ def test_stream_equals_whole_with_logprobs(client):
     assert offsets == whole.logprobs.text_offset == sorted(offsets)
 
 
+def test_the_first_token_is_told_of_even_if_it_shows_nothing(client):
+    chunks = list(client.completions.create(model="tiny", prompt="x", max_tokens=5, logit_bias={"0": 100}, stream=True))
+    assert [chunk.choices[0].text for chunk in chunks] == ["", ""], "<pad> has no text"
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, "length"]
+
+
 def test_include_stop_text(client):
     options = dict(model="tiny", prompt="x", max_tokens=30, seed=3, temperature=1.0)
     text = client.completions.create(**options).choices[0].text
