@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <future>
 
 #include "apps/bundled_models.h"
@@ -15,6 +14,7 @@
 #include "checkpoint/mapped_file.h"
 #include "engine/load_model.h"
 #include "kv/kv_layout.h"
+#include "kv/memory_plan.h"
 #include "model/footprint.h"
 #include "server/api.h"
 #include "server/http_server.h"
@@ -63,24 +63,12 @@ std::chrono::milliseconds Seconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-// What a sequence that fills the context needs.
-int64_t KvBytesPerContext(const ModelPlan& plan, const KvLayout& layout, int max_model_len) {
-  constexpr int kSparePages = 8;  // partly filled ones, at the ends of a sequence's two groups
-  int64_t num_pages = kSparePages;
-  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    const int window = plan.kv_groups[group_idx].window;
-    const int slack = SchedulerLimits{}.sliding_slack;
-    const int num_tokens = window == 0 ? max_model_len : std::min(max_model_len, window + slack);
-    num_pages += num_tokens / std::max(layout.tokens_per_page[group_idx], 1) + 1;
-  }
-  return num_pages * layout.page_bytes;
-}
-
 // Room for max_num_seqs full contexts within a quarter of the machine's memory, but for one in any
-// case.
-int64_t DefaultKvBytes(int64_t bytes_per_context, int max_num_seqs) {
+// case; and the scratch page.
+int64_t DefaultKvBytes(int64_t pages_per_context, int64_t page_bytes, int max_num_seqs) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  return std::max(std::min(max_num_seqs * bytes_per_context, memory / 4), bytes_per_context);
+  const int64_t affordable = std::min(max_num_seqs * pages_per_context, memory / 4 / page_bytes);
+  return (std::max(affordable, pages_per_context) + 1) * page_bytes;
 }
 
 Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
@@ -137,11 +125,13 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice&
   options.cuda = flags.cuda.Options();
   const bool on_gpu = device.kind == DeviceKind::kCuda;
   const KvLayout layout = MakeKvLayout(plan, on_gpu ? 2 : sizeof(float));
-  const int64_t bytes_per_context = KvBytesPerContext(plan, layout, max_model_len);
+  const int64_t pages_per_context =
+      PagesForSequence(plan, layout, max_model_len, SchedulerLimits{}.sliding_slack);
   if (flags.kv_cache_memory_bytes > 0) {
     options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
   } else if (!on_gpu) {  // A GPU's memory is for KV where nothing else needs it.
-    options.kv_cache_memory_bytes = DefaultKvBytes(bytes_per_context, flags.max_num_seqs);
+    options.kv_cache_memory_bytes =
+        DefaultKvBytes(pages_per_context, layout.page_bytes, flags.max_num_seqs);
   }
   EngineOptions engine_options;
   engine_options.limits.max_num_seqs = flags.max_num_seqs;
@@ -158,11 +148,10 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice&
   spdlog::info("loaded {:.2f} {} parameters in {:.1f} s",
                static_cast<double>(num_parameters) * (is_large ? 1e-9 : 1e-6),
                is_large ? "billion" : "million", loaded.load_ms * 1e-3);
-  const double kv_bytes = static_cast<double>(loaded.engine->stats().scheduler.num_pages) *
-                          static_cast<double>(layout.page_bytes);
+  const int64_t num_pages = loaded.engine->stats().scheduler.num_pages;
   spdlog::info(
-      "KV cache: {:.2f} GB, room for {:.0f} full contexts of {} tokens; up to {} sequences run",
-      1e-9 * kv_bytes, std::max(1.0, std::floor(kv_bytes / static_cast<double>(bytes_per_context))),
+      "KV cache: {:.2f} GB, room for {} full contexts of {} tokens; up to {} sequences run",
+      1e-9 * static_cast<double>(num_pages * layout.page_bytes), num_pages / pages_per_context,
       max_model_len, flags.max_num_seqs);
   return loaded;
 }

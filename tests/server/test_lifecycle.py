@@ -1,6 +1,7 @@
 """Clients that leave, connections that wait, and the server's own end."""
 
 import json
+import re
 import signal
 import socket
 import threading
@@ -22,6 +23,11 @@ def connect(server):
 def raw_post(body):
     content = json.dumps(body).encode()
     return (f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n").encode() + content
+
+
+def test_by_default_all_sequences_may_fill_the_context(start):
+    log = "".join(start("--max-num-seqs", "3").log)
+    assert re.search("room for 3 full contexts of 1024 tokens; up to 3 sequences run", log), log
 
 
 @pytest.mark.parametrize("stream", [False, True])
