@@ -170,7 +170,7 @@ class KeyLoader {
       for (int first = 0; first < kPieces; first += 32) {
         const int piece = first + lane;
         if (first + 32 <= kPieces || piece < kPieces) {
-          CopyAsync16(row + Swizzled(key, piece) * 16, from + piece * 16, valid);
+          CopyAsync(row + Swizzled(key, piece) * 16, from + piece * 16, valid);
         }
       }
     }
@@ -231,7 +231,7 @@ __device__ void LoadQueries(const AttentionParams& params, const AttentionTask& 
     for (int first = 0; first < kPieces; first += 32) {
       const int piece = first + lane;
       if (first + 32 <= kPieces || piece < kPieces) {
-        CopyAsync16(to + Swizzled(row, piece) * 16, from + piece * 8, valid);
+        CopyAsync(to + Swizzled(row, piece) * 16, from + piece * 8, valid);
       }
     }
   }

@@ -59,20 +59,20 @@ __device__ __forceinline__ uint4 LoadShared(uint32_t shared_address) {
   return value;
 }
 
-// Has a line of 128 bytes brought to L2.
-__device__ __forceinline__ void PrefetchLine(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
 __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory through L2, without waiting; zeros unless `valid`.
-__device__ __forceinline__ void CopyAsync(void* shared, const void* global, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
-               "l"(global), "r"(valid ? 16 : 0)
+// 16 bytes from global to shared memory through L2, without waiting; not `valid`: zeros, and
+// nothing is read.
+__device__ __forceinline__ void CopyAsync(uint32_t shared_address, const void* global,
+                                          bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(global),
+               "r"(valid ? 16 : 0)
                : "memory");
+}
+__device__ __forceinline__ void CopyAsync(void* shared, const void* global, bool valid = true) {
+  CopyAsync(SharedAddress(shared), global, valid);
 }
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -70,7 +70,7 @@ __device__ __forceinline__ void CopyRows(uint32_t to, int pitch, const std::byte
   for (int idx = threadIdx.x; idx < num_rows * pieces; idx += kThreads) {
     const int row = idx / pieces;
     const int place = idx % pieces * 16;
-    CopyAsync16(to + row * pitch + place, from + row * stride + place, true);
+    CopyAsync(to + row * pitch + place, from + row * stride + place);
   }
   CommitCopies();
 }

@@ -8,14 +8,6 @@
 
 namespace lapidary::cuda {
 
-// Copies 16 bytes to shared memory without waiting, past L1; not `valid`: writes zeros and reads
-// nothing.
-__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
 // Four 8x8 matrices of 16-bit values. Lane l gives the address of row l % 8 of matrix l / 8 and
 // receives of each matrix the elements (l / 4, 2 (l % 4)) and the one to its right.
 __device__ __forceinline__ void LoadMatrices(uint32_t (&m)[4], uint32_t shared) {
