@@ -21,7 +21,7 @@ Json LayerJson(const LayerPlan& layer) {
   json["num_heads"] = layer.num_heads;
   json["num_kv_heads"] = layer.num_kv_heads;
   json["rope_theta"] = layer.rope.theta;
-  json["rope_turned_dims"] = 2 * layer.rope.num_turned_pairs;
+  json["rope_turned_dims"] = 2 * layer.rope.num_rotary_pairs;
   json["window"] = layer.window == 0 ? Json(nullptr) : Json(layer.window);
   json["owns_kv"] = layer.owns_kv();
   json["kv_layer"] = layer.kv_layer;
@@ -69,7 +69,7 @@ Json InspectJson(const ModelDescription& model) {
 
 void PrintLayers(const ModelPlan& plan) {
   fmt::print("{:>5}  {:<7}  {:>8}  {:>5}  {:>8}  {:>6}  {:>6}  {:<10}  {:>9}  {}\n", "layer",
-             "kind", "head_dim", "heads", "kv_heads", "window", "turned", "kv", "mlp", "extra");
+             "kind", "head_dim", "heads", "kv_heads", "window", "rotary", "kv", "mlp", "extra");
   for (const LayerPlan& layer : plan.layers) {
     const std::string kv = !layer.owns_kv() ? fmt::format("of {}", layer.kv_layer)
                            : layer.k_is_v   ? "own, K=V"
@@ -84,7 +84,7 @@ void PrintLayers(const ModelPlan& plan) {
     fmt::print("{:>5}  {:<7}  {:>8}  {:>5}  {:>8}  {:>6}  {:>6}  {:<10}  {:>9}  {}\n", layer.index,
                AttentionKindName(layer.kind), layer.head_dim, layer.num_heads, layer.num_kv_heads,
                layer.window == 0 ? "-" : fmt::format("{}", layer.window),
-               2 * layer.rope.num_turned_pairs, kv, layer.mlp_width, extra);
+               2 * layer.rope.num_rotary_pairs, kv, layer.mlp_width, extra);
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 void CheckPlan(const lapidary::ModelPlan& plan) {
   for (const lapidary::LayerPlan& layer : plan.layers) {
     CHECK_EQ(layer.num_heads % layer.num_kv_heads, 0);
-    CHECK_LE(2 * layer.rope.num_turned_pairs, layer.head_dim);
+    CHECK_LE(2 * layer.rope.num_rotary_pairs, layer.head_dim);
     CHECK_LE(layer.kv_layer, layer.index);
     CHECK(plan.layers[layer.kv_layer].owns_kv());
     CHECK_LE(layer.kv_entry.key_offset + layer.kv_entry.key_len, layer.kv_entry.entry_len);

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 
-#include "ops/cuda/gemm_algorithms.h"
+#include "ops/cuda/linear/gemm_algorithms.h"
 
 namespace lapidary {
 namespace {

@@ -11,7 +11,7 @@
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/random_values.h"
 #include "executor/cuda/cuda_forward.h"
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 
 namespace lapidary {
 namespace {

@@ -7,7 +7,7 @@
 #include "bench_kernels/device_array.h"
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/random_values.h"
-#include "ops/cuda/moe.h"
+#include "ops/cuda/moe/moe.h"
 
 namespace lapidary {
 namespace {

@@ -32,7 +32,7 @@ Result<KernelBenchResult> BenchKernels(const std::string& model, const ModelPlan
                                        const KernelBenchOptions& options);
 
 // cuBLASLt's candidates for the products of these models, at the rows of decode graphs and of
-// prompts: the text of ops/cuda/gemm_algorithms.inc.
+// prompts: the text of ops/cuda/linear/gemm_algorithms.inc.
 struct AlgorithmSearch {
   std::string table;
   int num_products = 0;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/plan.h"
-#include "ops/cuda/linear.h"
+#include "ops/cuda/linear/linear.h"
 
 namespace lapidary {
 

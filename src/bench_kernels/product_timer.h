@@ -6,10 +6,10 @@
 #include "bench_kernels/device_array.h"
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/product_shapes.h"
-#include "ops/cuda/gemm_lt.h"
-#include "ops/cuda/linear.h"
-#include "ops/cuda/linear_skinny.h"
-#include "ops/cuda/linear_wide.h"
+#include "ops/cuda/linear/gemm_lt.h"
+#include "ops/cuda/linear/linear.h"
+#include "ops/cuda/linear/linear_skinny.h"
+#include "ops/cuda/linear/linear_wide.h"
 
 namespace lapidary {
 

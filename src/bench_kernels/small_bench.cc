@@ -9,11 +9,11 @@
 #include "bench_kernels/device_array.h"
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/random_values.h"
+#include "ops/cuda/attention/kv_entries.h"
 #include "ops/cuda/embedding.h"
-#include "ops/cuda/kv_entries.h"
-#include "ops/cuda/linear.h"
+#include "ops/cuda/linear/linear.h"
 #include "ops/cuda/per_layer_block.h"
-#include "ops/cuda/sampling.h"
+#include "ops/cuda/sampling/sampling.h"
 
 namespace lapidary {
 namespace {
@@ -173,8 +173,8 @@ void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
   const int64_t entry_width = int64_t{kv_heads} * layer.kv_entry.entry_len;
   auto raw = Random<bf16>(stream.get(), rows * raw_width);
   auto norm = Random<float>(stream.get(), layer.head_dim);
-  auto turns = Random<float>(stream.get(),
-                             int64_t{2} * rows * cuda::RopeRowPairs(layer.rope.num_turned_pairs));
+  auto cos_sin = Random<float>(stream.get(),
+                               int64_t{2} * rows * cuda::RopeRowPairs(layer.rope.num_rotary_pairs));
   DeviceArray<bf16> queries(rows * query_width);
   DeviceArray<bf16> entries(rows * entry_width);
   cuda::QueryEntryCall call;
@@ -186,8 +186,8 @@ void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
   call.entry = layer.kv_entry;
   call.raw = raw.get();
   call.q_norm = call.k_norm = call.owner_k_norm = norm.get();
-  call.rope = reinterpret_cast<const float2*>(turns.get());
-  call.turned_pairs = layer.rope.num_turned_pairs;
+  call.rope = reinterpret_cast<const float2*>(cos_sin.get());
+  call.rotary_pairs = layer.rope.num_rotary_pairs;
   call.queries = queries.get();
   call.entries = entries.get();
   const bool is_full = layer.kind == AttentionKind::kFull;

@@ -42,7 +42,7 @@ std::string Describe(const Json& json) {
         layer.index, AttentionKindName(layer.kind), layer.num_heads, layer.head_dim,
         layer.num_kv_heads, layer.window, layer.kv_layer, layer.k_is_v, layer.kv_entry.key_offset,
         layer.kv_entry.key_len, layer.kv_entry.entry_len, layer.mlp_width, layer.rope.head_dim,
-        layer.rope.num_turned_pairs, layer.rope.theta, layer.rope.factor);
+        layer.rope.num_rotary_pairs, layer.rope.theta, layer.rope.factor);
   }
   return text;
 }
@@ -343,7 +343,7 @@ void CheckSound(const ModelPlan& plan) {
   for (const LayerPlan& layer : plan.layers) {
     ASSERT_GT(layer.num_kv_heads, 0);
     ASSERT_EQ(layer.num_heads % layer.num_kv_heads, 0);
-    ASSERT_LE(2 * layer.rope.num_turned_pairs, layer.head_dim);
+    ASSERT_LE(2 * layer.rope.num_rotary_pairs, layer.head_dim);
     ASSERT_LE(layer.kv_layer, layer.index);
     ASSERT_TRUE(plan.layers[layer.kv_layer].owns_kv());
     ASSERT_EQ(plan.layers[layer.kv_layer].kv_entry, layer.kv_entry);

@@ -9,9 +9,9 @@ namespace lapidary {
 //   key   = entry[key_offset, key_offset + key_len), to be multiplied with the cached-form query.
 //
 // Separate K and V:  [ V (d) | K (d) ]                    key = the second half, query as it is
-// K is V:            [ V (d) | turned dims of K (2R) ]    key = the whole entry
-// In the second form K's unturned dims are V * w_k, so the query carries w_k there and zero at the
-// dims that turn, followed by its turned dims: one dot product over d + 2R values, and V is stored
+// K is V:            [ V (d) | rotary dims of K (2R) ]    key = the whole entry
+// In the second form K's other dims are V * w_k, so the query carries w_k there and zero at the
+// rotary dims, followed by its rotary dims: one dot product over d + 2R values, and V is stored
 // once.
 struct KvEntryPlan {
   int value_len = 0;

@@ -12,7 +12,7 @@ RopePlan MakeRope(const RopeConfig& config, int head_dim) {
   rope.theta = config.theta;
   rope.factor = config.factor;
   // int(factor * head_dim // 2) in the reference: the exponent's denominator stays head_dim.
-  rope.num_turned_pairs =
+  rope.num_rotary_pairs =
       config.proportional
           ? static_cast<int>(std::floor(config.partial_rotary_factor * head_dim / 2))
           : head_dim / 2;
@@ -20,9 +20,9 @@ RopePlan MakeRope(const RopeConfig& config, int head_dim) {
 }
 
 KvEntryPlan MakeKvEntry(const LayerPlan& layer) {
-  const int num_turned_dims = 2 * layer.rope.num_turned_pairs;
-  if (layer.k_is_v && num_turned_dims < layer.head_dim) {
-    const int entry_len = layer.head_dim + num_turned_dims;
+  const int num_rotary_dims = 2 * layer.rope.num_rotary_pairs;
+  if (layer.k_is_v && num_rotary_dims < layer.head_dim) {
+    const int entry_len = layer.head_dim + num_rotary_dims;
     return {
         .value_len = layer.head_dim, .key_offset = 0, .key_len = entry_len, .entry_len = entry_len};
   }
@@ -43,8 +43,8 @@ int FindDonor(const std::vector<AttentionKind>& kinds, int first_shared, Attenti
 }  // namespace
 
 std::vector<float> RopePlan::Frequencies() const {
-  std::vector<float> frequencies(num_turned_pairs);
-  for (int pair_idx = 0; pair_idx < num_turned_pairs; ++pair_idx) {
+  std::vector<float> frequencies(num_rotary_pairs);
+  for (int pair_idx = 0; pair_idx < num_rotary_pairs; ++pair_idx) {
     const float exponent = static_cast<float>(2 * pair_idx) / static_cast<float>(head_dim);
     const float power = static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
     frequencies[pair_idx] = 1.0f / power / static_cast<float>(factor);

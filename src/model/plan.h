@@ -17,11 +17,11 @@
 
 namespace lapidary {
 
-// Rotate-half rotary embedding over one head: pair j is (x[j], x[j + head_dim / 2]) and turns by
-// position * frequency[j]. Pairs at and beyond num_turned_pairs do not turn at all.
+// Rotate-half rotary embedding over one head: pair j is (x[j], x[j + head_dim / 2]) and is rotated
+// by position * frequency[j]. Pairs at and beyond num_rotary_pairs are left as they are.
 struct RopePlan {
   int head_dim = 0;
-  int num_turned_pairs = 0;
+  int num_rotary_pairs = 0;
   double theta = 0.0;
   double factor = 1.0;
 

@@ -142,7 +142,7 @@ TEST_P(PublishedPlan, HasTheSpecifiedLayers) {
     EXPECT_EQ(layer.k_is_v, is_full && facts.k_is_v);
     EXPECT_EQ(layer.rope.head_dim, layer.head_dim);
     EXPECT_EQ(layer.rope.theta, is_full ? 1e6 : 1e4);
-    EXPECT_EQ(layer.rope.num_turned_pairs, is_full ? 64 : 128);
+    EXPECT_EQ(layer.rope.num_rotary_pairs, is_full ? 64 : 128);
     EXPECT_EQ(layer.kv_entry.value_len, layer.head_dim);
     EXPECT_EQ(layer.kv_entry.entry_len, layer.k_is_v ? 640 : 2 * layer.head_dim);
     EXPECT_EQ(layer.has_moe, std::string(facts.preset) == "26b-a4b");
@@ -213,7 +213,8 @@ TEST(RopePlan, FrequenciesFollowTheSpecification) {
     EXPECT_NEAR(sliding[j], expected, expected * eps * (1 + 0.5 * std::log(1e4))) << j;
   }
   for (int j = 0; j < 64; ++j) {
-    const double expected = std::pow(1e6, -2.0 * j / 512);  // 512: the whole head, not what turns
+    const double expected =
+        std::pow(1e6, -2.0 * j / 512);  // 512: the whole head, not the rotary part
     EXPECT_NEAR(full[j], expected, expected * eps * (1 + 0.5 * std::log(1e6))) << j;
   }
   EXPECT_EQ(full[0], 1.0f);
@@ -225,11 +226,11 @@ TEST(RopePlan, FactorDividesTheFrequenciesAndPartialFactorRoundsDown) {
   config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 0.3;
   const ModelPlan plan = MakeModelPlan(*ParseModelConfig(config, "t")).value();
   const RopePlan& rope = plan.layers.back().rope;
-  EXPECT_EQ(rope.num_turned_pairs, 76);  // floor(0.3 * 512 / 2)
+  EXPECT_EQ(rope.num_rotary_pairs, 76);  // floor(0.3 * 512 / 2)
   EXPECT_EQ(rope.Frequencies()[0], 0.125f);
 }
 
-TEST(ModelPlan, StoresKIsVOnceOnlyWhereSomeDimsDoNotTurn) {
+TEST(ModelPlan, StoresKIsVOnceOnlyWhereSomeDimsAreNotRotary) {
   Json config = *PresetConfig("tiny-dense");
   config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 1.0;
   ModelPlan plan = MakeModelPlan(*ParseModelConfig(config, "t")).value();

@@ -30,7 +30,7 @@ enum class Mistake {
   kNormAfterRope,
   kWindowTooLong,
   kWindowTooShort,
-  kRopeDenominatorIsTurnedDims,
+  kRopeDenominatorIsRotaryDims,
   kRopePairsNeighbours,
   kNoLayerScalar,
   kNoSoftcap,
@@ -143,7 +143,7 @@ class NaiveDecoder {
     const int dim = layer.head_dim;
     const int pairs = layer.kind == AttentionKind::kFull ? dim / 8 : dim / 2;
     const double theta = layer.kind == AttentionKind::kFull ? 1e6 : 1e4;
-    const double denominator = Is(Mistake::kRopeDenominatorIsTurnedDims) ? 2 * pairs : dim;
+    const double denominator = Is(Mistake::kRopeDenominatorIsRotaryDims) ? 2 * pairs : dim;
     for (int j = 0; j < pairs; ++j) {
       const double angle = static_cast<double>(position) * std::pow(theta, -2 * j / denominator);
       double& low = Is(Mistake::kRopePairsNeighbours) ? x[2 * j] : x[j];
@@ -401,7 +401,7 @@ TEST(NaiveDecoder, EveryMistakeShowsInTheLogits) {
       {"tiny-e",
        {Mistake::kOnePlusNormWeight, Mistake::kScaledAttention, Mistake::kNoValueNorm,
         Mistake::kNormAfterRope, Mistake::kWindowTooLong, Mistake::kWindowTooShort,
-        Mistake::kRopeDenominatorIsTurnedDims, Mistake::kRopePairsNeighbours,
+        Mistake::kRopeDenominatorIsRotaryDims, Mistake::kRopePairsNeighbours,
         Mistake::kNoLayerScalar, Mistake::kNoSoftcap, Mistake::kNearestDonor,
         Mistake::kPleNoSumScale, Mistake::kPleNoProjectionScale, Mistake::kPleNoTokenScale,
         Mistake::kPleRawEmbedding, Mistake::kPleNormOverWholeRow, Mistake::kLayerScalarBeforePle}},
@@ -410,7 +410,7 @@ TEST(NaiveDecoder, EveryMistakeShowsInTheLogits) {
         Mistake::kMoeScaleBeforeRenormalisation, Mistake::kMoeNoPerExpertScale,
         Mistake::kMoeNoRouterRootScale, Mistake::kMoeRouterReadsNormed, Mistake::kMoeGateUpSwapped,
         Mistake::kMoeDenseAndExpertNormsSwapped}},
-      {"tiny-dense", {Mistake::kNoValueNorm, Mistake::kRopeDenominatorIsTurnedDims}}};
+      {"tiny-dense", {Mistake::kNoValueNorm, Mistake::kRopeDenominatorIsRotaryDims}}};
   for (const auto& [preset, wrongs] : mistakes) {
     const Model model = MakeModel(preset);
     const std::vector<float> logits = RunExecutor(model, Tokens(), 20);

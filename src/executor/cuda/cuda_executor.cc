@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "model/bind_weights.h"
-#include "ops/cuda/moe.h"
+#include "ops/cuda/moe/moe.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -35,8 +35,8 @@ Status CheckSupported(const ModelPlan& plan) {
   }
   for (const LayerPlan& layer : plan.layers) {
     if (!AttentionSupports(layer.kv_entry)) {
-      return refuse(fmt::format("layer {} has heads of {} dims, of which {} turn", layer.index,
-                                layer.head_dim, 2 * layer.rope.num_turned_pairs));
+      return refuse(fmt::format("layer {} has heads of {} dims, {} of them rotary", layer.index,
+                                layer.head_dim, 2 * layer.rope.num_rotary_pairs));
     }
     if (layer.heads_per_kv_head() > 16) {
       return refuse(fmt::format("layer {} has {} query heads for one KV head", layer.index,

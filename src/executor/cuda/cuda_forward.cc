@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/embedding.h"
-#include "ops/cuda/moe.h"
+#include "ops/cuda/moe/moe.h"
 #include "ops/cuda/per_layer_block.h"
 
 namespace lapidary::cuda {
@@ -102,7 +102,7 @@ void CudaForward::Embed() {
   call.hidden_out = hidden_[current_].As<float>();
   call.x = plan_.ple ? x_.As<bf16>() : nullptr;
   for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
-    call.rope[idx] = {rope_frequencies_[idx].As<float>(), rope_plans_[idx].num_turned_pairs,
+    call.rope[idx] = {rope_frequencies_[idx].As<float>(), rope_plans_[idx].num_rotary_pairs,
                       rope_tables_[idx].As<float2>()};
   }
   RunEmbed(Context(kDependOther), call);
@@ -178,7 +178,7 @@ void CudaForward::ProjectAttention(const LayerPlan& layer) {
   call.k_norm = weights.attention.k_norm;
   call.owner_k_norm = weights_.layers[layer.kv_layer].attention.k_norm;
   call.rope = rope_tables_[rope_of_layer_[layer.index]].As<float2>();
-  call.turned_pairs = layer.rope.num_turned_pairs;
+  call.rotary_pairs = layer.rope.num_rotary_pairs;
   if (row_set_ == kOutputRows) call.rope_rows = step_.At<int32_t>(step_.offsets.output_rows);
   call.queries = queries_.As<bf16>();
   if (layer.owns_kv()) {
@@ -287,7 +287,7 @@ void CudaForward::MlpOutput(const LayerPlan& layer) {
 }
 
 bool CudaForward::FusesPerLayerBlock() const {
-  // A block of the kernel brings a sixteenth of the matrices: of a wide model, more than few rows
+  // A block of the kernel loads a sixteenth of the matrices: of a wide model, more than few rows
   // are worth waiting for.
   constexpr int kNarrow = 2048;
   return has_per_layer_block_ && rows_ <= kMaxPerLayerBlockRows &&
@@ -367,19 +367,19 @@ void CudaForward::Head() {
   if (rows_ == 0) return;
   const auto residual = TakeResidual(weights_.final_norm);
   if (rows_ <= limits_.max_logit_rows) {
-    HeadTurn(0, rows_, residual);
+    HeadBatch(0, rows_, residual);
     return;
   }
   if (residual) {
     RunResidualUpdate(Context(kDependOther), *residual, rows_, plan_.hidden_size, x_.As<bf16>());
   }
   for (int first = 0; first < rows_; first += limits_.max_logit_rows) {
-    HeadTurn(first, std::min(limits_.max_logit_rows, rows_ - first), std::nullopt);
+    HeadBatch(first, std::min(limits_.max_logit_rows, rows_ - first), std::nullopt);
   }
 }
 
-void CudaForward::HeadTurn(int first_output, int num_outputs,
-                           const std::optional<ResidualUpdate>& residual) {
+void CudaForward::HeadBatch(int first_output, int num_outputs,
+                            const std::optional<ResidualUpdate>& residual) {
   LinearCall head;
   head.weight = weights_.embedding;
   head.out_dim = plan_.vocab_size;

@@ -17,9 +17,9 @@
 #include "executor/cuda/step_arrays.h"
 #include "kv/kv_layout.h"
 #include "model/forward.h"
-#include "ops/cuda/attention.h"
-#include "ops/cuda/kv_entries.h"
-#include "ops/cuda/linear.h"
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/attention/kv_entries.h"
+#include "ops/cuda/linear/linear.h"
 
 namespace lapidary::cuda {
 
@@ -33,7 +33,7 @@ inline int DecodeTileRows(int num_kv_heads) {
 
 struct CudaForwardLimits {
   int max_rows = 2048;       // of a step
-  int max_logit_rows = 256;  // of the logits buffer; more outputs are computed in turns
+  int max_logit_rows = 256;  // of the logits buffer; more outputs are computed in batches
   int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
   int max_partials = 1024;   // of split attention
   bool batch_invariant = false;
@@ -119,8 +119,8 @@ class CudaForward : public ForwardOps {
   bf16* NewEntries(const LayerPlan& owner) const;
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
   void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
-  void HeadTurn(int first_output, int num_outputs, const std::optional<ResidualUpdate>& residual);
-  // Samples from logits that are there, and brings them to the host where wanted.
+  void HeadBatch(int first_output, int num_outputs, const std::optional<ResidualUpdate>& residual);
+  // Samples from logits that are there, and copies them to the host where wanted.
   void FinishLogits(int first_output, int num_outputs);
   void Sample(int first_output, int num_outputs);
 
@@ -137,7 +137,7 @@ class CudaForward : public ForwardOps {
   std::vector<DeviceBuffer> rope_frequencies_;
   std::vector<DeviceBuffer> rope_tables_;  // float2 [max_rows, RopeRowPairs]
 
-  std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], in turns
+  std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], alternating
   DeviceBuffer x_;                      // bf16 [max_rows, hidden] normed rows
   DeviceBuffer block_out_;              // bf16 [max_rows, hidden]
   DeviceBuffer wide_;                   // projections, gates, per-layer projections: one at a time

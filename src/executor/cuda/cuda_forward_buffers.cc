@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "executor/cuda/cuda_forward.h"
 #include "ops/cuda/embedding.h"
-#include "ops/cuda/moe.h"
+#include "ops/cuda/moe/moe.h"
 #include "ops/cuda/per_layer_block.h"
 
 namespace lapidary::cuda {
@@ -132,7 +132,7 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
         rope_frequencies_.emplace_back(frequencies.size() * sizeof(float), "rotary tables");
     LAPIDARY_CUDA_CHECK(cudaMemcpy(buffer.As<void>(), frequencies.data(), buffer.num_bytes(),
                                    cudaMemcpyHostToDevice));
-    const int64_t row_pairs = RopeRowPairs(layer.rope.num_turned_pairs);
+    const int64_t row_pairs = RopeRowPairs(layer.rope.num_rotary_pairs);
     rope_tables_.emplace_back(limits.max_rows * row_pairs * sizeof(float2), "rotary tables");
   }
   CHECK_LE(rope_plans_.size(), kMaxRopeTables);

@@ -20,7 +20,7 @@ enum class PlePlacement { kDevice, kHost };
 // than it gains (docs/performance.md).
 enum DependentLaunch : unsigned {
   kDependLinear = 1,           // linear layers behind linear layers
-  kDependQueryEntry = 2,       // norms and rotary turns behind the projection
+  kDependQueryEntry = 2,       // norms and rotary embedding behind the projection
   kDependAttention = 4,        // attention behind those
   kDependAttentionOutput = 8,  // the output projection behind attention
   kDependOther = 16,           // embeddings, experts, head, sampling

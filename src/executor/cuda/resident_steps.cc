@@ -41,7 +41,7 @@ ResidentModel DescribeResidentModel(const ModelPlan& plan, const DeviceWeights& 
     resident.layer_offset = layout.layer_offset[layer.kv_layer];
     resident.scale = own.layer_scalar;
     resident.qkv_rows = QkvHeads(layer) * layer.head_dim;
-    resident.turned_pairs = layer.rope.num_turned_pairs;
+    resident.rotary_pairs = layer.rope.num_rotary_pairs;
     resident.num_heads = layer.num_heads;
     resident.num_kv_heads = layer.num_kv_heads;
     resident.head_dim = layer.head_dim;

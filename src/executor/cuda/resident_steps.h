@@ -1,4 +1,5 @@
-// One-token steps as one kernel (ops/cuda/resident_step.h), for the models that it can run.
+// One-token steps as one kernel (ops/cuda/resident/resident_step.h), for the models that it can
+// run.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 #include "executor/cuda/device_weights.h"
 #include "kv/kv_layout.h"
 #include "model/plan.h"
-#include "ops/cuda/resident_step.h"
+#include "ops/cuda/resident/resident_step.h"
 
 namespace lapidary::cuda {
 

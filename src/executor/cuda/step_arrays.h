@@ -12,8 +12,8 @@
 
 #include "executor/step_batch.h"
 #include "kv/kv_layout.h"
-#include "ops/cuda/attention_work.h"
-#include "ops/cuda/sampling.h"
+#include "ops/cuda/attention/attention_work.h"
+#include "ops/cuda/sampling/sampling.h"
 
 namespace lapidary::cuda {
 

@@ -9,24 +9,24 @@
 namespace lapidary::cpu {
 namespace {
 
-// Stored K-is-V entries end with the turned dims: [0, R) then [d/2, d/2 + R) of the turned key.
-void CopyTurnedDims(const RopePlan& rope, const float* head, float* turned) {
-  const int pairs = rope.num_turned_pairs;
-  std::copy_n(head, pairs, turned);
-  std::copy_n(head + rope.head_dim / 2, pairs, turned + pairs);
+// Stored K-is-V entries end with the rotary dims: [0, R) then [d/2, d/2 + R) of the rotated key.
+void CopyRotaryDims(const RopePlan& rope, const float* head, float* to) {
+  const int pairs = rope.num_rotary_pairs;
+  std::copy_n(head, pairs, to);
+  std::copy_n(head + rope.head_dim / 2, pairs, to + pairs);
 }
 
 }  // namespace
 
 void RopeTable::Fill(const RopePlan& rope, std::span<const int32_t> positions) {
-  num_turned_pairs = rope.num_turned_pairs;
+  num_rotary_pairs = rope.num_rotary_pairs;
   const std::vector<float> frequencies = rope.Frequencies();
-  cos.resize(positions.size() * num_turned_pairs);
-  sin.resize(positions.size() * num_turned_pairs);
+  cos.resize(positions.size() * num_rotary_pairs);
+  sin.resize(positions.size() * num_rotary_pairs);
   for (size_t row = 0; row < positions.size(); ++row) {
-    for (int pair_idx = 0; pair_idx < num_turned_pairs; ++pair_idx) {
+    for (int pair_idx = 0; pair_idx < num_rotary_pairs; ++pair_idx) {
       const float angle = static_cast<float>(positions[row]) * frequencies[pair_idx];
-      const size_t at = row * num_turned_pairs + pair_idx;
+      const size_t at = row * num_rotary_pairs + pair_idx;
       cos[at] = static_cast<float>(std::cos(static_cast<double>(angle)));
       sin[at] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }
@@ -36,7 +36,7 @@ void RopeTable::Fill(const RopePlan& rope, std::span<const int32_t> positions) {
 void ApplyRope(const RopePlan& rope, const float* cos, const float* sin, float* head) {
   float* low = head;
   float* high = head + rope.head_dim / 2;
-  for (int pair_idx = 0; pair_idx < rope.num_turned_pairs; ++pair_idx) {
+  for (int pair_idx = 0; pair_idx < rope.num_rotary_pairs; ++pair_idx) {
     const float x = low[pair_idx];
     const float y = high[pair_idx];
     low[pair_idx] = x * cos[pair_idx] - y * sin[pair_idx];
@@ -52,8 +52,8 @@ void MakeCachedQuery(const LayerPlan& layer, const float* raw, const float* q_no
   ApplyRope(layer.rope, cos, sin, query);
   if (layer.kv_entry.key_offset != 0) return;  // Separate K and V: the query as it is.
 
-  const int pairs = layer.rope.num_turned_pairs;
-  CopyTurnedDims(layer.rope, query, query + dim);
+  const int pairs = layer.rope.num_rotary_pairs;
+  CopyRotaryDims(layer.rope, query, query + dim);
   for (int half = 0; half < 2; ++half) {
     float* dims = query + half * dim / 2;
     const float* norm = k_norm + half * dim / 2;
@@ -78,7 +78,7 @@ void MakeKvEntry(const LayerPlan& layer, const float* k_raw, const float* v_raw,
   float key[kMaxHeadDim];
   RmsNorm(k_raw, k_norm, eps, dim, key);
   ApplyRope(layer.rope, cos, sin, key);
-  CopyTurnedDims(layer.rope, key, key_part);
+  CopyRotaryDims(layer.rope, key, key_part);
 }
 
 }  // namespace lapidary::cpu

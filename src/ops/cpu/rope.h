@@ -9,19 +9,19 @@
 
 namespace lapidary::cpu {
 
-// cos and sin of position * frequency for the rows of one step: [rows, num_turned_pairs] each. The
+// cos and sin of position * frequency for the rows of one step: [rows, num_rotary_pairs] each. The
 // angle is a float32 product, as in the reference; its cosine is correctly rounded.
 struct RopeTable {
-  int num_turned_pairs = 0;
+  int num_rotary_pairs = 0;
   std::vector<float> cos;
   std::vector<float> sin;
 
   void Fill(const RopePlan& rope, std::span<const int32_t> positions);
-  const float* CosRow(int64_t row) const { return cos.data() + row * num_turned_pairs; }
-  const float* SinRow(int64_t row) const { return sin.data() + row * num_turned_pairs; }
+  const float* CosRow(int64_t row) const { return cos.data() + row * num_rotary_pairs; }
+  const float* SinRow(int64_t row) const { return sin.data() + row * num_rotary_pairs; }
 };
 
-// Turns pair j of one head, (x[j], x[j + head_dim / 2]), by the row's angle j; the rest stays.
+// Rotates pair j of one head, (x[j], x[j + head_dim / 2]), by the row's angle j; the rest stays.
 void ApplyRope(const RopePlan& rope, const float* cos, const float* sin, float* head);
 
 // raw [head_dim] -> query [kv_entry.key_len] in cached form (KvEntryPlan): norm, rope, and for

@@ -33,7 +33,7 @@ TEST(RopeTable, IsTheCorrectlyRoundedCosineOfTheFloatAngleAtEveryPosition) {
     const RopeTable table = Table(layer.rope, kPositions);
     const std::vector<float> frequencies = layer.rope.Frequencies();
     for (size_t row = 0; row < std::size(kPositions); ++row) {
-      for (int pair = 0; pair < layer.rope.num_turned_pairs; ++pair) {
+      for (int pair = 0; pair < layer.rope.num_rotary_pairs; ++pair) {
         const double angle = static_cast<float>(kPositions[row]) * frequencies[pair];
         ASSERT_EQ(table.CosRow(row)[pair], static_cast<float>(std::cos(angle)));
         ASSERT_EQ(table.SinRow(row)[pair], static_cast<float>(std::sin(angle)));
@@ -46,7 +46,7 @@ TEST(RopeTable, FollowsTheExactAngleAsCloselyAsFloatAnglesCan) {
   for (const LayerPlan& layer : {SlidingLayer(), FullLayer()}) {
     const RopeTable table = Table(layer.rope, kPositions);
     for (size_t row = 0; row < std::size(kPositions); ++row) {
-      for (int pair = 0; pair < layer.rope.num_turned_pairs; ++pair) {
+      for (int pair = 0; pair < layer.rope.num_rotary_pairs; ++pair) {
         // theta^(-2j/d) over the whole head dim d, for both kinds.
         const double angle =
             kPositions[row] * std::pow(layer.rope.theta, -2.0 * pair / layer.head_dim);
@@ -64,7 +64,7 @@ TEST(ApplyRope, TurnsPairsHalfAHeadApartAndLeavesTheRestAlone) {
   Random random(20);
   for (const LayerPlan& layer : {SlidingLayer(), FullLayer()}) {
     const int dim = layer.head_dim;
-    const int pairs = layer.rope.num_turned_pairs;
+    const int pairs = layer.rope.num_rotary_pairs;
     EXPECT_EQ(pairs, dim == 512 ? 64 : 128);
     const RopeTable table = Table(layer.rope, kPositions);
     for (size_t row = 0; row < std::size(kPositions); ++row) {
@@ -183,7 +183,7 @@ TEST(CachedForms, StoredOnceKIsVGivesTheScoresAndValuesOfExplicitKAndV) {
   }
 }
 
-TEST(CachedForms, StoredOnceQueryIsZeroWhereTheKeyTurns) {
+TEST(CachedForms, StoredOnceQueryIsZeroAtTheRotaryDims) {
   Random random(24);
   const LayerPlan layer = FullLayer();
   const RopeTable table = Table(layer.rope, kPositions);

@@ -1,10 +1,10 @@
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
-#include "ops/cuda/copy_engine.cuh"
-#include "ops/cuda/mma.cuh"
 #include "ops/cuda/per_layer_block.h"
+#include "ops/cuda/ptx/mma.cuh"
+#include "ops/cuda/ptx/tma.cuh"
+#include "ops/cuda/ptx/warp_mma.cuh"
 #include "ops/cuda/row_norm.cuh"
-#include "ops/cuda/warp_mma.cuh"
 
 namespace lapidary::cuda {
 namespace {

@@ -7,7 +7,7 @@
 // and on handing over.
 #pragma once
 
-#include "ops/cuda/linear.h"
+#include "ops/cuda/linear/linear.h"
 
 namespace lapidary::cuda {
 

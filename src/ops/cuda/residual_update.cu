@@ -1,5 +1,5 @@
 #include "base/check.h"
-#include "ops/cuda/linear.h"
+#include "ops/cuda/linear/linear.h"
 #include "ops/cuda/row_norm.cuh"
 
 namespace lapidary::cuda {

@@ -9,8 +9,8 @@
 #include "model/synthetic_values.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/rope.h"
+#include "ops/cuda/attention/kv_entries.h"
 #include "ops/cuda/embedding.h"
-#include "ops/cuda/kv_entries.h"
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
 #include "ops/cuda/test_values.h"
@@ -58,7 +58,7 @@ TEST_F(SmallOpsTest, EmbeddingLooksUpSlotsAndFillsRotaryTables) {
   const std::vector<int32_t> expected_ids = {7, 13, 49, 11, 0};
   const std::vector<bf16> table = Halves(kVocab * kHidden, 1.0f);
   constexpr int kPairs = 77, kRowPairs = RopeRowPairs(kPairs);
-  RopePlan rope{.head_dim = 256, .num_turned_pairs = kPairs, .theta = 1e4};
+  RopePlan rope{.head_dim = 256, .num_rotary_pairs = kPairs, .theta = 1e4};
   TestBuffer<int32_t> d_ids(ids), d_slots(slots), d_last(last), d_positions(positions);
   TestBuffer<bf16> d_table(table);
   TestBuffer<int32_t> resolved(ids.size());
@@ -91,12 +91,12 @@ TEST_F(SmallOpsTest, EmbeddingLooksUpSlotsAndFillsRotaryTables) {
   }
   cpu::RopeTable expected;
   expected.Fill(rope, positions);
-  const std::vector<float2> turns = rope_table.Download();
+  const std::vector<float2> angles = rope_table.Download();
   for (size_t row = 0; row < ids.size(); ++row) {
     for (int pair = 0; pair < kPairs; ++pair) {
-      const float2 turn = turns[row * kRowPairs + pair];
-      ASSERT_NEAR(turn.x, expected.CosRow(row)[pair], 1e-7);
-      ASSERT_NEAR(turn.y, expected.SinRow(row)[pair], 1e-7);
+      const float2 angle = angles[row * kRowPairs + pair];
+      ASSERT_NEAR(angle.x, expected.CosRow(row)[pair], 1e-7);
+      ASSERT_NEAR(angle.y, expected.SinRow(row)[pair], 1e-7);
     }
   }
   EXPECT_TRUE(hidden.GuardsIntact() && x.GuardsIntact() && rope_table.GuardsIntact());
@@ -139,42 +139,43 @@ TEST_F(SmallOpsTest, PerLayerInputsMatch) {
   }
 }
 
-LayerPlan TestLayer(int head_dim, bool k_is_v, int turned) {
+LayerPlan TestLayer(int head_dim, bool k_is_v, int rotary_pairs) {
   LayerPlan layer;
   layer.head_dim = head_dim;
   layer.num_heads = 5;
   layer.num_kv_heads = 3;
   layer.k_is_v = k_is_v;
-  layer.rope = {.head_dim = head_dim, .num_turned_pairs = turned, .theta = 1e6};
-  layer.kv_entry = k_is_v ? KvEntryPlan{head_dim, 0, head_dim + 2 * turned, head_dim + 2 * turned}
-                          : KvEntryPlan{head_dim, head_dim, head_dim, 2 * head_dim};
+  layer.rope = {.head_dim = head_dim, .num_rotary_pairs = rotary_pairs, .theta = 1e6};
+  layer.kv_entry =
+      k_is_v ? KvEntryPlan{head_dim, 0, head_dim + 2 * rotary_pairs, head_dim + 2 * rotary_pairs}
+             : KvEntryPlan{head_dim, head_dim, head_dim, 2 * head_dim};
   return layer;
 }
 
 TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
-  // With an odd number of turned pairs too: rows of the table have room for one more.
-  for (const auto& [head_dim, k_is_v, turned] :
+  // With an odd number of rotary pairs too: rows of the table have room for one more.
+  for (const auto& [head_dim, k_is_v, rotary_pairs] :
        {std::tuple(256, false, 128), std::tuple(256, false, 77), std::tuple(512, false, 64),
         std::tuple(512, true, 64)}) {
-    const LayerPlan layer = TestLayer(head_dim, k_is_v, turned);
+    const LayerPlan layer = TestLayer(head_dim, k_is_v, rotary_pairs);
     constexpr int kRows = 6;
     const std::vector<int32_t> positions = {0, 1, 77, 4095, 100001, 262143};
     const int raw_heads = layer.num_heads + layer.num_kv_heads * (k_is_v ? 1 : 2);
     const std::vector<bf16> raw = Halves(size_t(kRows) * raw_heads * head_dim, 3.0f);
     const std::vector<float> q_norm = Floats(head_dim, 0.1f, 0.3f);
     const std::vector<float> k_norm = Floats(head_dim, 0.1f, 0.3f);
-    cpu::RopeTable turns;
-    turns.Fill(layer.rope, positions);
-    const int row_pairs = RopeRowPairs(turned);
+    cpu::RopeTable table;
+    table.Fill(layer.rope, positions);
+    const int row_pairs = RopeRowPairs(rotary_pairs);
     std::vector<float2> packed(size_t(kRows) * row_pairs, {NAN, NAN});
     for (int row = 0; row < kRows; ++row) {
-      for (int pair = 0; pair < turned; ++pair) {
-        packed[row * row_pairs + pair] = {turns.CosRow(row)[pair], turns.SinRow(row)[pair]};
+      for (int pair = 0; pair < rotary_pairs; ++pair) {
+        packed[row * row_pairs + pair] = {table.CosRow(row)[pair], table.SinRow(row)[pair]};
       }
     }
     TestBuffer<bf16> d_raw(raw);
     TestBuffer<float> d_q_norm(q_norm), d_k_norm(k_norm);
-    TestBuffer<float2> d_turns(packed);
+    TestBuffer<float2> d_table(packed);
     TestBuffer<bf16> queries(size_t(kRows) * layer.num_heads * layer.kv_entry.key_len);
     TestBuffer<bf16> entries(size_t(kRows) * layer.num_kv_heads * layer.kv_entry.entry_len);
     QueryEntryCall call;
@@ -188,8 +189,8 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
     call.q_norm = d_q_norm.get();
     call.k_norm = d_k_norm.get();
     call.owner_k_norm = d_k_norm.get();
-    call.rope = d_turns.get();
-    call.turned_pairs = layer.rope.num_turned_pairs;
+    call.rope = d_table.get();
+    call.rotary_pairs = layer.rope.num_rotary_pairs;
     call.queries = queries.get();
     call.entries = entries.get();
     RunQueryEntry({}, call);
@@ -202,14 +203,14 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
       for (int head = 0; head < layer.num_heads; ++head) {
         std::vector<float> query(layer.kv_entry.key_len);
         cpu::MakeCachedQuery(layer, row_raw + head * head_dim, q_norm.data(), k_norm.data(), 1e-6f,
-                             turns.CosRow(row), turns.SinRow(row), query.data());
+                             table.CosRow(row), table.SinRow(row), query.data());
         expected_queries.insert(expected_queries.end(), query.begin(), query.end());
       }
       for (int head = 0; head < layer.num_kv_heads; ++head) {
         const float* key = row_raw + (layer.num_heads + head) * head_dim;
         std::vector<float> entry(layer.kv_entry.entry_len);
         cpu::MakeKvEntry(layer, key, key + layer.num_kv_heads * head_dim, k_norm.data(), 1e-6f,
-                         turns.CosRow(row), turns.SinRow(row), entry.data());
+                         table.CosRow(row), table.SinRow(row), entry.data());
         expected_entries.insert(expected_entries.end(), entry.begin(), entry.end());
       }
     }

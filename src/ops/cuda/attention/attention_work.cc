@@ -1,0 +1,264 @@
+#include "ops/cuda/attention/attention_work.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace lapidary::cuda {
+namespace {
+
+template <typename A, typename B>
+auto DivideUp(A a, B b) {
+  return (a + b - 1) / b;
+}
+
+// Queries of one sequence against all their keys, the same for every KV head.
+struct Tile {
+  int32_t sequence;
+  int32_t query_begin;
+  int32_t num_queries;
+  int32_t key_begin;
+  int32_t key_end;
+  int32_t row_tiles;
+  int32_t key_tiles;  // of kAttentionKeyTile, cut at absolute positions
+
+  int first_key_tile() const { return key_begin / kAttentionKeyTile; }
+};
+
+// Costs in quarters of the time that one tile of keys takes to arrive. Up to 32 rows the keys'
+// bytes count, beyond them the arithmetic does.
+int CostPerKeyTile(const Tile& tile) {
+  return tile.row_tiles <= 2 ? 4 : tile.row_tiles <= 4 ? 6 : 10;
+}
+constexpr int kCostPerItem = 6;
+
+// One of the pieces that a tile is split into, the same for every KV head.
+struct Piece {
+  int32_t tile;
+  int32_t key_begin;
+  int32_t key_end;
+  int32_t split;
+  int32_t num_splits;
+  int32_t first_partial;  // of KV head 0
+  int32_t cost;
+};
+
+class Planner {
+ public:
+  Planner(const AttentionGeometry& geometry, const AttentionWorkOptions& options)
+      : geometry_(geometry), options_(options) {}
+
+  void Plan(std::span<const AttentionSequence> sequences, std::vector<AttentionItem>& items) {
+    MakeTiles(sequences);
+    const int max_key_tiles = ChooseSplit();
+    for (int idx = 0; idx < tiles_.size(); ++idx) MakePieces(idx, max_key_tiles);
+    SortPieces();
+    EmitItems(items);
+  }
+
+ private:
+  void MakeTiles(std::span<const AttentionSequence> sequences) {
+    const int heads = geometry_.heads_per_kv_head();
+    const int queries_per_tile = options_.tile_rows / heads;
+    CHECK_GE(queries_per_tile, 1) << "tile_rows is less than the heads of a KV head";
+    for (int idx = 0; idx < sequences.size(); ++idx) {
+      const AttentionSequence& sequence = sequences[idx];
+      for (int begin = 0; begin < sequence.num_queries; begin += queries_per_tile) {
+        const int num_queries = std::min(queries_per_tile, sequence.num_queries - begin);
+        const int first_position = sequence.first_position + begin;
+        const int key_end = first_position + num_queries;
+        const int key_begin =
+            geometry_.window > 0 ? std::max(0, first_position - geometry_.window + 1) : 0;
+        tiles_.push_back(
+            {.sequence = idx,
+             .query_begin = begin,
+             .num_queries = num_queries,
+             .key_begin = key_begin,
+             .key_end = key_end,
+             .row_tiles = DivideUp(num_queries * heads, kAttentionPartialRows),
+             .key_tiles = DivideUp(key_end, kAttentionKeyTile) - key_begin / kAttentionKeyTile});
+      }
+    }
+  }
+
+  // Pieces of a tile that is cut into pieces of at most max_key_tiles.
+  int NumPieces(const Tile& tile, int max_key_tiles) const {
+    if (tile.key_tiles <= max_key_tiles) return 1;
+    if (options_.batch_invariant) {
+      return DivideUp(tile.key_end, kAttentionCombineKeys) - tile.key_begin / kAttentionCombineKeys;
+    }
+    return DivideUp(tile.key_tiles, max_key_tiles);
+  }
+
+  // About how long the blocks are busy if no piece is longer than max_key_tiles; forever if there
+  // is no room for so many partial results.
+  int64_t EstimateCost(int max_key_tiles) const {
+    int64_t total = 0;
+    int64_t longest = 0;
+    int64_t num_items = 0;
+    int64_t merge = 0;
+    int64_t num_partials = 0;
+    for (const Tile& tile : tiles_) {
+      const int num_pieces = NumPieces(tile, max_key_tiles);
+      const int64_t whole = int64_t{tile.key_tiles} * CostPerKeyTile(tile);
+      total += whole + num_pieces * kCostPerItem;
+      longest = std::max(longest, DivideUp(whole, num_pieces) + kCostPerItem);
+      num_items += num_pieces;
+      if (num_pieces > 1) {
+        num_partials += num_pieces * tile.row_tiles;
+        // The last block reads num_pieces results.
+        merge = std::max<int64_t>(merge, 4 + num_pieces * tile.row_tiles / 2);
+      }
+    }
+    if (num_partials * geometry_.num_kv_heads > options_.max_partials) {
+      return std::numeric_limits<int64_t>::max();
+    }
+    total *= geometry_.num_kv_heads;
+    num_items *= geometry_.num_kv_heads;
+    const int64_t average = DivideUp(total, options_.num_blocks);
+    // With few rounds what counts is whole rounds of items, with many the average.
+    const int64_t mean_item = DivideUp(total, num_items);
+    const int64_t rounds = DivideUp(num_items, options_.num_blocks);
+    return std::max({average, longest, rounds <= 8 ? rounds * mean_item : average}) + merge;
+  }
+
+  // The most key tiles that a piece should have.
+  int ChooseSplit() const {
+    int longest = 1;
+    int64_t total = 0;
+    for (const Tile& tile : tiles_) {
+      longest = std::max(longest, tile.key_tiles);
+      total += tile.key_tiles;
+    }
+    if (options_.max_partials == 0) return longest;
+    if (options_.batch_invariant) {
+      const int split = kAttentionCombineKeys / kAttentionKeyTile;
+      return EstimateCost(split) < EstimateCost(longest) ? split : longest;
+    }
+    const int shortest = std::max(1, options_.min_split_keys / kAttentionKeyTile);
+    if (static_cast<int64_t>(tiles_.size()) * geometry_.num_kv_heads >= 8 * options_.num_blocks) {
+      // Enough to do everywhere; only what is longer than a block's share is cut.
+      const int64_t share = DivideUp(total * geometry_.num_kv_heads, options_.num_blocks);
+      return static_cast<int>(std::min<int64_t>(std::max<int64_t>(share, shortest), longest));
+    }
+    int best = longest;
+    int64_t best_cost = EstimateCost(longest);
+    constexpr int kPieces[] = {2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128};
+    for (const int num_pieces : kPieces) {
+      const int candidate = DivideUp(longest, num_pieces);
+      if (candidate < shortest) break;
+      const int64_t cost = EstimateCost(candidate);
+      if (cost < best_cost) {
+        best = candidate;
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+
+  void MakePieces(int tile_idx, int max_key_tiles) {
+    const Tile& tile = tiles_[tile_idx];
+    int num_pieces = NumPieces(tile, max_key_tiles);
+    // Partial results are what runs out: what does not fit is split less, or not at all.
+    const int per_piece = tile.row_tiles * geometry_.num_kv_heads;
+    const int affordable = (options_.max_partials - num_partials_) / per_piece;
+    if (num_pieces > affordable) num_pieces = options_.batch_invariant ? 1 : affordable;
+    if (num_pieces <= 1) {
+      pieces_.push_back({.tile = tile_idx,
+                         .key_begin = tile.key_begin,
+                         .key_end = tile.key_end,
+                         .split = 0,
+                         .num_splits = 1,
+                         .first_partial = -1,
+                         .cost = tile.key_tiles * CostPerKeyTile(tile) + kCostPerItem});
+      return;
+    }
+    for (int split = 0; split < num_pieces; ++split) {
+      pieces_.push_back({.tile = tile_idx,
+                         .key_begin = std::max(tile.key_begin, SplitBegin(tile, split, num_pieces)),
+                         .key_end = std::min(tile.key_end, SplitBegin(tile, split + 1, num_pieces)),
+                         .split = split,
+                         .num_splits = num_pieces,
+                         .first_partial = num_partials_,
+                         .cost = 0});
+      Piece& piece = pieces_.back();
+      const int key_tiles =
+          DivideUp(piece.key_end, kAttentionKeyTile) - piece.key_begin / kAttentionKeyTile;
+      piece.cost = key_tiles * CostPerKeyTile(tile) + kCostPerItem;
+    }
+    num_partials_ += num_pieces * per_piece;
+  }
+
+  // The first key of a piece, a multiple of kAttentionKeyTile.
+  int SplitBegin(const Tile& tile, int split, int num_pieces) const {
+    if (options_.batch_invariant) {
+      return (tile.key_begin / kAttentionCombineKeys + split) * kAttentionCombineKeys;
+    }
+    const int64_t key_tiles = int64_t{tile.key_tiles} * split / num_pieces;
+    return (tile.first_key_tile() + static_cast<int>(key_tiles)) * kAttentionKeyTile;
+  }
+
+  // Costly ones first, to within a 1024th of the costliest; equals stay in order.
+  void SortPieces() {
+    int costliest = 0;
+    for (const Piece& piece : pieces_) costliest = std::max(costliest, piece.cost);
+    constexpr int kBuckets = 1024;
+    int shift = 0;
+    while (costliest >> shift >= kBuckets) ++shift;
+    std::vector<int32_t> bucket_end(kBuckets + 1, 0);
+    const auto bucket_of = [&](const Piece& piece) { return kBuckets - 1 - (piece.cost >> shift); };
+    for (const Piece& piece : pieces_) ++bucket_end[bucket_of(piece) + 1];
+    for (int bucket = 0; bucket < kBuckets; ++bucket) bucket_end[bucket + 1] += bucket_end[bucket];
+    sorted_.resize(pieces_.size());
+    for (int idx = 0; idx < pieces_.size(); ++idx) {
+      sorted_[bucket_end[bucket_of(pieces_[idx])]++] = idx;
+    }
+  }
+
+  void EmitItems(std::vector<AttentionItem>& items) const {
+    items.resize(pieces_.size() * geometry_.num_kv_heads);
+    AttentionItem* item = items.data();
+    for (const int32_t piece_idx : sorted_) {
+      const Piece& piece = pieces_[piece_idx];
+      const Tile& tile = tiles_[piece.tile];
+      for (int kv_head = 0; kv_head < geometry_.num_kv_heads; ++kv_head, ++item) {
+        *item = {.sequence = tile.sequence,
+                 .kv_head = kv_head,
+                 .query_begin = tile.query_begin,
+                 .num_queries = tile.num_queries,
+                 .key_begin = piece.key_begin,
+                 .key_end = piece.key_end,
+                 .first_partial =
+                     piece.num_splits == 1
+                         ? -1
+                         : piece.first_partial + kv_head * piece.num_splits * tile.row_tiles,
+                 .split = static_cast<int16_t>(piece.split),
+                 .num_splits = static_cast<int16_t>(piece.num_splits)};
+      }
+    }
+    if (pieces_.empty() || pieces_[sorted_.front()].cost == pieces_[sorted_.back()].cost) return;
+    const int64_t round = options_.num_blocks;
+    for (int64_t begin = round; begin < items.size(); begin += 2 * round) {
+      std::reverse(items.begin() + begin,
+                   items.begin() + std::min<int64_t>(begin + round, items.size()));
+    }
+  }
+
+  const AttentionGeometry& geometry_;
+  const AttentionWorkOptions& options_;
+  std::vector<Tile> tiles_;
+  std::vector<Piece> pieces_;
+  std::vector<int32_t> sorted_;
+  int num_partials_ = 0;
+};
+
+}  // namespace
+
+void PlanAttentionWork(const AttentionGeometry& geometry,
+                       std::span<const AttentionSequence> sequences,
+                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items) {
+  Planner(geometry, options).Plan(sequences, items);
+}
+
+}  // namespace lapidary::cuda

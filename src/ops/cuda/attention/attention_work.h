@@ -1,0 +1,71 @@
+// Which block of an attention kernel does what: built on the host once per step and uploaded, so
+// that one captured graph serves any mix of lengths. Plain data and integer arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lapidary::cuda {
+
+// One sequence as attention sees it in one group: queries at consecutive positions; keys
+// [0, num_cached) in pages, the rest among the step's own entries.
+struct AttentionSequence {
+  int32_t first_query = 0;  // row in the query buffer
+  int32_t num_queries = 0;
+  int32_t first_position = 0;  // of that query
+  int32_t num_cached = 0;
+  int32_t first_new = 0;  // row of the step's entries that holds position num_cached
+  int32_t table_base =
+      0;  // page of block b: page_ids[table_base + b]; block = tokens_per_page keys
+};
+
+// Keys are read in tiles of this many, at absolute positions; splits begin and end between tiles.
+inline constexpr int kAttentionKeyTile = 32;
+// With batch_invariant a row's sums are closed at every multiple of this position and combined in
+// order, whether one item walks over the boundary or each piece is an item of its own.
+inline constexpr int kAttentionCombineKeys = 512;
+// Rows of one partial result; a tile of r rows takes ceil(r / 16) of them per split.
+inline constexpr int kAttentionPartialRows = 16;
+
+// A tile of query rows (some queries of one sequence, all heads of one KV head) against the keys
+// [key_begin, key_end), which already respect the window's lower end and the causal upper end of
+// the tile as a whole; single rows are masked in the kernel. The partial results of split s begin
+// at first_partial + s * ceil(rows / 16); the counter of the tile is the one at first_partial.
+struct AttentionItem {
+  int32_t sequence = 0;
+  int32_t kv_head = 0;
+  int32_t query_begin = 0;  // within the sequence
+  int32_t num_queries = 0;
+  int32_t key_begin = 0;
+  int32_t key_end = 0;
+  int32_t first_partial = -1;  // where the tile's partial results begin; -1: it has one item only
+  int16_t split = 0;           // which of num_splits this one is
+  int16_t num_splits = 1;
+};
+
+struct AttentionGeometry {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int window = 0;  // keys visible including the query's own; 0: all
+
+  int heads_per_kv_head() const { return num_heads / num_kv_heads; }
+};
+
+struct AttentionWorkOptions {
+  int num_blocks = 264;          // that run at once (AttentionBlocks): enough to fill them
+  bool batch_invariant = false;  // splits of a fixed key length, whatever else is in the step
+  int max_partials = 0;          // capacity of the buffer for split tiles
+  int tile_rows = 64;            // (query, head) pairs of a tile at most: 16, 32, 64 or 128
+  int min_split_keys = 64;       // no piece of a split tile is planned shorter than this
+};
+
+// Writes the items of one step to `items` (cleared first): long ones first, and where they differ
+// in length, every second round of num_blocks items reversed so that blocks end up with equal
+// sums. Capacity in max_partials is never exceeded: tiles that would need more are split less.
+// Every sequence has at least one query, and its last query's position is at least num_cached - 1.
+void PlanAttentionWork(const AttentionGeometry& geometry,
+                       std::span<const AttentionSequence> sequences,
+                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items);
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,223 @@
+#include "ops/cuda/attention/attention_work.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+#include <tuple>
+
+namespace lapidary::cuda {
+namespace {
+
+std::vector<AttentionItem> Plan(const AttentionGeometry& geometry,
+                                const std::vector<AttentionSequence>& sequences,
+                                const AttentionWorkOptions& options) {
+  std::vector<AttentionItem> items(3);  // leftovers must not survive
+  PlanAttentionWork(geometry, sequences, options, items);
+  return items;
+}
+
+AttentionSequence Decode(int position) {
+  return {.num_queries = 1, .first_position = position, .num_cached = position};
+}
+
+int RowTiles(const AttentionGeometry& geometry, const AttentionItem& item) {
+  return (item.num_queries * geometry.heads_per_kv_head() + 15) / 16;
+}
+
+// Everything that must hold of any plan.
+void ExpectSound(const AttentionGeometry& geometry, const std::vector<AttentionSequence>& sequences,
+                 const AttentionWorkOptions& options, const std::vector<AttentionItem>& items) {
+  // The key ranges of every (sequence, KV head, query).
+  std::map<std::tuple<int, int, int>, std::vector<std::pair<int, int>>> ranges;
+  // The tiles of partial results: first_partial -> (slots, splits seen).
+  std::map<int, std::pair<int, std::vector<int>>> split_tiles;
+  for (const AttentionItem& item : items) {
+    ASSERT_GE(item.sequence, 0);
+    ASSERT_LT(item.sequence, static_cast<int>(sequences.size()));
+    const AttentionSequence& sequence = sequences[item.sequence];
+    ASSERT_GE(item.num_queries, 1);
+    ASSERT_LE(item.num_queries * geometry.heads_per_kv_head(), options.tile_rows);
+    ASSERT_LE(item.query_begin + item.num_queries, sequence.num_queries);
+    const int first = sequence.first_position + item.query_begin;
+    const int last = first + item.num_queries - 1;
+    ASSERT_LT(item.key_begin, item.key_end);
+    EXPECT_GE(item.key_begin, geometry.window > 0 ? std::max(0, first - geometry.window + 1) : 0)
+        << "reads keys that no row may see";
+    EXPECT_LE(item.key_end, last + 1);
+    EXPECT_TRUE(item.split == 0 || item.key_begin % kAttentionKeyTile == 0);
+    EXPECT_TRUE(item.split + 1 == item.num_splits || item.key_end % kAttentionKeyTile == 0);
+    if (item.num_splits > 1) {
+      if (options.batch_invariant) {
+        EXPECT_EQ(item.key_begin / kAttentionCombineKeys,
+                  (item.key_end - 1) / kAttentionCombineKeys);
+      }
+      ASSERT_GE(item.first_partial, 0);
+      auto& [slots, splits] = split_tiles[item.first_partial];
+      slots = item.num_splits * RowTiles(geometry, item);
+      splits.push_back(item.split);
+    } else {
+      EXPECT_EQ(item.first_partial, -1);
+      EXPECT_EQ(item.split, 0);
+    }
+    for (int query = item.query_begin; query < item.query_begin + item.num_queries; ++query) {
+      ranges[{item.sequence, item.kv_head, query}].push_back({item.key_begin, item.key_end});
+    }
+  }
+  for (int idx = 0; idx < static_cast<int>(sequences.size()); ++idx) {
+    for (int kv_head = 0; kv_head < geometry.num_kv_heads; ++kv_head) {
+      for (int query = 0; query < sequences[idx].num_queries; ++query) {
+        auto& own = ranges[{idx, kv_head, query}];
+        ASSERT_FALSE(own.empty()) << "sequence " << idx << " query " << query << " is left out";
+        std::sort(own.begin(), own.end());
+        for (int range = 1; range < static_cast<int>(own.size()); ++range) {
+          ASSERT_EQ(own[range].first, own[range - 1].second) << "a key twice or not at all";
+        }
+        const int position = sequences[idx].first_position + query;
+        const int begin = geometry.window > 0 ? std::max(0, position - geometry.window + 1) : 0;
+        EXPECT_LE(own.front().first, begin);
+        EXPECT_GE(own.back().second, position + 1);
+        ranges.erase({idx, kv_head, query});
+      }
+    }
+  }
+  EXPECT_TRUE(ranges.empty()) << "items of KV heads that do not exist";
+  int used = 0;
+  for (auto& [first_partial, tile] : split_tiles) {
+    ASSERT_GE(first_partial, used) << "partial results overlap";
+    used = first_partial + tile.first;
+    std::sort(tile.second.begin(), tile.second.end());
+    const int row_tiles = tile.first / static_cast<int>(tile.second.size());
+    EXPECT_EQ(tile.first, row_tiles * static_cast<int>(tile.second.size()));
+    for (int split = 0; split < static_cast<int>(tile.second.size()); ++split) {
+      EXPECT_EQ(tile.second[split], split);
+    }
+  }
+  EXPECT_LE(used, options.max_partials);
+}
+
+TEST(AttentionWorkTest, CoversEveryVisibleKeyOnceWhateverTheStep) {
+  std::mt19937 random(7);
+  const auto draw = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  constexpr int kWindows[] = {0, 1, 3, 24, 512, 1024};
+  for (int round = 0; round < 400; ++round) {
+    AttentionGeometry geometry;
+    geometry.num_kv_heads = draw(1, 4);
+    geometry.num_heads = geometry.num_kv_heads * draw(1, 16);
+    geometry.window = kWindows[draw(0, 5)];
+    AttentionWorkOptions options;
+    options.num_blocks = draw(1, 264);
+    options.batch_invariant = draw(0, 1) == 1;
+    options.max_partials = draw(0, 2) == 0 ? draw(0, 64) : 4096;
+    options.tile_rows = 16 << draw(0, 3);
+    options.min_split_keys = 32 << draw(0, 3);
+    std::vector<AttentionSequence> sequences(draw(1, 12));
+    for (AttentionSequence& sequence : sequences) {
+      sequence.num_queries = draw(0, 2) == 0 ? draw(1, 200) : draw(1, 4);
+      sequence.first_position = draw(0, 1) == 0 ? draw(0, 70) : draw(0, 6000);
+      sequence.num_cached = sequence.first_position;
+    }
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectSound(geometry, sequences, options, Plan(geometry, sequences, options)))
+        << "round " << round;
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+TEST(AttentionWorkTest, OneLongSequenceFillsTheMachine) {
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 2, .window = 0};
+  const AttentionWorkOptions options = {.num_blocks = 132, .max_partials = 1024};
+  const auto items = Plan(geometry, {Decode(100000)}, options);
+  EXPECT_GE(items.size(), 100u);
+  EXPECT_LE(items.size(), 132u);
+}
+
+TEST(AttentionWorkTest, ShortSequencesStayWhole) {
+  const AttentionGeometry geometry = {.num_heads = 8, .num_kv_heads = 1, .window = 512};
+  const AttentionWorkOptions options = {.num_blocks = 264, .max_partials = 1024};
+  EXPECT_EQ(Plan(geometry, {Decode(40), Decode(0)}, options).size(), 2u);
+}
+
+TEST(AttentionWorkTest, ManySequencesMakeWholeRounds) {
+  // 80 x 8 tiles of a full window on 264 blocks: 640 items would take three rounds of 1024 keys.
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 8, .window = 1024};
+  const AttentionWorkOptions options = {.num_blocks = 264, .max_partials = 8192};
+  const auto items = Plan(geometry, std::vector<AttentionSequence>(80, Decode(8000)), options);
+  std::vector<int64_t> load(options.num_blocks);
+  for (int idx = 0; idx < static_cast<int>(items.size()); ++idx) {
+    load[idx % options.num_blocks] += items[idx].key_end - items[idx].key_begin;
+  }
+  EXPECT_LE(*std::max_element(load.begin(), load.end()), 80 * 8 * 1024 / 264 * 1.12);
+}
+
+TEST(AttentionWorkTest, LittleRoomForSplitsIsNotSpentOnTheFirstSequences) {
+  // Two pieces each would need 1280: better none than 32 sequences in halves and 48 whole.
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 8, .window = 1024};
+  const AttentionWorkOptions options = {.num_blocks = 264, .max_partials = 512};
+  const auto items = Plan(geometry, std::vector<AttentionSequence>(80, Decode(8000)), options);
+  for (const AttentionItem& item : items) EXPECT_EQ(item.num_splits, items.front().num_splits);
+}
+
+TEST(AttentionWorkTest, LongOnesComeFirstAndBlocksGetEqualSums) {
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 2, .window = 0};
+  const AttentionWorkOptions options = {.num_blocks = 132, .max_partials = 1024};
+  const auto items = Plan(geometry, {{.num_queries = 8192}}, options);
+  std::vector<int64_t> load(options.num_blocks);
+  int64_t total = 0;
+  int shortest_so_far = 1 << 30;
+  for (int begin = 0; begin < static_cast<int>(items.size()); begin += options.num_blocks) {
+    int shortest = 1 << 30;
+    int longest = 0;
+    for (int idx = begin;
+         idx < std::min<int>(begin + options.num_blocks, static_cast<int>(items.size())); ++idx) {
+      const int keys = items[idx].key_end - items[idx].key_begin;
+      shortest = std::min(shortest, keys);
+      longest = std::max(longest, keys);
+      load[idx - begin] += keys;
+      total += keys;
+    }
+    EXPECT_LE(longest, shortest_so_far + kAttentionKeyTile);
+    shortest_so_far = shortest;
+  }
+  EXPECT_LE(*std::max_element(load.begin(), load.end()), total / options.num_blocks * 1.03);
+}
+
+TEST(AttentionWorkTest, InvariantSplitsLieWhereTheyLieAlone) {
+  // A tile is either one item or cut at every multiple of the combining length: never between.
+  const AttentionGeometry geometry = {.num_heads = 8, .num_kv_heads = 2, .window = 1024};
+  const AttentionWorkOptions options = {
+      .num_blocks = 132, .batch_invariant = true, .max_partials = 4096};
+  for (const int neighbours : {0, 3, 200}) {
+    std::vector<AttentionSequence> sequences(neighbours, Decode(5));
+    sequences.push_back(Decode(3333));
+    for (const AttentionItem& item : Plan(geometry, sequences, options)) {
+      if (item.sequence != neighbours) continue;
+      EXPECT_TRUE(item.key_begin == 3333 - 1023 || item.key_begin % kAttentionCombineKeys == 0);
+      EXPECT_TRUE(item.key_end == 3334 || item.key_end % kAttentionCombineKeys == 0);
+    }
+  }
+}
+
+TEST(AttentionWorkTest, PlansAFullStepQuickly) {
+  const AttentionGeometry geometry = {.num_heads = 32, .num_kv_heads = 16, .window = 1024};
+  const AttentionWorkOptions options = {.num_blocks = 264, .max_partials = 1 << 20};
+  std::vector<AttentionSequence> sequences;
+  for (int idx = 0; idx < 256; ++idx) sequences.push_back(Decode(37 * idx));
+  std::vector<AttentionItem> items;
+  double best_us = 1e9;
+  for (int round = 0; round < 200; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    PlanAttentionWork(geometry, sequences, options, items);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    best_us = std::min(best_us, took.count());
+  }
+  RecordProperty("us", static_cast<int>(best_us));
+  EXPECT_LT(best_us, 100.0);  // twice the aim: sanitizers and busy machines
+}
+
+}  // namespace
+}  // namespace lapidary::cuda

@@ -1,0 +1,203 @@
+#include "ops/cuda/linear/gemm_lt.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstring>
+#include <memory>
+
+#include "base/check.h"
+
+#define LAPIDARY_CUBLAS_CHECK(call)                                                           \
+  do {                                                                                        \
+    if (const cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS) [[unlikely]] \
+      ThrowCublasError(status_, #call, __LINE__);                                             \
+  } while (false)
+
+namespace lapidary::cuda {
+namespace {
+
+[[noreturn]] void ThrowCublasError(cublasStatus_t status, const char* call, int line) {
+  throw CudaError(cudaErrorUnknown, fmt::format("{}:{}: {} failed: {}", __FILE__, line, call,
+                                                cublasLtGetStatusString(status)));
+}
+
+struct LayoutDeleter {
+  void operator()(cublasLtMatrixLayout_t layout) const {
+    (void)cublasLtMatrixLayoutDestroy(layout);
+  }
+};
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDeleter>;
+
+// A row-major [rows, columns] matrix is cuBLAS's column-major [columns, rows].
+Layout MakeLayout(cudaDataType type, int rows, int columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type, columns, rows, columns));
+  return Layout(layout);
+}
+
+// Once a process, however many runners it makes.
+bool TableIsUsable() {
+  static const bool usable = [] {
+    const size_t version = cublasLtGetVersion();
+    if (version == GemmTableVersion()) {
+      spdlog::info("cuBLASLt {}: {} algorithms from the table", version, GemmTable().size());
+      return true;
+    }
+    spdlog::info(
+        "cuBLASLt {}: its heuristic chooses algorithms, for the measured ones are of version {}",
+        version, GemmTableVersion());
+    return false;
+  }();
+  return usable;
+}
+
+}  // namespace
+
+GemmLt::GemmLt() {
+  LAPIDARY_CUBLAS_CHECK(cublasLtCreate(&handle_));
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                       &transpose, sizeof(transpose)));
+  LAPIDARY_CUDA_CHECK(cudaMalloc(&workspace_, GemmLt::kWorkspaceBytes));
+  uses_table_ = TableIsUsable();
+}
+
+GemmLt::~GemmLt() {
+  (void)cudaFree(workspace_);
+  (void)cublasLtMatmulDescDestroy(operation_);
+  (void)cublasLtDestroy(handle_);
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmLt::Search(const Key& key, int rows, int max_candidates) {
+  const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
+  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+  cublasLtMatmulPreference_t preference = nullptr;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
+                        decltype([](cublasLtMatmulPreference_t p) {
+                          (void)cublasLtMatmulPreferenceDestroy(p);
+                        })>
+      owner(preference);
+  const size_t workspace_bytes = GemmLt::kWorkspaceBytes;
+  LAPIDARY_CUBLAS_CHECK(
+      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                           &workspace_bytes, sizeof(workspace_bytes)));
+  const uint32_t input_alignment = 16;
+  const uint32_t output_alignment = aligned ? 16 : (f32_output ? 4 : 2);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES}) {
+    LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, attribute, &input_alignment, sizeof(input_alignment)));
+  }
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(
+        preference, attribute, &output_alignment, sizeof(output_alignment)));
+  }
+  std::vector<cublasLtMatmulHeuristicResult_t> results(max_candidates);
+  int num_results = 0;
+  LAPIDARY_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(
+      handle_, operation_, weight_layout.get(), x_layout.get(), y_layout.get(), y_layout.get(),
+      preference, max_candidates, results.data(), &num_results));
+  CHECK_GE(num_results, 1) << "cuBLASLt knows no algorithm for " << rows << " x " << in_dim << " x "
+                           << out_dim;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < num_results; ++i) algorithms.push_back(results[i].algo);
+  return algorithms;
+}
+
+std::optional<cublasLtMatmulAlgo_t> GemmLt::FromTable(const GemmShape& shape) {
+  const GemmAlgorithm* entry = uses_table_ ? FindGemmAlgorithm(shape) : nullptr;
+  if (entry == nullptr) return std::nullopt;
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof(algorithm) == sizeof(entry->words));
+  std::memcpy(&algorithm, entry->words.data(), sizeof(algorithm));
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, shape.out_dim, shape.in_dim);
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, shape.rows, shape.in_dim);
+  const Layout y_layout =
+      MakeLayout(shape.f32_output ? CUDA_R_32F : CUDA_R_16BF, shape.rows, shape.out_dim);
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle_, operation_, weight_layout.get(), x_layout.get(),
+                              y_layout.get(), y_layout.get(), &algorithm, &result);
+  if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes) return algorithm;
+  spdlog::warn("cuBLASLt refuses the table's algorithm for {} rows, {} inputs, {} outputs ({})",
+               shape.rows, shape.in_dim, shape.out_dim, cublasLtGetStatusString(status));
+  return std::nullopt;
+}
+
+cublasLtMatmulAlgo_t GemmLt::Choose(const Key& key, int rows) {
+  const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
+  if (aligned) {  // as the table's were measured
+    const auto measured = FromTable({out_dim, in_dim, bucket, f32_output});
+    if (measured) return *measured;
+  }
+  spdlog::debug("cuBLASLt's heuristic chooses for {} rows, {} inputs, {} outputs", rows, in_dim,
+                out_dim);
+  return Search(key, rows, 1).front();
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmLt::Candidates(bool f32_output, int out_dim, int in_dim,
+                                                     int rows, int max_candidates) {
+  return Search({out_dim, in_dim, GemmRowBucket(rows), f32_output, true}, rows, max_candidates);
+}
+
+bool GemmLt::RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const bf16* weight,
+                     const bf16* x, void* y, bool f32_output, int out_dim, int in_dim, int rows) {
+  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
+  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
+  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
+                        &zero, y, y_layout.get(), y, y_layout.get(), &algorithm, workspace_,
+                        GemmLt::kWorkspaceBytes, stream) == CUBLAS_STATUS_SUCCESS;
+}
+
+void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
+                 int out_dim, int in_dim, int rows) {
+  const bool aligned = reinterpret_cast<uintptr_t>(y) % 16 == 0;
+  const auto run_for = [&](int bucket, int searched_rows) {
+    const Key key{out_dim, in_dim, bucket, f32_output, aligned};
+    auto found = algorithms_.find(key);
+    if (found == algorithms_.end()) {
+      found = algorithms_.emplace(key, Choose(key, searched_rows)).first;
+    }
+    return RunWith(found->second, stream, weight, x, y, f32_output, out_dim, in_dim, rows);
+  };
+  if (run_for(GemmRowBucket(rows), GemmRowBucket(rows))) return;
+  // What suits the bucket's upper end need not suit every row count in it. Exact entries are told
+  // apart from buckets by their sign.
+  if (run_for(-rows, rows)) return;
+  throw CudaError(cudaErrorUnknown, fmt::format("cuBLASLt failed at {} rows, {} inputs, {} outputs",
+                                                rows, in_dim, out_dim));
+}
+
+std::string DescribeAlgorithm(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const auto attribute :
+       {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+        CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+        CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+        CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID}) {
+    uint32_t value = 0;
+    size_t written = 0;
+    (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value),
+                                               &written);
+    // Some attributes are 16 bits wide.
+    if (written == 0) {
+      uint16_t narrow = 0;
+      (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &narrow, sizeof(narrow),
+                                                 &written);
+      value = narrow;
+    }
+    text += fmt::format("{}{}", text.empty() ? "" : " ", value);
+  }
+  return text;
+}
+
+}  // namespace lapidary::cuda

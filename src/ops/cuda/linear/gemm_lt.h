@@ -1,0 +1,60 @@
+// y = x W^T through cuBLASLt, for the row counts at which it is the best there is.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ops/cuda/launch.h"
+#include "ops/cuda/linear/gemm_algorithms.h"
+
+namespace lapidary::cuda {
+
+class GemmLt {
+ public:
+  static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+
+  GemmLt();
+  ~GemmLt();
+  GemmLt(const GemmLt&) = delete;
+  GemmLt& operator=(const GemmLt&) = delete;
+
+  // x [rows, in_dim] and weight [out_dim, in_dim] bf16; y [rows, out_dim] bf16 or f32. The first
+  // call of a shape takes an algorithm from the table or asks cuBLASLt for one (host work only)
+  // and keeps it.
+  void Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
+           int out_dim, int in_dim, int rows);
+
+  // For benchmarks and tests: the table's algorithm, if there is one that this cuBLASLt takes; the
+  // algorithms cuBLASLt would try for a shape, best guess first; and a run with one of them, false
+  // where it cannot run.
+  std::optional<cublasLtMatmulAlgo_t> FromTable(const GemmShape& shape);
+  std::vector<cublasLtMatmulAlgo_t> Candidates(bool f32_output, int out_dim, int in_dim, int rows,
+                                               int max_candidates);
+  bool RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const bf16* weight,
+               const bf16* x, void* y, bool f32_output, int out_dim, int in_dim, int rows);
+
+ private:
+  // out_dim, in_dim, the upper end of the row bucket, f32 output, aligned output
+  using Key = std::tuple<int, int, int, bool, bool>;
+
+  cublasLtMatmulAlgo_t Choose(const Key& key, int rows);
+  std::vector<cublasLtMatmulAlgo_t> Search(const Key& key, int rows, int max_candidates);
+
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  void* workspace_ = nullptr;
+  bool uses_table_ = false;
+  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+};
+
+// The attributes that tell algorithms apart: id, tile, stages, split, reduction, swizzle, option,
+// inner shape, cluster shape.
+std::string DescribeAlgorithm(const cublasLtMatmulAlgo_t& algorithm);
+
+}  // namespace lapidary::cuda

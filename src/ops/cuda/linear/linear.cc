@@ -1,0 +1,112 @@
+#include "ops/cuda/linear/linear.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cuda/linear/gemm_lt.h"
+#include "ops/cuda/linear/linear_epilogue.h"
+#include "ops/cuda/linear/linear_skinny.h"
+#include "ops/cuda/linear/linear_wide.h"
+
+namespace lapidary::cuda {
+namespace {
+
+// The product before gelu(gate) * up needs a buffer; larger calls are cut into rows that fit.
+constexpr int64_t kScratchBytesPerRow = int64_t{128} << 10;
+constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
+
+bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+void CheckCall(const LinearCall& call, int max_rows) {
+  CHECK(call.in_dim > 0 && call.in_dim % 8 == 0) << "in_dim " << call.in_dim;
+  CHECK_GE(call.out_dim, 1);
+  CHECK(call.rows >= 1 && call.rows <= max_rows) << call.rows << " rows, at most " << max_rows;
+  CHECK(call.weight != nullptr && call.y != nullptr);
+  CHECK(call.x != nullptr || call.residual != nullptr);
+  CHECK(Aligned(call.weight) && Aligned(call.x) && Aligned(call.y));
+  CHECK(call.epilogue != Epilogue::kGatedGelu || call.out_dim % 2 == 0) << call.out_dim;
+  CHECK(call.epilogue != Epilogue::kGeluMul || call.multiplier != nullptr);
+  if (call.residual != nullptr) {
+    CHECK(Aligned(call.residual->hidden) && Aligned(call.residual->block_out) &&
+          Aligned(call.residual->post_norm) && Aligned(call.residual->hidden_out) &&
+          Aligned(call.residual->pre_norm));
+    CHECK(call.residual->hidden != nullptr && call.residual->hidden != call.residual->hidden_out);
+    CHECK(call.residual->block_out == nullptr || call.residual->post_norm != nullptr);
+  }
+}
+
+}  // namespace
+
+struct LinearRunner::Impl {
+  explicit Impl(const LinearOptions& linear_options)
+      : options(linear_options),
+        scratch_bytes(std::min(kMaxScratchBytes, options.max_rows * kScratchBytesPerRow)) {
+    if (!options.batch_invariant) {
+      gemm = std::make_unique<GemmLt>();
+      LAPIDARY_CUDA_CHECK(cudaMalloc(&scratch, scratch_bytes));
+    }
+  }
+  ~Impl() { (void)cudaFree(scratch); }
+
+  void RunGemm(const LaunchContext& context, const LinearCall& call);
+
+  LinearOptions options;
+  int64_t scratch_bytes = 0;
+  std::unique_ptr<GemmLt> gemm;
+  bf16* scratch = nullptr;
+};
+
+void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall& call) {
+  if (call.residual != nullptr) {
+    CHECK(call.x != nullptr) << "the residual update of " << call.rows << " rows needs scratch";
+    RunResidualUpdate(context, *call.residual, call.rows, call.in_dim, call.x);
+  }
+  const bool f32_output = call.epilogue == Epilogue::kSoftcap;
+  if (call.epilogue != Epilogue::kGatedGelu) {
+    gemm->Run(context.stream, call.weight, call.x, call.y, f32_output, call.out_dim, call.in_dim,
+              call.rows);
+    if (call.epilogue == Epilogue::kGeluMul) {
+      RunGeluMul(context, call.multiplier, call.multiplier_stride, call.rows, call.out_dim,
+                 static_cast<bf16*>(call.y));
+    } else if (f32_output && call.softcap != 0.0f) {
+      RunSoftcap(context, call.softcap, static_cast<int64_t>(call.rows) * call.out_dim,
+                 static_cast<float*>(call.y));
+    }
+    return;
+  }
+  const int width = call.out_dim / 2;
+  const int64_t rows_at_once = scratch_bytes / (int64_t{sizeof(bf16)} * call.out_dim);
+  CHECK_GE(rows_at_once, 1) << "out_dim " << call.out_dim;
+  // Equal parts, so that no part is a sliver.
+  const int num_parts = static_cast<int>((call.rows + rows_at_once - 1) / rows_at_once);
+  const int part = (call.rows + num_parts - 1) / num_parts;
+  for (int begin = 0; begin < call.rows; begin += part) {
+    const int rows = std::min(part, call.rows - begin);
+    gemm->Run(context.stream, call.weight, call.x + int64_t{begin} * call.in_dim, scratch, false,
+              call.out_dim, call.in_dim, rows);
+    RunGatedGelu(context, scratch, rows, width,
+                 static_cast<bf16*>(call.y) + int64_t{begin} * width);
+  }
+}
+
+LinearRunner::LinearRunner(const LinearOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+
+LinearRunner::~LinearRunner() = default;
+
+void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
+  CheckCall(call, impl_->options.max_rows);
+  if (impl_->options.batch_invariant) {
+    RunWide(context, call, PlanInvariant(call));
+    return;
+  }
+  const SkinnyPlan plan = PlanSkinny(call);
+  if (SkinnyFits(call, plan)) {
+    RunSkinny(context, call, plan);
+  } else if (WideIsWorthwhile(call)) {
+    RunWide(context, call, PlanWide(call));
+  } else {
+    impl_->RunGemm(context, call);
+  }
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,40 @@
+// Linear layers of 9 to 128 rows, and of any number where a row's result must not depend on how
+// many there are: weights stream through shared memory into wgmma.
+//
+// The weight's rows are the instruction's 64 rows, the rows of x its columns, padded to a multiple
+// of 16, so that a step of few rows wastes little. A block computes a tile of 64 to 192 weight rows
+// (with kGatedGelu half of them gate and half up); one warp keeps a ring of copies in flight, the
+// others multiply and finish. Weights are on their way before the previous kernel has ended.
+//
+// Blocks may split the sum over k of a tile; its parts are then added in rising order of k through
+// the shared memory of their cluster.
+#pragma once
+
+#include "ops/cuda/linear/linear.h"
+
+namespace lapidary::cuda {
+
+constexpr int kMaxWideRows = 128;  // of one part
+
+// `split` is part of the result's rounding, the rest is not.
+struct WidePlan {
+  int tile_rows = 128;      // of the weight: 64, 128 or 192
+  int split = 1;            // blocks that split the sum: 1 to 8
+  bool alone = false;       // one block on a multiprocessor, with all its shared memory
+  bool persistent = false;  // with split 1: such blocks, which take tile after tile
+  int row_parts = 1;        // blocks that share a tile's weights and take some rows of x each
+};
+
+// The plan for a weight and a number of rows.
+WidePlan PlanWide(const LinearCall& call);
+
+// The same with a split that depends on the weight alone, for any number of rows.
+WidePlan PlanInvariant(const LinearCall& call);
+
+// Whether RunWide is the fastest way to run a call, as measured (docs/performance.md).
+bool WideIsWorthwhile(const LinearCall& call);
+
+// Up to kMaxWideRows rows in each of the plan's parts. The residual update is a launch of its own.
+void RunWide(const LaunchContext& context, const LinearCall& call, const WidePlan& plan);
+
+}  // namespace lapidary::cuda

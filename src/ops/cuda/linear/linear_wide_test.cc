@@ -1,0 +1,120 @@
+#include "ops/cuda/linear/linear_wide.h"
+
+#include <map>
+#include <ostream>
+
+#include "ops/cuda/linear/linear_problem.h"
+
+namespace lapidary::cuda {
+
+static std::string Describe(const WidePlan& plan) {
+  return fmt::format("tile_{}_split_{}_alone_{}_persistent_{}_parts_{}", plan.tile_rows, plan.split,
+                     plan.alone, plan.persistent, plan.row_parts);
+}
+void PrintTo(const WidePlan& plan, std::ostream* out) { *out << Describe(plan); }
+
+namespace {
+
+std::vector<WidePlan> AllWidePlans() {
+  std::vector<WidePlan> plans;
+  for (const int tile_rows : {64, 128, 192}) {
+    for (const int split : {1, 2, 4, 5, 7, 8}) {
+      plans.push_back({.tile_rows = tile_rows, .split = split, .alone = split % 4 != 0});
+    }
+    plans.push_back({.tile_rows = tile_rows, .persistent = true});
+    plans.push_back({.tile_rows = tile_rows, .row_parts = 2});
+    plans.push_back({.tile_rows = tile_rows, .split = 4, .row_parts = 3});
+  }
+  return plans;
+}
+
+void CheckWide(LinearProblem& problem, const WidePlan& plan, int rows, int max_features) {
+  SCOPED_TRACE(fmt::format("{}, {} rows", Describe(plan), rows));
+  problem.RunBy({}, rows, [&](const LaunchContext& context, const LinearCall& call) {
+    RunWide(context, call, plan);
+  });
+  problem.Check(rows, max_features);
+}
+
+class CudaLinearWidePlanTest : public testing::TestWithParam<WidePlan> {};
+
+TEST_P(CudaLinearWidePlanTest, EveryRowCountAgreesWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  LinearProblem problem({.rows = kMaxWideRows, .in_dim = 520, .out_dim = 200});
+  for (const int rows : {1, 9, 15, 16, 17, 33, 48, 63, 80, 81, 97, 112, 127, 128}) {
+    CheckWide(problem, GetParam(), rows, 40);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, CudaLinearWidePlanTest, testing::ValuesIn(AllWidePlans()),
+                         [](const auto& plan) { return Describe(plan.param); });
+
+TEST(CudaLinearWideTest, EveryPlanAndEpilogueAgreesWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  uint64_t seed = 0;
+  for (const Epilogue epilogue : kEpilogues) {
+    // Ends of k and of tiles in every position; the last has more tiles than blocks.
+    for (const auto& [in_dim, out_dim] :
+         {std::pair{512, 66}, {1000, 256}, {520, 302}, {576, 2 * 7}, {512, 20000}}) {
+      LinearProblem problem({.rows = 90,
+                             .in_dim = in_dim,
+                             .out_dim = out_dim,
+                             .epilogue = epilogue,
+                             .residual = out_dim == 302 ? ResidualCase::kFull : ResidualCase::kNone,
+                             .seed = ++seed});
+      for (const WidePlan& plan : AllWidePlans()) {
+        SCOPED_TRACE(fmt::format("{} {} epilogue {}", in_dim, out_dim, static_cast<int>(epilogue)));
+        for (const int rows : {13, 90}) CheckWide(problem, plan, rows, 50);
+      }
+    }
+  }
+}
+
+// Only the split is part of the rounding, and every run has the same bits.
+TEST(CudaLinearWideTest, PlansOfOneSplitGiveTheSameBits) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  LinearProblem problem(
+      {.rows = 80, .in_dim = 1536, .out_dim = 2560, .epilogue = Epilogue::kGatedGelu});
+  std::map<int, std::vector<float>> by_split;
+  for (int turn = 0; turn < 5; ++turn) {
+    for (const WidePlan& plan : AllWidePlans()) {
+      SCOPED_TRACE(Describe(plan));
+      problem.RunBy({}, 80, [&](const LaunchContext& context, const LinearCall& call) {
+        RunWide(context, call, plan);
+      });
+      const auto [first, is_new] = by_split.try_emplace(plan.split, problem.Output());
+      ASSERT_TRUE(is_new || SameBits(problem.Output(), first->second));
+    }
+  }
+}
+
+// Every model's shapes have a plan that fits them.
+TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
+  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
+    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
+      for (const int rows : {9, 16, 80, 128}) {
+        const WidePlan plan = PlanWide({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        EXPECT_LE(plan.split, (in_dim + 63) / 64) << in_dim << " " << out_dim << " " << rows;
+        EXPECT_TRUE(plan.split == 1 || !plan.persistent);
+      }
+    }
+  }
+}
+
+TEST(CudaLinearWideTest, InvariantPlansSplitByTheWeightAlone) {
+  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
+    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
+      const int split = PlanInvariant({.out_dim = out_dim, .in_dim = in_dim, .rows = 1}).split;
+      EXPECT_LE(split, (in_dim + 63) / 64) << in_dim << " " << out_dim;
+      for (const int rows : {2, 8, 9, 64, 80, 128, 129, 300, 8192}) {
+        const WidePlan plan = PlanInvariant({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        EXPECT_EQ(plan.split, split) << in_dim << " " << out_dim << " " << rows;
+        EXPECT_TRUE(plan.split == 1 || !plan.persistent);
+        EXPECT_GE(plan.row_parts * kMaxWideRows, rows);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lapidary::cuda

@@ -1,0 +1,19 @@
+// Descriptions of matrices for TMA.
+#pragma once
+
+#include <cuda.h>
+
+#include "ops/cuda/launch.h"
+
+namespace lapidary::cuda {
+
+// A bf16 matrix [rows, columns], copied in boxes of `box_rows` x 64 values with the 128-byte
+// swizzle that wgmma reads. columns must be a multiple of 8, the address of 16. Host work only; the
+// map goes to a kernel as a __grid_constant__ parameter, so a graph keeps its own copy.
+CUtensorMap MakeSwizzledMap(const bf16* matrix, int rows, int columns, int box_rows);
+
+// The same matrix as [columns / 64, rows, 64], copied in boxes of box_chunks x box_rows x 64: a
+// wide piece of some rows in one copy. columns must be a multiple of 64.
+CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_rows, int box_chunks);
+
+}  // namespace lapidary::cuda

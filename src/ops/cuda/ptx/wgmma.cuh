@@ -1,0 +1,128 @@
+// Hopper's matrix instruction of a warpgroup.
+//
+// Both operands lie in shared memory as rows of 64 bf16 values of k (128 bytes) in the copy
+// engine's 128-byte swizzle: groups of eight rows are 1,024 bytes, aligned to them.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/ptx/mma.cuh"
+#include "ops/cuda/ptx/tma.cuh"
+
+namespace lapidary::cuda {
+
+// Where an operand lies: address and distance of row groups in units of 16 bytes, 128-byte swizzle.
+// 16 values of k further on is 2 more.
+__device__ __forceinline__ uint64_t SwizzledOperand(uint32_t shared_address) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kRowGroup = uint64_t{8 * kSwizzledRowBytes / 16} << 32;
+  return kSwizzle128 | kRowGroup | (uint64_t{1} << 16) | ((shared_address & 0x3ffff) >> 4);
+}
+
+// d[64 x kColumns] += A[64 x 16] B[16 x kColumns], asynchronously. Thread (warp w, lane 4 g + t)
+// of the warpgroup holds in d[4 j + 0..3] rows 16 w + g (twice) and 16 w + g + 8 (twice), columns
+// 8 j + 2 t and 8 j + 2 t + 1.
+template <int kColumns>
+struct Wgmma;
+
+#define LAPIDARY_REGISTERS_4 "%0, %1, %2, %3"
+#define LAPIDARY_REGISTERS_8 LAPIDARY_REGISTERS_4 ", %4, %5, %6, %7"
+#define LAPIDARY_REGISTERS_12 LAPIDARY_REGISTERS_8 ", %8, %9, %10, %11"
+#define LAPIDARY_REGISTERS_20 LAPIDARY_REGISTERS_16 ", %16, %17, %18, %19"
+#define LAPIDARY_REGISTERS_28 LAPIDARY_REGISTERS_24 ", %24, %25, %26, %27"
+#define LAPIDARY_REGISTERS_16 LAPIDARY_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define LAPIDARY_REGISTERS_24 LAPIDARY_REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define LAPIDARY_REGISTERS_32 LAPIDARY_REGISTERS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define LAPIDARY_REGISTERS_40 LAPIDARY_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define LAPIDARY_REGISTERS_48 LAPIDARY_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define LAPIDARY_REGISTERS_56 LAPIDARY_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define LAPIDARY_REGISTERS_64 LAPIDARY_REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define LAPIDARY_FOUR_SUMS(i) "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define LAPIDARY_SUMS_AT(i) LAPIDARY_FOUR_SUMS(i), LAPIDARY_FOUR_SUMS((i) + 4)
+#define LAPIDARY_SUMS_4 LAPIDARY_FOUR_SUMS(0)
+#define LAPIDARY_SUMS_12 LAPIDARY_SUMS_8, LAPIDARY_FOUR_SUMS(8)
+#define LAPIDARY_SUMS_20 LAPIDARY_SUMS_16, LAPIDARY_FOUR_SUMS(16)
+#define LAPIDARY_SUMS_28 LAPIDARY_SUMS_24, LAPIDARY_FOUR_SUMS(24)
+#define LAPIDARY_SUMS_8 LAPIDARY_SUMS_AT(0)
+#define LAPIDARY_SUMS_16 LAPIDARY_SUMS_8, LAPIDARY_SUMS_AT(8)
+#define LAPIDARY_SUMS_24 LAPIDARY_SUMS_16, LAPIDARY_SUMS_AT(16)
+#define LAPIDARY_SUMS_32 LAPIDARY_SUMS_24, LAPIDARY_SUMS_AT(24)
+#define LAPIDARY_SUMS_40 LAPIDARY_SUMS_32, LAPIDARY_SUMS_AT(32)
+#define LAPIDARY_SUMS_48 LAPIDARY_SUMS_40, LAPIDARY_SUMS_AT(40)
+#define LAPIDARY_SUMS_56 LAPIDARY_SUMS_48, LAPIDARY_SUMS_AT(48)
+#define LAPIDARY_SUMS_64 LAPIDARY_SUMS_56, LAPIDARY_SUMS_AT(56)
+
+// columns, registers (half of them), then the operands behind the registers
+#define LAPIDARY_WGMMA(columns, registers, a_index, b_index, scale_index)                       \
+  template <>                                                                                   \
+  struct Wgmma<columns> {                                                                       \
+    static __device__ __forceinline__ void Run(float (&d)[registers], uint64_t a, uint64_t b) { \
+      asm volatile(                                                                             \
+          "{\n"                                                                                 \
+          "  .reg .pred accumulate;\n"                                                          \
+          "  setp.ne.b32 accumulate, %" #scale_index                                            \
+          ", 0;\n"                                                                              \
+          "  wgmma.mma_async.sync.aligned.m64n" #columns                                        \
+          "k16.f32.bf16.bf16 "                                                                  \
+          "{" LAPIDARY_REGISTERS_##registers "}, %" #a_index ", %" #b_index                     \
+                                             ", accumulate, 1, 1, 0, 0;\n"                      \
+                                             "}"                                                \
+          : LAPIDARY_SUMS_##registers                                                           \
+          : "l"(a), "l"(b), "n"(1));                                                            \
+    }                                                                                           \
+  }
+
+LAPIDARY_WGMMA(8, 4, 4, 5, 6);
+LAPIDARY_WGMMA(16, 8, 8, 9, 10);
+LAPIDARY_WGMMA(24, 12, 12, 13, 14);
+LAPIDARY_WGMMA(40, 20, 20, 21, 22);
+LAPIDARY_WGMMA(56, 28, 28, 29, 30);
+LAPIDARY_WGMMA(32, 16, 16, 17, 18);
+LAPIDARY_WGMMA(48, 24, 24, 25, 26);
+LAPIDARY_WGMMA(64, 32, 32, 33, 34);
+LAPIDARY_WGMMA(80, 40, 40, 41, 42);
+LAPIDARY_WGMMA(96, 48, 48, 49, 50);
+LAPIDARY_WGMMA(112, 56, 56, 57, 58);
+LAPIDARY_WGMMA(128, 64, 64, 65, 66);
+
+#undef LAPIDARY_WGMMA
+#undef LAPIDARY_SUMS_8
+#undef LAPIDARY_SUMS_28
+#undef LAPIDARY_SUMS_20
+#undef LAPIDARY_SUMS_12
+#undef LAPIDARY_SUMS_4
+#undef LAPIDARY_SUMS_16
+#undef LAPIDARY_SUMS_24
+#undef LAPIDARY_SUMS_32
+#undef LAPIDARY_SUMS_40
+#undef LAPIDARY_SUMS_48
+#undef LAPIDARY_SUMS_56
+#undef LAPIDARY_SUMS_64
+#undef LAPIDARY_SUMS_AT
+#undef LAPIDARY_FOUR_SUMS
+#undef LAPIDARY_REGISTERS_8
+#undef LAPIDARY_REGISTERS_28
+#undef LAPIDARY_REGISTERS_20
+#undef LAPIDARY_REGISTERS_12
+#undef LAPIDARY_REGISTERS_4
+#undef LAPIDARY_REGISTERS_16
+#undef LAPIDARY_REGISTERS_24
+#undef LAPIDARY_REGISTERS_32
+#undef LAPIDARY_REGISTERS_40
+#undef LAPIDARY_REGISTERS_48
+#undef LAPIDARY_REGISTERS_56
+#undef LAPIDARY_REGISTERS_64
+
+// Before the first instruction that uses registers which plain code wrote.
+__device__ __forceinline__ void WgmmaBegin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WgmmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,240 @@
+// The producer warp of a resident step: loads what its block needs into the ring, in the order of
+// use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cuda/ptx/mma.cuh"
+#include "ops/cuda/ptx/tma.cuh"
+#include "ops/cuda/resident/resident_product.cuh"
+#include "ops/cuda/resident/resident_program.h"
+#include "ops/cuda/resident/resident_splits.cuh"
+
+namespace lapidary::cuda {
+
+// What is loaded into one slot.
+struct Piece {
+  const CUtensorMap* map;
+  int row;
+  int chunk;
+  int up_offset;         // MatrixPart's
+  uint32_t up_place;     // of up rows, in the slot
+  uint32_t chunk_bytes;  // of a gated part's half
+  int num_chunks;        // that the slot has room for
+  int num_copies;        // 0: one; else one for each of so many chunks
+};
+
+// The phases in which a block has a part of the matrix, one after the other. Matrices are read a
+// phase ahead: there is no time to wait for memory here.
+class PartCursor {
+ public:
+  __device__ PartCursor(const ResidentProgram* program, int num_phases)
+      : matrices_(program->matrices()),
+        num_phases_(num_phases),
+        next_(matrices_[0]),
+        part_(PartOfBlock(next_)) {
+    Next();
+  }
+
+  __device__ bool done() const { return phase_ == num_phases_; }
+  __device__ int phase() const { return phase_; }
+  __device__ const MatrixPart& part() const { return part_; }
+
+  __device__ void Next() {
+    do {
+      if (++phase_ == num_phases_) return;
+      part_ = PartOfBlock(next_);
+      if (phase_ + 1 < num_phases_) next_ = matrices_[phase_ + 1];
+    } while (part_.count == 0);
+  }
+
+ private:
+  const ResidentMatrix* const matrices_;
+  const int num_phases_;
+  ResidentMatrix next_;
+  MatrixPart part_;
+  int phase_ = -1;
+};
+
+// All pieces of a block, in the order of their use.
+class PieceCursor {
+ public:
+  __device__ PieceCursor(const ResidentProgram* program, int num_phases)
+      : parts_(program, num_phases), maps_(program->maps()), num_phases_(num_phases) {
+    for (int idx = 0; idx < min(kMapsAhead, num_phases_); ++idx) PrefetchMaps(idx);
+    num_tiles_ = parts_.part().num_tiles();
+  }
+
+  __device__ bool done() const { return parts_.done(); }
+  __device__ int phase() const { return parts_.phase(); }
+  __device__ Piece Take() {
+    const MatrixPart& part = parts_.part();
+    const Piece piece{
+        .map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
+        .row = part.TileBegin(tile_),
+        .chunk = chunk_,
+        .up_offset = part.up_offset,
+        .up_place =
+            static_cast<uint32_t>(HalfLines(part.matrix, part.TileSize(tile_)) * kChunkRowBytes),
+        .chunk_bytes = static_cast<uint32_t>(part.TileSize(tile_) * kChunkRowBytes),
+        .num_chunks = part.matrix.slot_chunks,
+        .num_copies =
+            part.matrix.one_copy ? 0 : min(part.matrix.slot_chunks, part.num_chunks - chunk_)};
+    chunk_ += part.matrix.slot_chunks;
+    if (chunk_ >= part.num_chunks) {
+      chunk_ = 0;
+      if (++tile_ == num_tiles_) {
+        tile_ = 0;
+        parts_.Next();
+        num_tiles_ = parts_.part().num_tiles();
+        if (parts_.phase() + kMapsAhead < num_phases_) PrefetchMaps(parts_.phase() + kMapsAhead);
+      }
+    }
+    return piece;
+  }
+
+ private:
+  static constexpr int kMapsAhead = 4;  // phases
+
+  __device__ void PrefetchMaps(int phase) const {
+    PrefetchMap(maps_[2 * phase]);
+    PrefetchMap(maps_[2 * phase + 1]);
+  }
+
+  PartCursor parts_;
+  const CUtensorMap* const maps_;
+  const int num_phases_;
+  int num_tiles_ = 0;
+  int tile_ = 0;
+  int chunk_ = 0;
+};
+
+// Fills the ring; one warp.
+template <int kSlotBytes, int kInFlight>
+class Producer {
+ public:
+  __device__ explicit Producer(const Ring<kSlotBytes>& ring) : ring_(ring) {}
+
+  __device__ __forceinline__ void Produce(const Piece& piece) {
+    WaitForRoom();
+    if (threadIdx.x % 32 == 0) BringToSlot(piece);
+    __syncwarp();
+    at_.Advance(ring_.num_slots);
+  }
+
+  // Entries of `num_bytes`, one of each lane that has one, `pitch` bytes apart.
+  __device__ __forceinline__ void Produce(bool has_entry, const bf16* entry, int num_bytes,
+                                          int pitch) {
+    const auto lanes = static_cast<uint32_t>(__popc(__ballot_sync(0xffffffffu, has_entry)));
+    WaitForRoom();
+    const uint32_t barrier = ring_.Arrived(at_);
+    const int lane = threadIdx.x % 32;
+    if (lane == 0 && lanes == 0) ArriveAtBarrier(barrier);
+    if (lane == 0 && lanes > 0) ExpectBytes(barrier, lanes * num_bytes);
+    __syncwarp();
+    if (has_entry) {
+      CopyBytes(entry, SharedAddress(ring_.Slot(at_)) + lane * pitch, num_bytes, barrier);
+    }
+    __syncwarp();
+    at_.Advance(ring_.num_slots);
+  }
+
+ private:
+  __device__ __forceinline__ void BringToSlot(const Piece& piece) {
+    const uint32_t barrier = ring_.Arrived(at_);
+    const uint32_t slot = SharedAddress(ring_.Slot(at_));
+    const bool gated = piece.up_offset != 0;
+    const uint32_t up = slot + piece.up_place;
+    if (piece.num_copies == 0) {
+      const uint32_t num_bytes = piece.num_chunks * piece.chunk_bytes;
+      ExpectBytes(barrier, gated ? 2 * num_bytes : num_bytes);
+      CopyChunks(*piece.map, piece.row, piece.chunk, slot, barrier, BoxUse::kOnce);
+      if (gated) {
+        CopyChunks(*piece.map, piece.row + piece.up_offset, piece.chunk, up, barrier,
+                   BoxUse::kOnce);
+      }
+    } else {
+      const uint32_t num_bytes = piece.num_copies * piece.chunk_bytes;
+      ExpectBytes(barrier, gated ? 2 * num_bytes : num_bytes);
+#pragma unroll 1
+      for (int idx = 0; idx < piece.num_copies; ++idx) {
+        const int column = (piece.chunk + idx) * kChunkValues;
+        const uint32_t to = idx * piece.chunk_bytes;
+        CopyBox(*piece.map, piece.row, column, slot + to, barrier, BoxUse::kOnce);
+        if (gated) {
+          CopyBox(*piece.map, piece.row + piece.up_offset, column, up + to, barrier, BoxUse::kOnce);
+        }
+      }
+    }
+  }
+
+  // Until the next slot is free and few enough others are on their way.
+  __device__ __forceinline__ void WaitForRoom() {
+    if (num_started_ == kInFlight) {
+      AwaitBarrier(ring_.Arrived(oldest_), oldest_.parity);
+      oldest_.Advance(ring_.num_slots);
+    } else {
+      ++num_started_;
+    }
+    AwaitBarrier(ring_.Consumed(at_), at_.parity ^ 1);
+  }
+
+  const Ring<kSlotBytes> ring_;
+  RingPosition at_;
+  RingPosition oldest_;  // that may still be on its way
+  int num_started_ = 0;  // without waiting for another
+};
+
+// The cached entries of this block's part in a layer's attention, round by round, as many slots for
+// each round.
+template <int kSlotBytes, int kInFlight>
+__device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
+                                               const ResidentKv& layer, const SplitPlan& plan,
+                                               int table_base,
+                                               Producer<kSlotBytes, kInFlight>& producer) {
+  const int split = blockIdx.x;
+  if (split >= plan.num_splits) return;
+  const int kv_head = split / plan.splits_per_head;
+  const int split_first = plan.first_key + split % plan.splits_per_head * plan.keys_per_split;
+  const int split_end = min(plan.end_key, split_first + plan.keys_per_split);
+  const int per_slot = EntriesPerSlot(kSlotBytes, layer.entry_len);
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int round = split_first; round < split_end; round += plan.round_keys) {
+#pragma unroll 1
+    for (int first = 0; first < plan.round_keys; first += per_slot) {
+      const int key = round + first + lane;
+      // The last one is not cached yet.
+      const bool is_cached = lane < per_slot && first + lane < plan.round_keys && key < split_end &&
+                             key < plan.end_key - 1;
+      const bf16* entry = is_cached ? EntryOf(call, layer, table_base, kv_head, key) : nullptr;
+      producer.Produce(is_cached, entry, 2 * layer.entry_len, EntryPitch(layer.entry_len));
+    }
+  }
+}
+
+// All that a block needs; one warp.
+template <int kInFlight, int kSlotBytes>
+__device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const ResidentStepCall& call,
+                                         int num_phases, const SplitPlan* plans,
+                                         const ResidentSequence* sequences) {
+  const auto* program = static_cast<const ResidentProgram*>(call.program);
+  Producer<kSlotBytes, kInFlight> producer(ring);
+  PieceCursor cursor(program, num_phases);
+  bool may_read_cache = false;
+  ResidentKv next_kv = program->kv()[0];  // read a phase ahead, as matrices are
+#pragma unroll 1
+  for (int phase = 0; phase < num_phases; ++phase) {
+    const ResidentKv kv = next_kv;
+    if (phase + 1 < num_phases) next_kv = program->kv()[phase + 1];
+    if (kv.entry_len > 0) {
+      if (!may_read_cache) WaitForPreviousKernel();  // The last step's entries are in their pages.
+      may_read_cache = true;
+      ProduceEntries(call, kv, plans[kv.group], sequences[kv.group].table_base, producer);
+    }
+    while (!cursor.done() && cursor.phase() == phase) producer.Produce(cursor.Take());
+  }
+}
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,126 @@
+// The program of a resident step, as it lies in device memory: a header, then a phase for each
+// matrix.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cuda/launch.h"
+#include "ops/cuda/resident/resident_step.h"
+#include "ops/cuda/resident/resident_tiles.h"
+
+namespace lapidary::cuda {
+
+// Attention of one layer, before the phase of its output projection.
+struct ResidentAttention {
+  const uint64_t* raw = nullptr;  // packets of q, k, v
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  const float* owner_k_norm = nullptr;
+  const float2* rope = nullptr;
+  uint64_t* kept = nullptr;  // packets of the KV's new entry, [num_kv_heads, entry_len]
+  int64_t layer_offset = 0;
+  int rotary_pairs = 0;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;  // 0: none
+  int window = 0;
+  int group = 0;
+  int entry_len = 0;
+  int phases_since_owner = 0;   // from the phase in which the owner of the KV made it
+  bool keys_are_apart = false;  // from the values, in an entry
+  bool owns_kv = false;
+  bool k_is_v = false;
+};
+
+// The same for all layers of a group.
+struct ResidentKvGroup {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;
+
+  bool operator==(const ResidentKvGroup&) const = default;
+};
+
+// What loading the cached entries of a phase's attention takes.
+struct alignas(16) ResidentKv {
+  int64_t layer_offset = 0;
+  int entry_len = 0;  // 0: no attention
+  int group = 0;
+};
+
+enum class ResidentFinish : int { kSend, kGatedGelu, kGeluMul, kLogits };
+
+// Input, product, result. The input comes from the phase before: packets as they are, or what is
+// added to the residual stream before that is normed (ResidualUpdate of linear.h).
+struct ResidentPhase {
+  ResidentMatrix matrix;
+  const uint64_t* input = nullptr;  // packets; null: nothing is added
+  const float* post_norm = nullptr;
+  const float* pre_norm = nullptr;  // null: the residual stream itself
+  float scale = 1.0f;
+  bool reads_residual = false;
+  ResidentFinish finish = ResidentFinish::kSend;
+  uint64_t* output = nullptr;        // packets
+  const bf16* multiplier = nullptr;  // [num_rows], kGeluMul
+  ResidentAttention attention;       // gives the input, if any
+};
+static_assert(sizeof(ResidentPhase) % 16 == 0);
+
+// What splits of attention leave for each other: packets of 16 bytes (resident_attention.cuh).
+struct ResidentPartials {
+  uint4* sums;     // [splits, kSplitSumBytes]
+  uint4* weights;  // [splits, kSplitHeads]: maximum (of scores times log2 e), sum of P
+};
+inline constexpr int kSplitHeads = 16;  // at most
+// Its queries in shared memory: for matrix instructions on 8 of them or on all, 64 bytes apart for
+// the banks.
+__host__ __device__ constexpr int ResidentQueryPitch(int key_len) { return 2 * key_len + 64; }
+__host__ __device__ constexpr int ResidentQueryBytes(int heads, int key_len) {
+  return (heads > 8 ? kSplitHeads : 8) * ResidentQueryPitch(key_len);
+}
+inline constexpr int kSplitSumBytes = kSplitHeads * 512 * 4;
+
+// Behind it: phases; for the producer warp, their matrices once more, their KV and maps.
+struct alignas(128) ResidentProgram {
+  ResidentPartials partials;
+  ResidentKvGroup groups[kNumKvGroups];
+  uint32_t* number;  // of the last exchange
+  int hidden;
+  int num_phases;
+
+  __host__ __device__ static int64_t Align(int64_t offset) { return (offset + 127) / 128 * 128; }
+  __host__ __device__ int64_t matrices_offset() const {
+    return Align(sizeof(ResidentProgram) + num_phases * sizeof(ResidentPhase));
+  }
+  __host__ __device__ int64_t kv_offset() const {
+    return Align(matrices_offset() + num_phases * sizeof(ResidentMatrix));
+  }
+  __host__ __device__ int64_t maps_offset() const {
+    return Align(kv_offset() + num_phases * sizeof(ResidentKv));
+  }
+  __host__ __device__ int64_t num_bytes() const {
+    return maps_offset() + num_phases * 2 * sizeof(CUtensorMap);
+  }
+  __host__ __device__ const ResidentPhase* phases() const {
+    return reinterpret_cast<const ResidentPhase*>(this + 1);
+  }
+  __host__ __device__ const ResidentMatrix* matrices() const {
+    return reinterpret_cast<const ResidentMatrix*>(reinterpret_cast<const std::byte*>(this) +
+                                                   matrices_offset());
+  }
+  __host__ __device__ const ResidentKv* kv() const {
+    return reinterpret_cast<const ResidentKv*>(reinterpret_cast<const std::byte*>(this) +
+                                               kv_offset());
+  }
+  // Two for each phase: for tiles of the usual size, and for the last one.
+  __host__ __device__ const CUtensorMap* maps() const {
+    return reinterpret_cast<const CUtensorMap*>(reinterpret_cast<const std::byte*>(this) +
+                                                maps_offset());
+  }
+};
+
+}  // namespace lapidary::cuda

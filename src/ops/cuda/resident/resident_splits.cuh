@@ -1,0 +1,70 @@
+// How the keys of a resident step's attention are dealt out to the blocks, and where they lie.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/resident/resident_program.h"
+
+namespace lapidary::cuda {
+
+inline constexpr int kMaxSplitKeys = 64;
+
+// Keys of a round: fewer where there are blocks enough.
+__device__ __forceinline__ int SplitRoundKeys(const ResidentKvGroup& layer, int num_keys) {
+  constexpr int kFewKeys = 32;
+  const int most_splits = static_cast<int>(gridDim.x) / layer.num_kv_heads;
+  return layer.head_dim > 256 || num_keys <= most_splits * kFewKeys ? kFewKeys : kMaxSplitKeys;
+}
+
+// Where the row stands, and its pages in a group's list; the same in all layers.
+struct ResidentSequence {
+  int position;
+  int table_base;
+};
+
+// How the keys of the layers of a group are dealt out.
+struct SplitPlan {
+  int first_key;
+  int end_key;
+  int round_keys;      // 32 or 64
+  int keys_per_split;  // a multiple of that
+  int splits_per_head;
+  int num_splits;
+  int heads;         // of a KV head
+  uint32_t inverse;  // head / heads == head * inverse >> 16
+
+  __device__ SplitPlan(const ResidentKvGroup& layer, int position) {
+    first_key = layer.window > 0 ? max(0, position - layer.window + 1) : 0;
+    end_key = position + 1;
+    round_keys = SplitRoundKeys(layer, end_key - first_key);
+    const int rounds = (end_key - first_key + round_keys - 1) / round_keys;
+    const int most = max(1, static_cast<int>(gridDim.x) / layer.num_kv_heads);
+    const int rounds_per_split = (rounds + most - 1) / most;
+    keys_per_split = rounds_per_split * round_keys;
+    splits_per_head = (rounds + rounds_per_split - 1) / rounds_per_split;
+    num_splits = splits_per_head * layer.num_kv_heads;
+    heads = layer.num_heads / layer.num_kv_heads;
+    inverse = 65536u / heads + 1;
+  }
+};
+
+// The cached entry of a key.
+__device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
+                                               const ResidentKv& layer, int table_base, int kv_head,
+                                               int key) {
+  const int group = layer.group;
+  const int page_tokens = call.tokens_per_page[group];
+  const int64_t page = call.page_ids[group][table_base + key / page_tokens];
+  const int64_t slot = int64_t{kv_head} * page_tokens + key % page_tokens;
+  return reinterpret_cast<const bf16*>(call.pool + page * call.page_bytes + layer.layer_offset) +
+         slot * layer.entry_len;
+}
+
+// Cached entries come through the ring like weights: some to a slot, one behind the other, 16 bytes
+// apart for the banks.
+__host__ __device__ constexpr int EntryPitch(int entry_len) { return 2 * entry_len + 16; }
+__host__ __device__ constexpr int EntriesPerSlot(int slot_bytes, int entry_len) {
+  return slot_bytes / EntryPitch(entry_len);
+}
+
+}  // namespace lapidary::cuda

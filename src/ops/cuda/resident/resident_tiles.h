@@ -1,0 +1,164 @@
+// How the rows of a matrix are dealt out to the blocks of a resident step, and to the slots of
+// their rings.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define LAPIDARY_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define LAPIDARY_HOST_DEVICE inline
+#endif
+
+namespace lapidary::cuda {
+
+// A slot holds some chunks of 64 values of k of a tile of up to 16 weight rows, as TMA
+// lays them out: chunk by chunk, rows of 128 bytes.
+inline constexpr int kSlotRows = 16;
+inline constexpr int kSlotWarps = 4;  // that multiply the weights of one slot
+inline constexpr int kChunkValues = 64;
+inline constexpr int kChunkRowBytes = 128;
+
+// This block's share of so many things, [begin, end), nearly equal ones for all blocks.
+struct BlockShare {
+  int begin;
+  int end;
+  LAPIDARY_HOST_DEVICE BlockShare(uint32_t count, uint32_t block, uint32_t num_blocks)
+      : begin(static_cast<int>(count * block / num_blocks)),
+        end(static_cast<int>(count * (block + 1) / num_blocks)) {}
+};
+
+// A matrix [num_rows, in_dim], and how each block's part of its rows is cut into tiles. Of a gated
+// matrix, [gate; up], a tile is some features: as many rows of each half.
+struct alignas(16) ResidentMatrix {
+  int num_rows = 0;
+  int in_dim = 0;
+  int tile_size = 0;    // rows, or features; even
+  int last_size = 0;    // of the last tile of the blocks with the most
+  int most_tiles = 0;   // of any block
+  int slot_chunks = 0;  // even: two halves of a team take turns
+  int tile_slots = 0;   // of a tile
+  bool gated = false;
+  bool one_copy = false;  // for a slot; else one for every chunk, for widths that end within one
+};
+static_assert(sizeof(ResidentMatrix) == 32);
+
+// Lines of a slot, rows of chunks, from the first half of a gated tile of `size` features to the
+// second: whole periods of the swizzle.
+LAPIDARY_HOST_DEVICE int HalfLines(const ResidentMatrix& matrix, int size) {
+  return (matrix.slot_chunks * size + 7) / 8 * 8;
+}
+
+inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, int num_blocks,
+                                         int slot_bytes) {
+  ResidentMatrix matrix;
+  matrix.num_rows = num_rows;
+  matrix.in_dim = in_dim;
+  matrix.gated = gated;
+  matrix.one_copy = in_dim % kChunkValues == 0;
+  const int halves = gated ? 2 : 1;
+  const int pairs = num_rows / halves / 2;
+  const int most = 2 * ((pairs + num_blocks - 1) / num_blocks);  // rows, or features, of a block
+  const int room = kSlotRows / halves;
+  const int num_tiles = (most + room - 1) / room;
+  matrix.tile_size = ((most + num_tiles - 1) / num_tiles + 1) / 2 * 2;
+  matrix.most_tiles = (most + matrix.tile_size - 1) / matrix.tile_size;
+  matrix.last_size = most - (matrix.most_tiles - 1) * matrix.tile_size;
+  const int num_chunks = (in_dim + kChunkValues - 1) / kChunkValues;
+  const int chunk_bytes = halves * matrix.tile_size * kChunkRowBytes;
+  matrix.slot_chunks = std::min(slot_bytes / chunk_bytes / 2 * 2, (num_chunks + 1) / 2 * 2);
+  while (halves * HalfLines(matrix, matrix.tile_size) * kChunkRowBytes > slot_bytes) {
+    matrix.slot_chunks -= 2;
+  }
+  matrix.tile_slots = (num_chunks + matrix.slot_chunks - 1) / matrix.slot_chunks;
+  return matrix;
+}
+
+// A block's part. Rows come in pairs, since results are sent in pairs.
+struct MatrixPart {
+  ResidentMatrix matrix;
+  int num_chunks;
+  int first;      // row, or feature
+  int count;      // rows, or features
+  int up_offset;  // rows from a gate to its up row; 0: not gated
+
+  LAPIDARY_HOST_DEVICE MatrixPart(const ResidentMatrix& whole, int block, int num_blocks)
+      : matrix(whole), num_chunks((whole.in_dim + kChunkValues - 1) / kChunkValues) {
+    const int features = matrix.gated ? matrix.num_rows / 2 : matrix.num_rows;
+    const BlockShare pairs(features / 2, block, num_blocks);
+    first = 2 * pairs.begin;
+    count = 2 * (pairs.end - pairs.begin);
+    up_offset = matrix.gated ? features : 0;
+  }
+
+  LAPIDARY_HOST_DEVICE int num_tiles() const {
+    return (count + matrix.tile_size - 1) / matrix.tile_size;
+  }
+  LAPIDARY_HOST_DEVICE bool IsLast(int tile) const { return tile == matrix.most_tiles - 1; }
+  // Rows, or features, for which there is room in the slots of a tile.
+  LAPIDARY_HOST_DEVICE int TileSize(int tile) const {
+    return IsLast(tile) ? matrix.last_size : matrix.tile_size;
+  }
+  LAPIDARY_HOST_DEVICE int TileBegin(int tile) const { return first + tile * matrix.tile_size; }
+  // Of these, so many are this block's.
+  LAPIDARY_HOST_DEVICE int TileCount(int tile) const {
+    const int left = count - tile * matrix.tile_size;
+    return left < matrix.tile_size ? left : matrix.tile_size;
+  }
+};
+
+// Where in a slot the matrix instructions of a computing warp find a tile. A warp takes half a
+// chunk of every two, its steps, each for two instructions of 16 values of k; its lanes give the
+// places of four matrices of 8 rows by 16 bytes for each (LoadMatrices): rows 0..7 and 8..15 (of a
+// gated tile: gate and up rows) of the first 8 values, then of the others. Places of one parity of
+// steps lie `step` bytes apart: four chunks of an even number of rows, a whole number of the
+// swizzle's periods.
+struct LanePlace {
+  static constexpr int kChunksPerStep = kSlotWarps / 2;
+  static constexpr int kSecond = 32;  // the place of the second instruction is that ^ kSecond
+
+  int chunk;  // of the first step
+  int place[2] = {};
+  int step = 0;
+
+  LAPIDARY_HOST_DEVICE LanePlace(int warp, int lane)
+      : chunk(warp % kSlotWarps / 2),
+        row_(lane % 8),
+        is_high_(lane / 8 % 2 == 1),
+        piece_(warp % 2 * 4 + lane / 16) {}
+
+  // Of a slot whose first `end` chunks are to be multiplied.
+  LAPIDARY_HOST_DEVICE int NumSteps(int end) const {
+    return (end - chunk + kChunksPerStep - 1) / kChunksPerStep;
+  }
+
+  // For a tile of `size` rows, or features (MatrixPart::TileSize).
+  LAPIDARY_HOST_DEVICE void SetSize(const ResidentMatrix& matrix, int size) {
+    const int up = matrix.gated && is_high_ ? HalfLines(matrix, size) : 0;
+    const int row = is_high_ && !matrix.gated ? row_ + 8 : row_;
+    // Of rows that the slot has no room for: any other, nobody reads their sums.
+    const int line = chunk * size + (row < size ? row : size - 1) + up;
+    place[0] = Swizzled(line);
+    place[1] = Swizzled(line + kChunksPerStep * size);
+    step = 2 * kChunksPerStep * size * kChunkRowBytes;
+  }
+
+ private:
+  LAPIDARY_HOST_DEVICE int Swizzled(int line) const {
+    return line * kChunkRowBytes + ((piece_ ^ (line % 8)) * 16);
+  }
+
+  int row_;
+  bool is_high_;
+  int piece_;  // of the chunk's 8 pieces of 16 bytes
+};
+
+// Where the pairs of an input x lie in shared memory, counted in pairs: of 32 values, lane t of
+// four finds the pairs that its two matrix instructions take, 2 t + {0, 8, 16, 24} on, side by
+// side.
+LAPIDARY_HOST_DEVICE int InputPlace(int pair) {
+  return pair / 16 * 16 + pair % 4 * 4 + pair % 16 / 4;
+}
+
+}  // namespace lapidary::cuda
