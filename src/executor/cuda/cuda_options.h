@@ -17,7 +17,7 @@ enum class PlePlacement { kDevice, kHost };
 
 // Which kernels may start before their predecessor has ended. A kernel that starts early is placed
 // where there is room, not evenly: behind attention, which fills its SMs unequally, that costs more
-// than it gains (docs/performance.md).
+// than it gains (docs/notes/2026-11-cuda-executor.md).
 enum DependentLaunch : unsigned {
   kDependLinear = 1,           // linear layers behind linear layers
   kDependQueryEntry = 2,       // norms and rotary embedding behind the projection

@@ -415,8 +415,8 @@ int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, bool has_residua
 }  // namespace
 
 SkinnyPlan PlanSkinny(const LinearCall& call) {
-  // Measured at the models' shapes (docs/performance.md): slices of k up to these lengths stream
-  // best, and all of a short slice at once.
+  // Measured at the models' shapes (docs/notes/2026-11-few-rows.md): slices of k up to these
+  // lengths stream best, and all of a short slice at once.
   const int num_units = (call.in_dim + 63) / 64;
   SkinnyPlan plan;
   plan.cluster = call.in_dim <= 3072 ? 1 : call.in_dim <= 10240 ? 2 : 4;

@@ -395,10 +395,10 @@ WidePlan PlanSmall(const LinearCall& call) {
 }
 
 // The best plan with so many parts of the sum. Its cost is about how long a block takes, in ns,
-// fitted to measurements at the models' shapes (docs/performance.md): its copies at 80 bytes per
-// ns, 0.4 for every sum it finishes, and 3,000 where it must meet others for that. All blocks are
-// to be at work at once, each with a multiprocessor of its own; of larger clusters fewer fit. None:
-// too many tiles for that.
+// fitted to measurements at the models' shapes (docs/notes/2026-11-wide-products.md): its copies at
+// 80 bytes per ns, 0.4 for every sum it finishes, and 3,000 where it must meet others for that. All
+// blocks are to be at work at once, each with a multiprocessor of its own; of larger clusters fewer
+// fit. None: too many tiles for that.
 struct CostedPlan {
   WidePlan plan;
   double cost = 0.0;  // 0: none

@@ -31,7 +31,8 @@ WidePlan PlanWide(const LinearCall& call);
 // The same with a split that depends on the weight alone, for any number of rows.
 WidePlan PlanInvariant(const LinearCall& call);
 
-// Whether RunWide is the fastest way to run a call, as measured (docs/performance.md).
+// Whether RunWide is the fastest way to run a call, as measured
+// (docs/notes/2026-11-wide-products.md).
 bool WideIsWorthwhile(const LinearCall& call);
 
 // Up to kMaxWideRows rows in each of the plan's parts. The residual update is a launch of its own.

@@ -1,5 +1,5 @@
 // Constants of a resident step that were measured, for the widths of the models
-// (docs/performance.md).
+// (docs/notes/2026-11-resident-step.md).
 #pragma once
 
 #include <iterator>
