@@ -87,6 +87,16 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
     return errors[errors.size() / 2];
   }
 
+  static SlotBinding Binding(size_t slot, const SamplingParams& params,
+                             std::vector<int32_t> prompt) {
+    SlotBinding binding;
+    binding.slot = static_cast<int32_t>(slot);
+    binding.sampling = std::make_shared<SamplingParams>(params);
+    binding.prompt_len = static_cast<int32_t>(prompt.size());
+    binding.tokens = std::move(prompt);
+    return binding;
+  }
+
   // Decodes `count` tokens for several sequences at once, as a server would, two steps in flight.
   std::vector<std::vector<int32_t>> Decode(Executor& executor,
                                            const std::vector<std::vector<int32_t>>& prompts,
@@ -94,23 +104,18 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
                                            int count) const {
     PagePool pool(executor.num_pages());
     std::vector<SequencePages> pages;
-    std::vector<std::shared_ptr<PenaltyState>> histories;
     std::vector<std::vector<int32_t>> tokens(prompts.size());
-    for (const auto& prompt : prompts) {
+    for (size_t idx = 0; idx < prompts.size(); ++idx) {
       pages.emplace_back(plan_, executor.kv_layout(), pool);
-      histories.push_back(std::make_shared<PenaltyState>());
-      histories.back()->AddPrompt(prompt);
     }
     const auto submit = [&](int step) {
       StepBatch batch;
       for (size_t idx = 0; idx < prompts.size(); ++idx) {
         const std::vector<int32_t> next =
             step == 0 ? prompts[idx] : std::vector<int32_t>{kTokenFromSlot};
+        if (step == 0) batch.bindings.push_back(Binding(idx, params[idx], prompts[idx]));
         AddStep(pages[idx], next, 1, static_cast<int32_t>(idx), batch);
-        SequenceStep& sequence = batch.sequences.back();
-        sequence.sampling = std::make_shared<SamplingParams>(params[idx]);
-        sequence.history = histories[idx];
-        sequence.sample_position = step;
+        batch.sequences.back().samples = true;
         pages[idx].Commit(static_cast<int32_t>(next.size()));
       }
       executor.Submit(std::move(batch));
@@ -332,27 +337,27 @@ TEST_P(CudaExecutorTest, SampledTokensAreTheHostSamplersOnTheSameLogits) {
     batch.return_logits = true;
     constexpr int kSequences = 4;
     pages.reserve(kSequences);
+    std::vector<SamplingParams> all_params;
+    std::vector<PenaltyState> histories(kSequences);
     for (int idx = 0; idx < kSequences; ++idx) {
       pages.emplace_back(plan_, executor->kv_layout(), pool);
-      AddStep(pages.back(), Tokens(static_cast<int>(random() % 1000), 5 + idx), 1, idx, batch);
       SamplingParams params{.temperature = 1.0f, .seed = random()};
       params.num_logprobs = 4;
       if (idx == 1) params.frequency_penalty = 1.0f;
       if (idx == 2) params.top_k = 10;
       if (idx == 3) params.logit_bias = {{5, 3.0f}};
-      batch.sequences.back().sampling = std::make_shared<SamplingParams>(params);
-      batch.sequences.back().history = std::make_shared<PenaltyState>();
-      batch.sequences.back().history->AddPrompt(Tokens(round, 10));
-      batch.sequences.back().sample_position = round;
+      all_params.push_back(params);
+      const std::vector<int32_t> prompt = Tokens(static_cast<int>(random() % 1000), 5 + idx);
+      histories[idx].AddPrompt(prompt);
+      batch.bindings.push_back(Binding(idx, params, prompt));
+      AddStep(pages.back(), prompt, 1, idx, batch);
+      batch.sequences.back().samples = true;
     }
-    const std::vector<SequenceStep> steps = batch.sequences;
-    std::vector<PenaltyState> histories;
-    for (const SequenceStep& step : steps) histories.push_back(*step.history);
     const StepOutput output = executor->Run(std::move(batch));
     for (int idx = 0; idx < kSequences; ++idx) {
       const std::span<const float> row(output.logits.data() + int64_t{idx} * plan_.vocab_size,
                                        static_cast<size_t>(plan_.vocab_size));
-      const auto expected = sampler.Sample(row, *steps[idx].sampling, histories[idx], round);
+      const auto expected = sampler.Sample(row, all_params[idx], histories[idx], /*position=*/0);
       ASSERT_TRUE(expected.ok());
       const SampledToken& token = output.sequences[idx].tokens.at(0);
       EXPECT_EQ(token.id, expected->id);
@@ -373,8 +378,9 @@ TEST_P(CudaExecutorTest, DraftsAreAcceptedExactlyWhereTheyAreTheSampledTokens) {
     PagePool pool(executor->num_pages());
     SequencePages pages(plan_, executor->kv_layout(), pool, /*slack=*/32);
     StepBatch first;
+    first.bindings.push_back(Binding(0, params, prompt));
     AddStep(pages, prompt, 1, 0, first);
-    first.sequences[0].sampling = std::make_shared<SamplingParams>(params);
+    first.sequences[0].samples = true;
     ASSERT_EQ(executor->Run(std::move(first)).sequences[0].tokens.at(0).id, expected[0]);
     pages.Commit(static_cast<int32_t>(prompt.size()));
     constexpr int kDrafts = 4;
@@ -386,8 +392,7 @@ TEST_P(CudaExecutorTest, DraftsAreAcceptedExactlyWhereTheyAreTheSampledTokens) {
     StepBatch verify;
     AddStep(pages, rows, kDrafts + 1, 0, verify);
     verify.sequences[0].num_drafts = kDrafts;
-    verify.sequences[0].sampling = std::make_shared<SamplingParams>(params);
-    verify.sequences[0].sample_position = 1;
+    verify.sequences[0].samples = true;
     const StepOutput output = executor->Run(std::move(verify));
     const int accepted = std::min(wrong_at, kDrafts) + 1;
     ASSERT_EQ(static_cast<int>(output.sequences[0].tokens.size()), accepted);
@@ -397,8 +402,7 @@ TEST_P(CudaExecutorTest, DraftsAreAcceptedExactlyWhereTheyAreTheSampledTokens) {
     pages.Commit(accepted);
     StepBatch next;  // The slot holds the last accepted token.
     AddStep(pages, std::vector<int32_t>{kTokenFromSlot}, 1, 0, next);
-    next.sequences[0].sampling = std::make_shared<SamplingParams>(params);
-    next.sequences[0].sample_position = 1 + accepted;
+    next.sequences[0].samples = true;
     EXPECT_EQ(executor->Run(std::move(next)).sequences[0].tokens.at(0).id, expected[1 + accepted]);
   }
 }

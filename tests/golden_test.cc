@@ -74,9 +74,10 @@ TEST_P(GoldenTest, GreedyContinuationIsTheReferences) {
     const std::vector<int32_t> expected = golden_.Ids(prompt + ".greedy");
     std::vector<int32_t> next = golden_.Ids(prompt + ".ids");
     std::vector<int32_t> output;
-    SingleSequence sequence(*model_.executor, /*max_chunk=*/512);
+    SingleSequence sequence(*model_.executor, /*max_chunk=*/512, params,
+                            static_cast<int32_t>(next.size()));
     while (output.size() < expected.size()) {
-      const auto token = sequence.AppendAndSample(next, params, nullptr, output.size());
+      const auto token = sequence.AppendAndSample(next);
       ASSERT_TRUE(token.ok()) << token.error().message;
       output.push_back(token->id);
       next = {token->id};

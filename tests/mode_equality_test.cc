@@ -124,13 +124,16 @@ TEST_P(ModeEqualityTest, ScoresAreTheLogprobsOfEveryRowWhateverTheChunks) {
     const int first_score = end - num_scores - (samples ? 1 : 0);
     StepBatch batch;
     batch.return_logits = true;
+    if (begin == 0) {
+      batch.bindings.push_back(
+          {.sampling = std::make_shared<SamplingParams>(), .num_score_top = 2});
+    }
     AddStep(pages, std::span(ids).subspan(begin, count), num_scores + (samples ? 1 : 0), /*slot=*/0,
             batch);
-    SequenceStep& step = batch.sequences[0];
-    step.scored_ids.assign(ids.begin() + first_score + 1,
-                           ids.begin() + first_score + 1 + num_scores);
-    step.num_score_top = 2;
-    if (samples) step.sampling = std::make_shared<SamplingParams>();
+    batch.sequences[0].num_scored = num_scores;
+    batch.sequences[0].samples = samples;
+    batch.scored_ids.assign(ids.begin() + first_score + 1,
+                            ids.begin() + first_score + 1 + num_scores);
     const StepOutput output = executor->Run(std::move(batch));
     pages.Commit(count);
     ASSERT_EQ(output.sequences[0].scores.size(), static_cast<size_t>(num_scores));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <memory>
 #include <random>
 #include <tuple>
 
@@ -24,25 +23,30 @@ void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs
   SequenceStep step;
   step.slot = slot;
   step.num_rows = static_cast<int32_t>(ids.size());
+  const bool is_bound =
+      std::any_of(batch.bindings.begin(), batch.bindings.end(),
+                  [&](const SlotBinding& binding) { return binding.slot == slot; });
+  if (pages.max_length() == 0 && !is_bound) batch.bindings.push_back({.slot = slot});
   CHECK(pages.Reserve(step.num_rows));
-  step.num_cached = pages.length();
+  step.num_cached = pages.max_length();
+  step.num_uncertain = pages.num_uncertain();
   step.num_outputs = num_outputs;
-  step.pages = std::make_shared<PageTables>(pages.tables());
+  pages.TakeTableChanges(slot, batch.table_entries);
   batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
-  batch.sequences.push_back(std::move(step));
+  batch.sequences.push_back(step);
 }
 
 namespace {
 
 // Adds `ids` to a sequence, cut into the given chunk sizes.
 Logits AppendInChunks(Executor& executor, SequencePages& pages, std::span<const int32_t> ids,
-                      const std::vector<int>& chunks) {
+                      const std::vector<int>& chunks, int32_t slot = 0) {
   Logits all;
   for (size_t done = 0, idx = 0; done < ids.size(); ++idx) {
     const size_t count = std::min<size_t>(chunks[idx % chunks.size()], ids.size() - done);
     StepBatch batch;
     batch.return_logits = true;
-    AddStep(pages, ids.subspan(done, count), static_cast<int>(count), /*slot=*/0, batch);
+    AddStep(pages, ids.subspan(done, count), static_cast<int>(count), slot, batch);
     const StepOutput output = executor.Run(std::move(batch));
     pages.Commit(static_cast<int32_t>(count));
     all.insert(all.end(), output.logits.begin(), output.logits.end());
@@ -84,7 +88,7 @@ Logits RunAtPosition(Executor& executor, std::span<const int32_t> past, int32_t 
   SequencePages pages(executor.plan(), executor.kv_layout(), pool);
   std::vector<PageCopy> copies;
   CHECK(pages.Resume(position, repeated, copies) && copies.empty());
-  return AppendInChunks(executor, pages, ids, chunks);
+  return AppendInChunks(executor, pages, ids, chunks, /*slot=*/1);
 }
 
 Logits RunWithUnneededRows(Executor& executor, std::span<const int32_t> ids) {

@@ -13,7 +13,8 @@ using Logits = std::vector<float>;
 
 std::vector<int32_t> RandomTokens(const ModelPlan& plan, int seed, int count);
 
-// Adds a sequence's next rows to a batch; the last `num_outputs` of them give logits.
+// Adds a sequence's next rows to a batch; the last `num_outputs` of them give logits. At its start
+// the slot is bound, without sampling unless the batch has a binding for it.
 void AddStep(SequencePages& pages, std::span<const int32_t> ids, int num_outputs, int32_t slot,
              StepBatch& batch);
 

@@ -60,19 +60,14 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
   auto embedding = Random<bf16>(stream.get(), kTableIds * hidden);
   auto ids = Counting(rows, kTableIds);
   auto positions = Counting(rows, 4000);
-  DeviceArray<int32_t> resolved(rows);
   DeviceArray<float> hidden_out(rows * hidden);
   DeviceArray<bf16> x(rows * hidden);
   cuda::EmbedCall call;
   call.rows = rows;
   call.hidden = plan.hidden_size;
   call.token_ids = ids.get();
-  call.slots = ids.get();
-  call.last_tokens = ids.get();
   call.positions = positions.get();
   call.embedding = embedding.get();
-  call.vocab_size = kTableIds;
-  call.resolved_ids = resolved.get();
   call.hidden_out = hidden_out.get();
   call.x = x.get();
   sink.Time(
@@ -89,7 +84,7 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
   inputs.num_layers = plan.num_layers;
   inputs.width = plan.ple->width;
   inputs.hidden = plan.hidden_size;
-  inputs.resolved_ids = ids.get();
+  inputs.token_ids = ids.get();
   inputs.table = table.get();
   inputs.projected = projected.get();
   inputs.norm = norm.get();
@@ -205,36 +200,32 @@ void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
                    const cuda::Stream& stream, const BenchSink& sink) {
   auto logits = Random<float>(stream.get(), int64_t{rows} * plan.vocab_size);
   DeviceArray<std::byte> scratch(cuda::SamplingScratchBytes(rows, plan.vocab_size));
-  DeviceArray<int32_t> last_tokens(rows);
+  DeviceArray<cuda::SlotState> states{std::vector<cuda::SlotState>(rows)};
   DeviceArray<cuda::SampledRow> out(rows);
-  DeviceArray<int32_t> no_ids(1);
-  DeviceArray<cuda::SamplingBias> no_biases(1);
-  DeviceArray<cuda::SamplingHistory> no_history(1);
-  DeviceArray<float> replaced(1);
+  DeviceArray<int32_t> no_lists(1);
   for (const bool greedy : {true, false}) {
     std::vector<cuda::SamplingRow> spec(rows);
+    std::vector<cuda::SamplingSlot> slots(rows);
     for (int row = 0; row < rows; ++row) {
-      spec[row].seed = 5;
       spec[row].logits_row = row;
       spec[row].slot = row;
-      spec[row].greedy = greedy ? 1 : 0;
-      spec[row].top_p = greedy ? 1.0f : 0.95f;
-      spec[row].top_k = greedy ? 0 : 64;
+      slots[row].seed = 5;
+      slots[row].greedy = greedy ? 1 : 0;
+      slots[row].top_p = greedy ? 1.0f : 0.95f;
+      slots[row].top_k = greedy ? 0 : 64;
     }
     DeviceArray<cuda::SamplingRow> device_spec(spec);
+    DeviceArray<cuda::SamplingSlot> device_slots(slots);
     cuda::SamplingCall call;
     call.rows = rows;
     call.num_logits_rows = rows;
     call.vocab_size = plan.vocab_size;
     call.logits = logits.get();
     call.spec = device_spec.get();
-    call.suppressed = no_ids.get();
-    call.biases = no_biases.get();
-    call.history = no_history.get();
-    call.replaced_suppressed = replaced.get();
-    call.replaced_biases = replaced.get();
-    call.replaced_history = replaced.get();
-    call.last_tokens = last_tokens.get();
+    call.slots = device_slots.get();
+    call.states = states.get();
+    call.lists = no_lists.get();
+    call.replaced = no_lists.get();
     call.out = out.get();
     call.scratch = scratch.get();
     sink.Time(Row(model, greedy ? "sample_greedy" : "sample_top_k_top_p",

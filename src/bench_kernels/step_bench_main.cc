@@ -87,11 +87,15 @@ class Run {
     step.num_rows = static_cast<int32_t>(ids.size());
     step.num_cached = pages_[idx].length();
     step.num_outputs = samples ? 1 : 0;
-    if (samples) step.sampling = params_;
+    step.samples = samples;
+    if (step.num_cached == 0) {
+      batch.bindings.push_back(
+          {.slot = step.slot, .sampling = params_, .prompt_len = case_.context});
+    }
     CHECK(pages_[idx].Reserve(step.num_rows));
-    step.pages = std::make_shared<PageTables>(pages_[idx].tables());
+    pages_[idx].TakeTableChanges(step.slot, batch.table_entries);
     batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
-    batch.sequences.push_back(std::move(step));
+    batch.sequences.push_back(step);
     pages_[idx].Commit(static_cast<int32_t>(ids.size()));
   }
 

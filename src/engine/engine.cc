@@ -6,8 +6,6 @@
 #include <limits>
 #include <random>
 
-#include "engine/check_kv.h"
-
 namespace lapidary {
 namespace {
 
@@ -34,7 +32,8 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
     : executor_(std::move(executor)),
       options_(options),
       scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
-                 WithoutQueueLimit(options.limits), RandomSeed()) {
+                 WithoutQueueLimit(options.limits), RandomSeed()),
+      kv_checker_(executor_->plan(), executor_->kv_layout()) {
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }
@@ -185,9 +184,7 @@ bool Engine::SubmitNextStep() {
   if (!plan) return false;
   MarkStarted(*plan);
   if (options_.check_kv) {
-    const auto violation = FindKvViolation(plan->batch, executor_->plan(), executor_->kv_layout(),
-                                           executor_->num_pages());
-    if (violation) {
+    if (const auto violation = kv_checker_.FindViolation(plan->batch, executor_->num_pages())) {
       FailStep(*plan, *violation);
       return true;
     }

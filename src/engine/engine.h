@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/check_kv.h"
 #include "engine/scheduler.h"
 #include "executor/executor.h"
 
@@ -133,6 +134,7 @@ class Engine {
   const std::unique_ptr<Executor> executor_;
   const EngineOptions options_;
   Scheduler scheduler_;
+  KvChecker kv_checker_;
 
   // Owned by the engine's thread.
   std::unordered_map<RequestId, OpenRequest> open_;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "sampling/accept.h"
 
 namespace lapidary {
 namespace {
@@ -29,25 +30,34 @@ void FakeExecutor::Submit(StepBatch batch) {
   submitted_.push_back(std::move(batch));
 }
 
+void FakeExecutor::BindSlots(const StepBatch& batch) {
+  for (const SlotBinding& binding : batch.bindings) {
+    slots_[binding.slot] = {.is_bound = true,
+                            .has_sampling = binding.sampling != nullptr,
+                            .num_score_top = binding.num_score_top,
+                            .max_len = binding.max_len};
+    tables_.Forget(binding.slot);
+  }
+  tables_.Set(batch.table_entries);
+}
+
 FakeExecutor::Entry& FakeExecutor::EntryAt(const SequenceStep& sequence, int group_idx,
                                            int32_t position) {
   const int tokens = layout_.tokens_per_page[group_idx];
-  const PageTable& table = (*sequence.pages)[group_idx];
-  const int32_t block = position / tokens;
-  CHECK(table.Contains(block)) << "group " << group_idx << " position " << position;
-  const PageIndex page = table.PageOf(block);
-  CHECK(page > kScratchPage && page < num_pages_) << page;
+  const PageIndex page = tables_.Of(sequence.slot, group_idx).PageOf(position / tokens);
+  CHECK(page > kScratchPage && page < num_pages_)
+      << page << " in group " << group_idx << " at position " << position;
   return pages_[page][position % tokens];
 }
 
-PrefixHasher FakeExecutor::CheckCachedKeys(const SequenceStep& sequence) {
+PrefixHasher FakeExecutor::CheckCachedKeys(const SequenceStep& sequence, int32_t first_position) {
   PrefixHasher prefix(0);
-  for (int32_t position = 0; position < sequence.num_cached; ++position) {
+  for (int32_t position = 0; position < first_position; ++position) {
     const Entry& entry = EntryAt(sequence, kFullGroup, position);
     CHECK(entry.is_written && entry.before.hash() == prefix.hash()) << "position " << position;
     prefix = entry.after;
     const int window = plan_.kv_groups[kSlidingGroup].window;
-    if (position >= sequence.num_cached - window + 1) {
+    if (position >= first_position - window + 1) {
       const Entry& sliding = EntryAt(sequence, kSlidingGroup, position);
       CHECK(sliding.is_written && sliding.after.hash() == prefix.hash()) << "position " << position;
     }
@@ -55,18 +65,40 @@ PrefixHasher FakeExecutor::CheckCachedKeys(const SequenceStep& sequence) {
   return prefix;
 }
 
-void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<const int32_t> ids,
-                               Writes& writes, SequenceOutput& output) {
-  PrefixHasher prefix = CheckCachedKeys(sequence);
+void FakeExecutor::ResolveIds(const SequenceStep& sequence, PrefixHasher prefix,
+                              std::span<int32_t> ids) {
+  if (ids[0] == kTokenFromSlot) ids[0] = slots_.at(sequence.slot).last_token;
+  for (int32_t& id : ids) {
+    if (id == kTokenFromDrafter) {
+      const bool is_right = random_() % 4 != 0;
+      id = is_right ? NextToken(prefix, plan_.vocab_size)
+                    : static_cast<int32_t>(random_() % plan_.vocab_size);
+    }
+    CHECK(id >= 0 && id < plan_.vocab_size) << id;
+    prefix.Add(id);
+  }
+}
+
+void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
+                               std::span<const int32_t> scored_ids, Writes& writes,
+                               SequenceOutput& output) {
+  Slot& slot = slots_.at(sequence.slot);
+  CHECK(slot.is_bound);
+  const int32_t first_position = FirstPosition(ids[0], sequence.num_cached, slot.length);
+  CHECK_LE(first_position, sequence.num_cached);
+  CHECK_GE(first_position, sequence.num_cached - sequence.num_uncertain);
+  CHECK_LE(sequence.num_drafts, kMaxDrafts);
+  if (slot.max_len > 0) CHECK_LT(sequence.num_cached + sequence.num_rows, slot.max_len + 1);
+  PrefixHasher prefix = CheckCachedKeys(sequence, first_position);
+  ResolveIds(sequence, prefix, ids);
   std::vector<PrefixHasher> after;
   for (int32_t row = 0; row < sequence.num_rows; ++row) {
     PrefixHasher next = prefix;
     next.Add(ids[row]);
     for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-      const PageTable& table = (*sequence.pages)[group_idx];
-      const int32_t position = sequence.num_cached + row;
+      const int32_t position = first_position + row;
       const int32_t block = position / layout_.tokens_per_page[group_idx];
-      if (!table.Contains(block) || table.PageOf(block) == kScratchPage) {
+      if (tables_.Of(sequence.slot, group_idx).PageOf(block) == kScratchPage) {
         CHECK_NE(group_idx, kFullGroup);  // Nothing of the full group may be dropped.
         continue;
       }
@@ -76,46 +108,54 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<const int
     after.push_back(prefix);
   }
   const int32_t first_output = sequence.num_rows - sequence.num_outputs;
-  for (size_t idx = 0; idx < sequence.scored_ids.size(); ++idx) {
-    const size_t row = static_cast<size_t>(first_output) + idx;
-    if (row + 1 < ids.size()) CHECK_EQ(sequence.scored_ids[idx], ids[row + 1]);
+  for (int32_t idx = 0; idx < sequence.num_scored; ++idx) {
+    const size_t row = static_cast<size_t>(first_output + idx);
+    if (row + 1 < ids.size()) CHECK_EQ(scored_ids[idx], ids[row + 1]);
     SampledToken score;
-    score.id = sequence.scored_ids[idx];
+    score.id = scored_ids[idx];
     score.logprob = NextScore(after[row]);
-    score.num_top = sequence.num_score_top;
+    score.num_top = slot.num_score_top;
     output.scores.push_back(score);
   }
-  if (!sequence.sampling) return;
-  CHECK_EQ(sequence.num_outputs, std::ssize(sequence.scored_ids) + sequence.num_drafts + 1);
-  const int32_t first = sequence.num_rows - sequence.num_drafts - 1;
-  for (int32_t row = first; row < sequence.num_rows; ++row) {
-    SampledToken token;
-    token.id = NextToken(after[row], plan_.vocab_size);
-    output.tokens.push_back(token);
-    last_token_[sequence.slot] = token.id;
-    if (row + 1 < sequence.num_rows && ids[row + 1] != token.id) return;
+  slot.length = LengthAfter(first_position, sequence.num_rows, 0, 0);
+  if (!sequence.samples) return;
+  CHECK(slot.has_sampling);
+  CHECK_EQ(sequence.num_outputs, sequence.num_scored + sequence.num_sampled());
+  const int32_t first = sequence.num_rows - sequence.num_sampled();
+  const auto token_of = [&](int32_t row) {
+    return NextToken(after[first + row], plan_.vocab_size);
+  };
+  const int32_t num_accepted = NumAcceptedRows(sequence.num_drafts, token_of,
+                                               [&](int32_t row) { return ids[first + row + 1]; });
+  for (int32_t row = 0; row < num_accepted; ++row) {
+    output.tokens.emplace_back().id = token_of(row);
   }
+  slot.last_token = output.tokens.back().id;
+  slot.length =
+      LengthAfter(first_position, sequence.num_rows, sequence.num_sampled(), num_accepted);
 }
 
 StepOutput FakeExecutor::Collect() {
   CHECK(!submitted_.empty());
   StepBatch batch = std::move(submitted_.front());
   submitted_.pop_front();
+  BindSlots(batch);
   for (const PageCopy& copy : batch.page_copies) pages_[copy.to] = pages_[copy.from];
   StepOutput output;
   output.sequences.resize(batch.sequences.size());
   Writes writes;
   size_t row = 0;
+  size_t score = 0;
   for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
     const SequenceStep& sequence = batch.sequences[idx];
-    if (batch.token_ids[row] == kTokenFromSlot) {
-      batch.token_ids[row] = last_token_.at(sequence.slot);
-    }
-    RunSequence(sequence, std::span(batch.token_ids).subspan(row, sequence.num_rows), writes,
+    RunSequence(sequence, std::span(batch.token_ids).subspan(row, sequence.num_rows),
+                std::span(batch.scored_ids).subspan(score, sequence.num_scored), writes,
                 output.sequences[idx]);
     row += sequence.num_rows;
+    score += sequence.num_scored;
   }
   CHECK_EQ(row, batch.token_ids.size());
+  CHECK_EQ(score, batch.scored_ids.size());
   // All reads came first. Nobody writes where another writes.
   std::set<const Entry*> written;
   for (const auto& [target, entry] : writes) {

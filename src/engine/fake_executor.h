@@ -4,15 +4,18 @@
 // Each slot of each page remembers which token prefix was written there. A row verifies that the
 // keys it may see form one unbroken chain up to itself, in both groups; its "sampled" token is a
 // function of that prefix alone. So outputs are known in advance, whatever was batched, cut,
-// preempted, cached or drafted.
+// preempted, cached or drafted. Its drafter proposes those very outputs, and now and then something
+// else.
 #pragma once
 
 #include <deque>
+#include <random>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "executor/executor.h"
+#include "executor/slot_tables.h"
 #include "kv/prefix_cache.h"
 
 namespace lapidary {
@@ -24,6 +27,7 @@ class FakeExecutor : public Executor {
   const ModelPlan& plan() const override { return plan_; }
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return num_pages_; }
+  int max_drafts() const override { return kMaxDrafts; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
@@ -43,18 +47,33 @@ class FakeExecutor : public Executor {
 
   using Writes = std::vector<std::pair<Entry*, Entry>>;
 
+  // Where a slot stands, and what it may be asked.
+  struct Slot {
+    bool is_bound = false;
+    bool has_sampling = false;
+    int32_t num_score_top = 0;
+    int32_t max_len = 0;
+    int32_t length = 0;
+    int32_t last_token = 0;
+  };
+
+  void BindSlots(const StepBatch& batch);
   Entry& EntryAt(const SequenceStep& sequence, int group_idx, int32_t position);
   // The prefix hash before the sequence's first new row, with every key in reach checked.
-  PrefixHasher CheckCachedKeys(const SequenceStep& sequence);
-  void RunSequence(const SequenceStep& sequence, std::span<const int32_t> ids, Writes& writes,
-                   SequenceOutput& output);
+  PrefixHasher CheckCachedKeys(const SequenceStep& sequence, int32_t first_position);
+  // Puts the slot's last token and the drafter's ids where the batch leaves them to the executor.
+  void ResolveIds(const SequenceStep& sequence, PrefixHasher prefix, std::span<int32_t> ids);
+  void RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
+                   std::span<const int32_t> scored_ids, Writes& writes, SequenceOutput& output);
 
   const ModelPlan plan_;
   const KvLayout layout_;
   const int num_pages_;
   // [page][token]; a page belongs to one group at a time, larger tables serve both.
   std::vector<std::vector<Entry>> pages_;
-  std::unordered_map<int32_t, int32_t> last_token_;  // by slot
+  std::unordered_map<int32_t, Slot> slots_;
+  SlotTables tables_;
+  std::mt19937 random_{17};  // the drafter's mistakes
   std::deque<StepBatch> submitted_;
 };
 

@@ -92,17 +92,11 @@ void Scheduler::EvictUntilFree(int num_pages) {
   while (pool_.num_free() < num_pages) CHECK(prefix_cache_.EvictOne());
 }
 
-bool Scheduler::Reserve(Sequence& sequence, int32_t num_rows) {
-  const int needed = sequence.pages.PagesNeeded(num_rows);
+bool Scheduler::Reserve(Sequence& sequence, int32_t num_rows, int32_t num_drafts) {
+  const int needed = sequence.pages.PagesNeeded(num_rows, num_drafts);
   if (needed > pool_.num_free() + pool_.num_reclaimable()) return false;
   EvictUntilFree(needed);
-  const std::array<int32_t, kNumKvGroups> ends = {sequence.pages.table(kSlidingGroup).end_block(),
-                                                  sequence.pages.table(kFullGroup).end_block()};
-  CHECK(sequence.pages.Reserve(num_rows));
-  if (sequence.pages.table(kSlidingGroup).end_block() != ends[kSlidingGroup] ||
-      sequence.pages.table(kFullGroup).end_block() != ends[kFullGroup]) {
-    sequence.tables.reset();
-  }
+  CHECK(sequence.pages.Reserve(num_rows, num_drafts));
   return true;
 }
 
@@ -110,7 +104,7 @@ bool Scheduler::ReserveByPreempting(Sequence& sequence, int32_t num_rows) {
   while (!Reserve(sequence, num_rows)) {
     // The youngest that this step has not planned yet: this one itself, or one that came later.
     const auto it = std::find_if(running_.rbegin(), running_.rend(), [&](const Sequence* other) {
-      return planned_in_[other->slot] != step_ && !other->has_drafts_in_flight;
+      return planned_in_[other->slot] != step_;
     });
     CHECK(it != running_.rend());
     Sequence& victim = **it;
@@ -122,10 +116,25 @@ bool Scheduler::ReserveByPreempting(Sequence& sequence, int32_t num_rows) {
   return true;
 }
 
+void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) {
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  by_slot_[sequence.slot] = &sequence;
+  const SequenceSpec& spec = sequence.spec;
+  SlotBinding& binding = plan.batch.bindings.emplace_back();
+  binding.slot = sequence.slot;
+  binding.sampling = spec.sampling;
+  binding.num_score_top = std::max(spec.num_prompt_logprobs, 0);
+  binding.prompt_len = sequence.prompt_len();
+  binding.max_len = sequence.prompt_len() + spec.max_new_tokens;
+  if (spec.sampling && spec.sampling->has_penalties()) binding.tokens = sequence.tokens;
+}
+
 void Scheduler::FreeSlot(Sequence& sequence) {
   by_slot_[sequence.slot] = nullptr;
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
+  sequence.continues_slot = false;
 }
 
 Sequence* Scheduler::FindPlanned(const StepPlan::Entry& entry) {
@@ -139,7 +148,6 @@ void Scheduler::Preempt(Sequence& sequence) {
   running_.erase(std::find(running_.begin(), running_.end(), &sequence));
   FreeSlot(sequence);
   sequence.pages.Release();
-  sequence.tables.reset();
   sequence.num_planned = 0;
   sequence.resumed_from.reset();
   ++sequence.num_preemptions;
@@ -172,10 +180,9 @@ void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {
 }
 
 bool Scheduler::CanTakeRows(const Sequence& sequence) const {
-  if (sequence.has_drafts_in_flight || sequence.num_open_rows() == 0) return false;
-  if (sequence.spec.max_new_tokens == 0) return true;
-  // Its last token is on the way: no row beyond it will be needed.
-  return sequence.num_outputs() + sequence.num_pending < sequence.spec.max_new_tokens;
+  if (sequence.num_open_rows() == 0) return false;
+  // Once its last token may be on the way, no row beyond it is planned.
+  return sequence.spec.max_new_tokens == 0 || sequence.num_rows_left() > 0;
 }
 
 int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) const {
@@ -212,70 +219,76 @@ void Scheduler::TakePromptSnapshots(Sequence& sequence) {
   }
 }
 
-void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step) const {
+void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step,
+                          StepBatch& batch) const {
   if (!sequence.wants_scores()) return;
   // The row at position p scores token p + 1.
   const int32_t first = std::max(sequence.num_planned + 1, sequence.num_scored);
   const int32_t last = std::min(end + 1, sequence.prompt_len());
   if (first >= last) return;
   CHECK_LE(end, sequence.prompt_len());  // The scored rows, and one sampled at most, are trailing.
-  step.scored_ids.assign(sequence.tokens.begin() + first, sequence.tokens.begin() + last);
-  step.num_score_top = sequence.spec.num_prompt_logprobs;
+  batch.scored_ids.insert(batch.scored_ids.end(), sequence.tokens.begin() + first,
+                          sequence.tokens.begin() + last);
+  step.num_scored = last - first;
   step.num_outputs += last - first;
   sequence.num_scored = last;
 }
 
 void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
                           StepPlan& plan) {
+  StepBatch& batch = plan.batch;
   SequenceStep step;
   step.slot = sequence.slot;
-  step.num_cached = sequence.num_planned;
+  step.num_cached = sequence.pages.max_length();
+  step.num_uncertain = sequence.pages.num_uncertain();
   step.num_drafts = static_cast<int32_t>(drafts.size());
   step.num_rows = num_rows + step.num_drafts;
   const int32_t end = sequence.num_planned + num_rows;
   const bool is_prompt_only = sequence.spec.max_new_tokens == 0;
   const bool ends_prompt = is_prompt_only && end == sequence.num_prompt_only_rows();
-  const bool samples = !is_prompt_only && end == sequence.known_len();
-  if (samples) {
-    step.num_outputs = step.num_drafts + 1;
-    step.sampling = sequence.spec.sampling;
-    step.history = sequence.history;
-    step.sample_position = static_cast<uint64_t>(end - sequence.prompt_len());
-  }
-  AddScores(sequence, end, step);
-  if (!sequence.tables) sequence.tables = std::make_shared<PageTables>(sequence.pages.tables());
-  step.pages = sequence.tables;
+  step.samples = !is_prompt_only && end == sequence.known_len();
+  step.num_outputs = step.num_sampled();
+  AddScores(sequence, end, step, batch);
+  sequence.pages.TakeTableChanges(sequence.slot, batch.table_entries);
 
-  const int32_t num_known = static_cast<int32_t>(sequence.tokens.size());
-  const int32_t num_from_host = std::min(end, num_known) - sequence.num_planned;
-  plan.batch.token_ids.insert(plan.batch.token_ids.end(),
-                              sequence.tokens.begin() + sequence.num_planned,
-                              sequence.tokens.begin() + sequence.num_planned + num_from_host);
-  if (end > num_known) {
-    CHECK_EQ(num_rows, 1);  // Only the token right after an uncollected step is unknown.
-    plan.batch.token_ids.push_back(kTokenFromSlot);
+  if (sequence.continues_slot) {
+    CHECK_EQ(num_rows, 1);
+    batch.token_ids.push_back(kTokenFromSlot);
+  } else {
+    CHECK_LE(end, static_cast<int32_t>(sequence.tokens.size()));
+    batch.token_ids.insert(batch.token_ids.end(), sequence.tokens.begin() + sequence.num_planned,
+                           sequence.tokens.begin() + end);
   }
-  plan.batch.token_ids.insert(plan.batch.token_ids.end(), drafts.begin(), drafts.end());
-  plan.batch.sequences.push_back(std::move(step));
-  plan.entries.push_back(
-      {sequence.id, sequence.slot, samples, ends_prompt, static_cast<int32_t>(drafts.size())});
+  batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
+  batch.sequences.push_back(step);
+  plan.entries.push_back({sequence.id, sequence.slot, step.samples, ends_prompt, step.num_drafts});
   planned_in_[sequence.slot] = step_;
-
-  sequence.has_drafts_in_flight = !drafts.empty();
 }
 
 void Scheduler::CommitPlanned(const StepPlan& plan) {
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
-    // With drafts, Complete() knows how many rows count.
-    if (plan.entries[idx].num_drafts > 0) continue;
-    Sequence& sequence = *by_slot_[plan.entries[idx].slot];
-    const int32_t first_block = sequence.pages.table(kSlidingGroup).first_block;
-    sequence.pages.Commit(plan.batch.sequences[idx].num_rows);
-    if (sequence.pages.table(kSlidingGroup).first_block != first_block) sequence.tables.reset();
-    sequence.num_planned += plan.batch.sequences[idx].num_rows;
-    if (plan.entries[idx].samples) ++sequence.num_pending;
+    const SequenceStep& step = plan.batch.sequences[idx];
+    Sequence& sequence = *by_slot_[step.slot];
+    sequence.pages.Commit(step.num_rows, step.num_drafts);
+    sequence.num_planned += step.num_rows - step.num_drafts;
+    if (step.samples) {
+      ++sequence.num_pending;
+      sequence.continues_slot = true;
+    }
     TakePromptSnapshots(sequence);
   }
+}
+
+std::vector<int32_t> Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_rows) const {
+  const int32_t max_drafts = std::min({max_rows - 1, sequence.num_rows_left() - 1, kMaxDrafts});
+  // A drafter goes on from what the target has computed in this slot.
+  if (!sequence.continues_slot || max_drafts <= 0) return {};
+  if (!draft_source_) {
+    return std::vector<int32_t>(std::min(limits_.num_drafts, max_drafts), kTokenFromDrafter);
+  }
+  std::vector<int32_t> drafts = draft_source_(sequence, max_drafts);
+  CHECK_LE(static_cast<int32_t>(drafts.size()), max_drafts);
+  return drafts;
 }
 
 void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
@@ -284,30 +297,20 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
   for (Sequence* sequence : candidates) {
     if (budget == 0) return;
     if (sequence->slot < 0 || !CanTakeRows(*sequence) || sequence->is_prefilling()) continue;
-    std::vector<int32_t> drafts;
-    const int32_t left =
-        sequence->spec.max_new_tokens - sequence->num_outputs() - sequence->num_pending;
-    if (draft_source_ && sequence->num_pending == 0 && std::min(budget, left) > 1) {
-      // Rejected drafts are taken back, which the slack behind the window must cover.
-      const int32_t max_drafts = std::min({budget - 1, left - 1, limits_.sliding_slack});
-      drafts = draft_source_(*sequence, max_drafts);
-      CHECK_LE(static_cast<int32_t>(drafts.size()), max_drafts);
-    }
-    int32_t num_rows = 1 + static_cast<int32_t>(drafts.size());
-    if (!drafts.empty() && !Reserve(*sequence, num_rows)) {
-      drafts.clear();  // Nobody is preempted for drafts.
-      num_rows = 1;
-    }
-    if (!ReserveByPreempting(*sequence, num_rows)) continue;
+    std::vector<int32_t> drafts = ChooseDrafts(*sequence, budget);
+    const int32_t num_drafts = static_cast<int32_t>(drafts.size());
+    // Nobody is preempted for drafts.
+    if (num_drafts > 0 && !Reserve(*sequence, 1 + num_drafts, num_drafts)) drafts.clear();
+    if (drafts.empty() && !ReserveByPreempting(*sequence, 1)) continue;
     AddToPlan(*sequence, 1, drafts, plan);
-    budget -= num_rows;
+    budget -= 1 + static_cast<int32_t>(drafts.size());
   }
 }
 
 void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
   AddToPlan(sequence, num_rows, {}, plan);
   budget.rows -= num_rows;
-  budget.scored_rows -= static_cast<int32_t>(plan.batch.sequences.back().scored_ids.size());
+  budget.scored_rows -= plan.batch.sequences.back().num_scored;
 }
 
 void Scheduler::PlanChunks(StepPlan& plan, Budget& budget) {
@@ -390,9 +393,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       num_prefix_hit_tokens_ += sequence.num_planned;
     }
     waiting_.pop_front();
-    sequence.slot = free_slots_.back();
-    free_slots_.pop_back();
-    by_slot_[sequence.slot] = &sequence;
+    BindSlot(sequence, plan);
     const auto by_arrival = [](const Sequence* a, const Sequence* b) { return a->id < b->id; };
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, by_arrival),
                     &sequence);
@@ -459,14 +460,12 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       }
       if (update.finish) break;
     }
-    if (entry.num_drafts > 0) {
-      sequence.has_drafts_in_flight = false;
-      const int32_t num_rows = static_cast<int32_t>(update.tokens.size());
-      sequence.pages.Commit(num_rows);
-      sequence.tables.reset();
-      sequence.num_planned += num_rows;
-    } else if (entry.samples) {
-      --sequence.num_pending;
+    if (entry.samples) --sequence.num_pending;
+    // Unless it was preempted since: then its pages are gone.
+    if (entry.num_drafts > 0 && sequence.slot >= 0 && !result.error) {
+      const int32_t num_accepted = static_cast<int32_t>(result.tokens.size()) - 1;
+      sequence.pages.Settle(num_accepted, entry.num_drafts - num_accepted);
+      sequence.num_planned += num_accepted;
     }
     if (update.finish) {
       Finish(sequences_.find(entry.id), /*keep_prefix=*/update.finish != FinishReason::kError);

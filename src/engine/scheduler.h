@@ -33,6 +33,7 @@ struct SchedulerLimits {
   int max_queue = 4096;               // waiting at once
   int max_model_len = 0;              // tokens of a sequence; 0: the model's context
   int sliding_slack = 32;             // tokens kept behind the window
+  int num_drafts = 0;                 // of a decoding sequence, by the executor's drafter
   bool prefix_caching = true;
 };
 
@@ -73,7 +74,8 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  // Returns drafts for a decoding sequence, at most `max_drafts`; may return none.
+  // For tests, in place of the executor's drafter: drafts for a decoding sequence, at most
+  // `max_drafts`; may return none. The sequence may be behind by what is not collected yet.
   using DraftSource = std::function<std::vector<int32_t>(const Sequence&, int32_t max_drafts)>;
 
   // `plan` and `layout` must outlive the scheduler.
@@ -97,9 +99,9 @@ class Scheduler {
 
   void set_draft_source(DraftSource source) { draft_source_ = std::move(source); }
 
-  // The next step, or nothing when no sequence has a row to compute. With a step still uncollected
-  // the plan counts on its tokens (kTokenFromSlot). Steps must be executed in the order they were
-  // planned.
+  // The next step, or nothing when no sequence has a row to compute. With steps still uncollected
+  // the plan counts on their tokens (kTokenFromSlot) and, where they hold drafts, on the most that
+  // may be accepted. Steps must be executed in the order they were planned.
   std::optional<StepPlan> Plan();
 
   // Takes the output of the oldest planned step.
@@ -136,17 +138,20 @@ class Scheduler {
   int32_t ChunkRows(const Sequence& sequence, const Budget& budget) const;
   void AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget);
   // Asks for the logprobs of the prompt tokens that follow the step's rows.
-  void AddScores(Sequence& sequence, int32_t end, SequenceStep& step) const;
+  void AddScores(Sequence& sequence, int32_t end, SequenceStep& step, StepBatch& batch) const;
   void AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
                  StepPlan& plan);
+  // What to verify behind the next token of a decoding sequence, in `max_rows` with that one.
+  std::vector<int32_t> ChooseDrafts(const Sequence& sequence, int32_t max_rows) const;
   // Steps run in order, so once a step is planned the books say what will be true when it has run:
-  // its rows are cached, pages behind the window are free, snapshots can be resumed. Not earlier:
-  // within the step those pages are still read, and what it writes is not there yet.
+  // its rows are cached (drafts perhaps), pages behind the window are free, snapshots can be
+  // resumed. Not earlier: within the step those pages are still read, and what it writes is not
+  // there yet.
   void CommitPlanned(const StepPlan& plan);
   void TakePromptSnapshots(Sequence& sequence);
 
   // Pages for num_rows more, at the prefix cache's cost; false when that is not enough.
-  bool Reserve(Sequence& sequence, int32_t num_rows);
+  bool Reserve(Sequence& sequence, int32_t num_rows, int32_t num_drafts = 0);
   // The same, preempting sequences younger than this one that are not in the plan yet.
   bool ReserveByPreempting(Sequence& sequence, int32_t num_rows);
   void EvictUntilFree(int num_pages);
@@ -156,6 +161,7 @@ class Scheduler {
   void Resume(Sequence& sequence, StepPlan& plan);
   void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
   bool FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const;
+  void BindSlot(Sequence& sequence, StepPlan& plan);
   void FreeSlot(Sequence& sequence);
   // The sequence of a planned step's entry; null when it has ended. Usually still in its slot.
   Sequence* FindPlanned(const StepPlan::Entry& entry);

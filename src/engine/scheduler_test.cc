@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "engine/check_kv.h"
 #include "engine/fake_executor.h"
 #include "model/presets.h"
 
@@ -28,11 +29,13 @@ class Harness {
         layout_(MakeKvLayout(plan_, 4, tokens_per_page)),
         executor_(plan_, layout_, num_pages),
         scheduler_(plan_, layout_, num_pages, limits, kHashSeed),
+        kv_checker_(plan_, layout_),
         overlap_(overlap) {}
 
   Scheduler& scheduler() { return scheduler_; }
   int vocab_size() const { return plan_.vocab_size; }
   int window() const { return plan_.kv_groups[kSlidingGroup].window; }
+  int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
 
   static SequenceSpec Spec(std::vector<int32_t> prompt, int max_new_tokens) {
     SequenceSpec spec;
@@ -52,6 +55,8 @@ class Harness {
       int num_outputs = 0;
       for (const SequenceStep& step : plan->batch.sequences) num_outputs += step.num_outputs;
       most_outputs_ = std::max(most_outputs_, num_outputs);
+      const auto violation = kv_checker_.FindViolation(plan->batch, executor_.num_pages());
+      EXPECT_FALSE(violation.has_value()) << violation->dump();
       executor_.Submit(plan->batch);
       in_flight_.push_back(std::move(*plan));
     }
@@ -94,6 +99,7 @@ class Harness {
   const KvLayout layout_;
   FakeExecutor executor_;
   Scheduler scheduler_;
+  KvChecker kv_checker_;
   const bool overlap_;
   std::deque<StepPlan> in_flight_;
 };
@@ -249,6 +255,26 @@ TEST_P(SchedulerModes, SequencesOfOneLeaderShareItsPrompt) {
   }
 }
 
+TEST_P(SchedulerModes, ASequenceWithDraftsInFlightIsPlannedAgain) {
+  SchedulerLimits limits;
+  limits.num_drafts = 3;
+  Harness harness(256, limits, GetParam());
+  std::mt19937 random(11);
+  const std::vector<int32_t> prompt = RandomIds(random, 30, 500);
+  const SequenceId id = harness.scheduler().Add(Harness::Spec(prompt, 120)).value();
+  int num_turns = 0;
+  int most_in_flight = 0;
+  while (harness.Turn()) {
+    ++num_turns;
+    most_in_flight = std::max(most_in_flight, harness.num_in_flight());
+    harness.scheduler().CheckIntegrity();
+  }
+  EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 120, harness.vocab_size()));
+  // The drafter is right three times in four: about 2.7 tokens a step.
+  EXPECT_LT(num_turns, 80);
+  EXPECT_EQ(most_in_flight, GetParam() ? 1 : 0);  // left when one of two was collected
+}
+
 TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
   SchedulerLimits limits;
   limits.max_num_seqs = 8;
@@ -312,12 +338,14 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     limits.max_queue = 16;
     limits.sliding_slack = 8 + static_cast<int>(random() % 24);
     limits.prefix_caching = random() % 4 != 0;
+    const int draft_kind = static_cast<int>(random() % 3);  // none, the test's, the executor's
     const int num_pages = 40 + static_cast<int>(random() % 200);
+    limits.num_drafts = draft_kind == 2 ? 1 + static_cast<int>(random() % 8) : 0;
     Harness harness(num_pages, limits, overlap,
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
     const int vocab_size = harness.vocab_size();
-    const bool has_drafts = random() % 2 == 0;
-    if (has_drafts) {
+    const bool has_drafts = draft_kind != 0;
+    if (draft_kind == 1) {
       harness.scheduler().set_draft_source([&](const Sequence& sequence, int32_t max_drafts) {
         const int count = std::min<int>(max_drafts, static_cast<int>(random() % 6));
         auto drafts = FakeExecutor::Continuation(sequence.tokens, count, vocab_size);

@@ -17,11 +17,6 @@ const char* FinishReasonName(FinishReason reason) {
 }
 
 Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_)
-    : id(id_), spec(std::move(spec_)), tokens(spec.prompt), pages(std::move(pages_)) {
-  if (spec.sampling && spec.sampling->has_penalties()) {
-    history = std::make_shared<PenaltyState>();
-    history->AddPrompt(spec.prompt);
-  }
-}
+    : id(id_), spec(std::move(spec_)), tokens(spec.prompt), pages(std::move(pages_)) {}
 
 }  // namespace lapidary

@@ -9,7 +9,6 @@
 
 #include "kv/prefix_cache.h"
 #include "kv/sequence_pages.h"
-#include "sampling/penalty_state.h"
 #include "sampling/sampling_params.h"
 
 namespace lapidary {
@@ -40,8 +39,10 @@ struct SequenceSpec {
 // Lengths of a sequence:
 //
 //   0 ............. num_planned ............. tokens.size() .. + num_pending
-//   in steps planned (run or queued)  | to be computed       | sampled by a step not collected yet
+//   in steps planned (run or queued)  | to be computed       | sampled by steps not collected yet
 //
+// With drafts in steps not collected yet, both may really be larger, by pages.num_uncertain() at
+// most: what is planned then is planned for every length the sequence may have.
 struct Sequence {
   Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_);
 
@@ -55,22 +56,24 @@ struct Sequence {
   bool is_prefilling() const { return num_open_rows() > 1; }
   // With nothing to generate, nobody needs the row of the prompt's last token; but a step has one.
   int32_t num_prompt_only_rows() const { return std::max(prompt_len() - 1, 1); }
+  // Rows behind the longest it may be that its last token can still need.
+  int32_t num_rows_left() const {
+    return prompt_len() + spec.max_new_tokens - 1 - pages.max_length();
+  }
   bool wants_scores() const { return spec.num_prompt_logprobs >= 0 && num_scored < prompt_len(); }
 
   const SequenceId id;
   const SequenceSpec spec;
-  std::shared_ptr<PenaltyState> history;  // set when penalties are asked for
 
   std::vector<int32_t> tokens;  // prompt, then what was generated
   int32_t num_planned = 0;
-  int32_t num_pending = 0;
+  int32_t num_pending = 0;  // of each step that samples one: more only with drafts
   // Prompt tokens whose logprobs planned steps give; the first is counted in, it has none. Survives
   // preemption: steps that are planned run.
   int32_t num_scored = 1;
-  bool has_drafts_in_flight = false;  // its next length is unknown until the step is collected
-  int32_t slot = -1;                  // -1: waiting
+  int32_t slot = -1;            // -1: waiting
+  bool continues_slot = false;  // a step that samples is planned: the slot has its next token
   SequencePages pages;
-  std::shared_ptr<const PageTables> tables;  // what the executor sees; made anew when pages change
   size_t num_cache_points_taken = 0;
   std::optional<PrefixHash> resumed_from;
   int32_t num_cached_prompt_tokens = 0;  // found in the prefix cache when first admitted

@@ -1,14 +1,21 @@
 #include "engine/single_sequence.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 
 namespace lapidary {
 
-SingleSequence::SingleSequence(Executor& executor, int32_t max_chunk)
+SingleSequence::SingleSequence(Executor& executor, int32_t max_chunk,
+                               std::shared_ptr<const SamplingParams> sampling, int32_t prompt_len)
     : executor_(executor),
       max_chunk_(max_chunk),
       pool_(executor.num_pages()),
-      pages_(executor.plan(), executor.kv_layout(), pool_) {}
+      pages_(executor.plan(), executor.kv_layout(), pool_),
+      binding_(SlotBinding{.sampling = std::move(sampling), .prompt_len = prompt_len}) {
+  CHECK(!binding_->sampling || !binding_->sampling->has_penalties());
+}
 
 Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceStep step,
                                        bool return_logits) {
@@ -17,11 +24,12 @@ Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceSte
   if (!pages_.Reserve(step.num_rows)) {
     return MakeError("the KV cache is full at {} tokens", pages_.length());
   }
-  step.pages = std::make_shared<PageTables>(pages_.tables());
   StepBatch batch;
+  if (binding_) batch.bindings.push_back(*std::exchange(binding_, std::nullopt));
+  pages_.TakeTableChanges(step.slot, batch.table_entries);
   batch.token_ids.assign(ids.begin(), ids.end());
   batch.return_logits = return_logits;
-  batch.sequences.push_back(std::move(step));
+  batch.sequences.push_back(step);
   StepOutput output = executor_.Run(std::move(batch));
   pages_.Commit(static_cast<int32_t>(ids.size()));
   return output;
@@ -33,26 +41,21 @@ Status SingleSequence::Append(std::span<const int32_t> ids,
     const auto chunk = ids.first(std::min<size_t>(ids.size(), max_chunk_));
     SequenceStep step;
     step.num_outputs = on_logits ? static_cast<int32_t>(chunk.size()) : 0;
-    ASSIGN_OR_RETURN(const StepOutput output, Run(chunk, std::move(step), on_logits != nullptr));
+    ASSIGN_OR_RETURN(const StepOutput output, Run(chunk, step, on_logits != nullptr));
     if (on_logits) RETURN_IF_ERROR(on_logits(output.logits));
     ids = ids.subspan(chunk.size());
   }
   return {};
 }
 
-Result<SampledToken> SingleSequence::AppendAndSample(std::span<const int32_t> ids,
-                                                     std::shared_ptr<const SamplingParams> sampling,
-                                                     std::shared_ptr<PenaltyState> history,
-                                                     uint64_t sample_position) {
+Result<SampledToken> SingleSequence::AppendAndSample(std::span<const int32_t> ids) {
   const size_t last_chunk = (ids.size() - 1) % max_chunk_ + 1;
   RETURN_IF_ERROR(Append(ids.first(ids.size() - last_chunk), nullptr));
   SequenceStep step;
   step.num_outputs = 1;
-  step.sampling = std::move(sampling);
-  step.history = std::move(history);
-  step.sample_position = sample_position;
+  step.samples = true;
   ASSIGN_OR_RETURN(const StepOutput output,
-                   Run(ids.last(last_chunk), std::move(step), /*return_logits=*/false));
+                   Run(ids.last(last_chunk), step, /*return_logits=*/false));
   const SequenceOutput& sequence = output.sequences[0];
   if (sequence.error) return MakeError("{}", *sequence.error);
   return sequence.tokens[0];

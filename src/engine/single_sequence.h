@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,8 +15,10 @@ namespace lapidary {
 // pool.
 class SingleSequence {
  public:
-  // `executor` must outlive the sequence. Steps have at most `max_chunk` rows.
-  SingleSequence(Executor& executor, int32_t max_chunk);
+  // `executor` must outlive the sequence. Steps have at most `max_chunk` rows. Without `sampling`
+  // there are logits only; draws are numbered from `prompt_len` on.
+  SingleSequence(Executor& executor, int32_t max_chunk,
+                 std::shared_ptr<const SamplingParams> sampling = nullptr, int32_t prompt_len = 0);
 
   int32_t length() const { return pages_.length(); }
 
@@ -23,14 +27,8 @@ class SingleSequence {
   Status Append(std::span<const int32_t> ids,
                 const std::function<Status(std::span<const float>)>& on_logits);
 
-  // Appends ids and samples the token that follows.
-  Result<SampledToken> AppendAndSample(std::span<const int32_t> ids,
-                                       std::shared_ptr<const SamplingParams> sampling,
-                                       std::shared_ptr<PenaltyState> history,
-                                       uint64_t sample_position);
-
-  // Forgets everything.
-  void Reset() { pages_.Release(); }
+  // Appends ids and samples the token that follows, as `sampling` of the constructor says.
+  Result<SampledToken> AppendAndSample(std::span<const int32_t> ids);
 
  private:
   // One step; `step` says what to do with its rows.
@@ -40,6 +38,7 @@ class SingleSequence {
   const int32_t max_chunk_;
   PagePool pool_;
   SequencePages pages_;
+  std::optional<SlotBinding> binding_;  // for the first step
 };
 
 }  // namespace lapidary

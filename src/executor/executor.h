@@ -24,6 +24,9 @@ class Executor {
   virtual const ModelPlan& plan() const = 0;
   virtual const KvLayout& kv_layout() const = 0;
   virtual int num_pages() const = 0;
+  // Drafts that its own drafter proposes for a sequence at most (kTokenFromDrafter); 0: it has
+  // none.
+  virtual int max_drafts() const { return 0; }
 
   // Queues a step; the batch is taken over. At most two may be uncollected.
   virtual void Submit(StepBatch batch) = 0;

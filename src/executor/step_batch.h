@@ -1,4 +1,8 @@
 // What an executor is asked to do in one step, and what it answers: plain data, no device types.
+//
+// A slot is where an executor keeps what lives as long as a request: how its tokens are drawn, what
+// it has said, its page tables, its length and its last token. It is bound once, when a sequence is
+// admitted; steps name slots and hold integers.
 #pragma once
 
 #include <cstdint>
@@ -7,51 +11,61 @@
 #include <string>
 #include <vector>
 
+#include "executor/step_positions.h"
 #include "kv/sequence_pages.h"
-#include "sampling/penalty_state.h"
 #include "sampling/sampler.h"
 #include "sampling/sampling_params.h"
 
 namespace lapidary {
 
-// In place of a sequence's first token id: the last token sampled for its slot, which the host may
-// not have seen yet.
-inline constexpr int32_t kTokenFromSlot = -1;
-
-// The rows of one sequence in a step: a chunk of its prompt, its next token, or that token with
-// drafts behind it. They sit at positions [num_cached, num_cached + num_rows); their ids lie in
-// StepBatch::token_ids, sequence after sequence.
-struct SequenceStep {
-  int32_t slot = 0;        // of a running sequence: where the executor keeps its last token
-  int32_t num_cached = 0;  // tokens whose KV the pages hold
-  int32_t num_rows = 0;
-  int32_t num_outputs = 0;  // trailing rows that produce logits
-  // Trailing rows that hold drafts; num_outputs is then num_drafts + 1. Row i's token is sampled,
-  // and row i + 1 counts only if its draft is that token.
-  int32_t num_drafts = 0;
-
-  // Tokens whose logprobs the first scored_ids.size() outputs give, one each: what follows these
-  // rows in the prompt is known, and nothing is sampled for them. Sampled outputs come behind, so
-  // num_outputs is scored_ids.size(), plus num_drafts + 1 with sampling.
-  std::vector<int32_t> scored_ids;
-  int32_t num_score_top = 0;  // likeliest tokens to name beside each, at most kMaxLogprobs
-
-  // Blocks that hold cached tokens in reach of the rows are read; blocks of the rows themselves are
-  // written, except where the table has the scratch page or no entry (rows of a long chunk that
-  // nobody will look at again).
-  std::shared_ptr<const PageTables> pages;
-
-  // How outputs become tokens; null: logits only.
-  std::shared_ptr<const SamplingParams> sampling;
-  std::shared_ptr<PenaltyState> history;  // the executor adds what it samples; null: no penalties
-  // The number the first output draws with: its index in the sequence's output. Later ones count
-  // on, so a token depends on its row, the seed and its place alone.
-  uint64_t sample_position = 0;
+// Gives a slot to a sequence; what the slot held before is forgotten.
+struct SlotBinding {
+  int32_t slot = 0;
+  std::shared_ptr<const SamplingParams> sampling = nullptr;  // null: nothing is sampled
+  int32_t num_score_top = 0;  // likeliest tokens to name beside a score, at most kMaxLogprobs
+  // Draws are numbered from the first token behind the prompt, so a token depends on its row, the
+  // seed and its place alone.
+  int32_t prompt_len = 0;
+  int32_t max_len = 0;  // tokens the sequence ends with at most; 0: not known
+  // Known so far, where sampling has penalties: the prompt, and what was generated before the
+  // sequence was preempted.
+  std::vector<int32_t> tokens = {};
 };
 
+// The rows of one sequence in a step: a chunk of its prompt, its next token, or that token with
+// drafts behind it. Their ids lie in StepBatch::token_ids, sequence after sequence.
+//
+//   outputs (trailing rows that produce logits) = [ scored | logits only | 1 + num_drafts sampled ]
+//
+struct SequenceStep {
+  int32_t slot = 0;
+  // Tokens before the first row. From the slot's end on (kTokenFromSlot) this is the most it can
+  // be, and `num_uncertain` of them may turn out to be drafts that were rejected.
+  int32_t num_cached = 0;
+  int32_t num_uncertain = 0;
+  int32_t num_rows = 0;
+  int32_t num_outputs = 0;
+  // The first outputs only give the logprobs of what follows them in the prompt: ids in
+  // StepBatch::scored_ids, sequence after sequence.
+  int32_t num_scored = 0;
+  // The last row and its drafts are sampled. Row i + 1 counts only if its draft is the token of
+  // row i (sampling/accept.h).
+  bool samples = false;
+  int32_t num_drafts = 0;  // trailing rows
+
+  int32_t num_sampled() const { return samples ? num_drafts + 1 : 0; }
+};
+
+// In this order: bindings, table entries, page copies, rows.
 struct StepBatch {
-  std::vector<PageCopy> page_copies;  // done first, in order
+  std::vector<SlotBinding> bindings;
+  // What the slots' page tables lack. Blocks that hold cached tokens in reach of the rows are read;
+  // blocks of the rows themselves are written, except where the table has the scratch page (rows of
+  // a long chunk that nobody will look at again).
+  std::vector<PageTableEntry> table_entries;
+  std::vector<PageCopy> page_copies;  // done in order
   std::vector<int32_t> token_ids;     // rows of all sequences
+  std::vector<int32_t> scored_ids;    // of all sequences
   std::vector<SequenceStep> sequences;
   bool return_logits = false;  // hand the outputs' logits back (tests, `lapidary logits`)
 };
@@ -59,7 +73,7 @@ struct StepBatch {
 struct SequenceOutput {
   // With sampling: the accepted drafts and the token after them, so one token without drafts.
   std::vector<SampledToken> tokens;
-  std::vector<SampledToken> scores;  // of scored_ids: the id, its logprob, the likeliest
+  std::vector<SampledToken> scores;  // the id, its logprob, the likeliest
   std::optional<std::string> error;  // this sequence alone failed (a row without a finite logit)
 };
 

@@ -17,8 +17,10 @@ SequencePages::SequencePages(SequencePages&& other) noexcept
       pool_(other.pool_),
       slack_(other.slack_),
       length_(std::exchange(other.length_, 0)),
+      num_uncertain_(std::exchange(other.num_uncertain_, 0)),
       tables_(std::exchange(other.tables_, {})),
-      end_taken_over_(std::exchange(other.end_taken_over_, {})) {}
+      end_taken_over_(std::exchange(other.end_taken_over_, {})),
+      end_sent_(other.end_sent_) {}
 
 SequencePages::~SequencePages() { Release(); }
 
@@ -30,16 +32,21 @@ int32_t SequencePages::FirstBlockNeeded(int group_idx, int32_t length, int32_t s
   return first_key / layout_->tokens_per_page[group_idx];
 }
 
-int32_t SequencePages::EndReusable(int group_idx, int32_t num_rows) const {
+int32_t SequencePages::EndBlock(int group_idx, int32_t num_rows) const {
+  const int tokens = layout_->tokens_per_page[group_idx];
+  return (max_length() + num_rows + tokens - 1) / tokens;
+}
+
+int32_t SequencePages::EndReusable(int group_idx, int32_t num_sure_rows) const {
   // Not the block that this step still adds rows to.
   const int32_t end_complete = length_ / layout_->tokens_per_page[group_idx];
-  return std::min({FirstBlockNeeded(group_idx, length_ + num_rows, slack_), end_complete,
+  return std::min({FirstBlockNeeded(group_idx, length_ + num_sure_rows, slack_), end_complete,
                    tables_[group_idx].end_block()});
 }
 
-int32_t SequencePages::NumReusable(int group_idx, int32_t num_rows) const {
+int32_t SequencePages::NumReusable(int group_idx, int32_t num_sure_rows) const {
   const PageTable& table = tables_[group_idx];
-  const int32_t end_reusable = EndReusable(group_idx, num_rows);
+  const int32_t end_reusable = EndReusable(group_idx, num_sure_rows);
   int32_t reusable = 0;
   for (int32_t block = table.first_block; block < end_reusable; ++block) {
     const PageIndex page = table.PageOf(block);
@@ -48,31 +55,31 @@ int32_t SequencePages::NumReusable(int group_idx, int32_t num_rows) const {
   return reusable;
 }
 
-int SequencePages::PagesNeeded(int32_t num_rows) const {
+int SequencePages::PagesNeeded(int32_t num_rows, int32_t num_drafts) const {
+  const int32_t num_sure_rows = num_rows - num_drafts;
   int needed = 0;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
     if (!GroupIsUsed(group_idx)) continue;
-    const int tokens = layout_->tokens_per_page[group_idx];
-    const int32_t end_block = (length_ + num_rows + tokens - 1) / tokens;
-    const int32_t begin_block = std::max(tables_[group_idx].end_block(),
-                                         FirstBlockNeeded(group_idx, length_ + num_rows, slack_));
-    const int32_t new_blocks = std::max(0, end_block - begin_block);
-    needed += std::max(0, new_blocks - NumReusable(group_idx, num_rows));
+    const int32_t begin_block =
+        std::max(tables_[group_idx].end_block(),
+                 FirstBlockNeeded(group_idx, length_ + num_sure_rows, slack_));
+    const int32_t new_blocks = std::max(0, EndBlock(group_idx, num_rows) - begin_block);
+    needed += std::max(0, new_blocks - NumReusable(group_idx, num_sure_rows));
   }
   return needed;
 }
 
-bool SequencePages::Reserve(int32_t num_rows) {
-  if (PagesNeeded(num_rows) > pool_->num_free()) return false;
+bool SequencePages::Reserve(int32_t num_rows, int32_t num_drafts) {
+  if (PagesNeeded(num_rows, num_drafts) > pool_->num_free()) return false;
+  const int32_t num_sure_rows = num_rows - num_drafts;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
     if (!GroupIsUsed(group_idx)) continue;
-    const int tokens = layout_->tokens_per_page[group_idx];
-    const int32_t end_block = (length_ + num_rows + tokens - 1) / tokens;
-    const int32_t first_needed = FirstBlockNeeded(group_idx, length_ + num_rows, slack_);
+    const int32_t end_block = EndBlock(group_idx, num_rows);
+    const int32_t first_needed = FirstBlockNeeded(group_idx, length_ + num_sure_rows, slack_);
     PageTable& table = tables_[group_idx];
     if (table.pages.empty()) table.first_block = std::min(first_needed, end_block);
     int32_t leaving_block = table.first_block;  // next candidate for reuse
-    const int32_t end_leaving = EndReusable(group_idx, num_rows);
+    const int32_t end_leaving = EndReusable(group_idx, num_sure_rows);
     while (table.end_block() < end_block) {
       // Blocks of a long chunk that will have left the window by its end are never written.
       if (table.end_block() < first_needed) {
@@ -97,23 +104,49 @@ bool SequencePages::Reserve(int32_t num_rows) {
   return true;
 }
 
-void SequencePages::Commit(int32_t num_rows) {
-  length_ += num_rows;
+void SequencePages::Commit(int32_t num_rows, int32_t num_drafts) {
+  length_ += num_rows - num_drafts;
+  num_uncertain_ += num_drafts;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) DropBlocksBehindWindow(group_idx);
+}
+
+void SequencePages::Settle(int32_t num_accepted, int32_t num_rejected) {
+  num_uncertain_ -= num_accepted + num_rejected;
+  CHECK_GE(num_uncertain_, 0);
+  length_ += num_accepted;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) DropBlocksBehindWindow(group_idx);
+}
+
+void SequencePages::DropBlocksBehindWindow(int group_idx) {
+  PageTable& table = tables_[group_idx];
+  // Blocks whose pages the new rows took over are overwritten, however few rows are committed.
+  const int32_t end_taken_over = std::exchange(end_taken_over_[group_idx], 0);
+  CHECK_LE(end_taken_over, FirstBlockNeeded(group_idx, length_, /*slack=*/0))
+      << "more rows taken back than the slack of " << slack_;
+  const int32_t first_kept = std::max(FirstBlockNeeded(group_idx, length_, slack_), end_taken_over);
+  const int32_t gone = std::min<int32_t>(std::max(0, first_kept - table.first_block),
+                                         static_cast<int32_t>(table.pages.size()));
+  for (int32_t idx = 0; idx < gone; ++idx) {
+    if (table.pages[idx] != kScratchPage) pool_->Free(table.pages[idx]);
+  }
+  table.pages.erase(table.pages.begin(), table.pages.begin() + gone);
+  table.first_block += gone;
+}
+
+void SequencePages::TakeTableChanges(int32_t slot, std::vector<PageTableEntry>& entries) {
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    PageTable& table = tables_[group_idx];
-    // Blocks whose pages the new rows took over are overwritten, however few rows are committed.
-    const int32_t end_taken_over = std::exchange(end_taken_over_[group_idx], 0);
-    CHECK_LE(end_taken_over, FirstBlockNeeded(group_idx, length_, /*slack=*/0))
-        << "more rows taken back than the slack of " << slack_;
-    const int32_t first_kept =
-        std::max(FirstBlockNeeded(group_idx, length_, slack_), end_taken_over);
-    const int32_t gone = std::min<int32_t>(std::max(0, first_kept - table.first_block),
-                                           static_cast<int32_t>(table.pages.size()));
-    for (int32_t idx = 0; idx < gone; ++idx) {
-      if (table.pages[idx] != kScratchPage) pool_->Free(table.pages[idx]);
+    if (!GroupIsUsed(group_idx)) continue;
+    const PageTable& table = tables_[group_idx];
+    // At first, all that may be read and all that new rows may write, kept or not.
+    int32_t block = end_sent_[group_idx];
+    if (block < 0) {
+      block = std::min(table.first_block, length_ / layout_->tokens_per_page[group_idx]);
     }
-    table.pages.erase(table.pages.begin(), table.pages.begin() + gone);
-    table.first_block += gone;
+    for (; block < table.end_block(); ++block) {
+      entries.push_back(
+          {slot, group_idx, block, table.Contains(block) ? table.PageOf(block) : kScratchPage});
+    }
+    end_sent_[group_idx] = block;
   }
 }
 
@@ -179,7 +212,9 @@ void SequencePages::Release() {
     table = {};
   }
   end_taken_over_ = {};
+  end_sent_ = {-1, -1};
   length_ = 0;
+  num_uncertain_ = 0;
 }
 
 }  // namespace lapidary

@@ -1,16 +1,18 @@
 // The pages of one sequence: which page holds which tokens, in both groups.
 //
 // The full group keeps every token. The sliding group keeps what the next row may see (the last
-// window - 1 tokens) and `slack` more, for drafts to be taken back and snapshots to be taken a
-// little late; it gives pages back as they leave that range. A block of tokens is written by its
-// sequence alone: pages taken over from a snapshot are shared where they are full and copied where
-// they are not.
+// window - 1 tokens) and `slack` more, for snapshots to be taken a little late; it gives pages back
+// as they leave that range. A block of tokens is written by its sequence alone: pages taken over
+// from a snapshot are shared where they are full and copied where they are not.
 //
-//      0 ........ length - window - slack ........ length - 1 | length ..... length + n
-//      full group: every block has a page                     | Reserve(n) adds pages for these
-//      rows sliding:    given back      | kept                     | (or takes over leaving ones),
-//      and Commit(n) makes them the past
+//   0 ..... length - window - slack ..... length | .. max_length | .. max_length + n
+//   full:    every block has a page              | drafts not    | Reserve(n) adds pages for these
+//   sliding: given back      | kept              | settled yet   | rows (or takes over leaving
+//   ones)
 //
+// Commit(n) makes rows the past. Of a step with drafts it is not known at once how many rows count:
+// `length` then grows by the sure ones, `max_length` by all, and Settle() closes the gap. Pages
+// leave the window by `length`, so rejected drafts never cost an entry that is still needed.
 #pragma once
 
 #include <array>
@@ -35,7 +37,15 @@ struct PageTable {
 
 using PageTables = std::array<PageTable, kNumKvGroups>;
 
-// An order to the executor: the contents of one page to another, before anything else in the step.
+// An entry of the page table that an executor keeps for a slot.
+struct PageTableEntry {
+  int32_t slot = 0;
+  int32_t group_idx = 0;
+  int32_t block = 0;
+  PageIndex page = kScratchPage;  // scratch: rows of this block are not kept
+};
+
+// An order to the executor: the contents of one page to another, before any row of the step.
 struct PageCopy {
   PageIndex from = kScratchPage;
   PageIndex to = kScratchPage;
@@ -49,18 +59,27 @@ class SequencePages {
   SequencePages(SequencePages&&) noexcept;
   SequencePages& operator=(SequencePages&&) = delete;
 
-  int32_t length() const { return length_; }
+  int32_t length() const { return length_; }  // surely cached
+  int32_t num_uncertain() const { return num_uncertain_; }
+  int32_t max_length() const { return length_ + num_uncertain_; }
   const PageTable& table(int group_idx) const { return tables_[group_idx]; }
   const PageTables& tables() const { return tables_; }
 
-  // Pages that Reserve(num_rows) would take from the pool.
-  int PagesNeeded(int32_t num_rows) const;
+  // Pages that Reserve would take from the pool.
+  int PagesNeeded(int32_t num_rows, int32_t num_drafts = 0) const;
 
-  // False, with nothing taken, when the pool has too few. May be called again for more rows.
-  [[nodiscard]] bool Reserve(int32_t num_rows);
-  // The first `num_rows` reserved rows are in the cache, all of them but at most `slack`; pages
-  // reserved beyond them stay.
-  void Commit(int32_t num_rows);
+  // Pages for so many rows more, the last `num_drafts` of which may be rejected. False, with
+  // nothing taken, when the pool has too few. May be called again for more rows.
+  [[nodiscard]] bool Reserve(int32_t num_rows, int32_t num_drafts = 0);
+  // The first `num_rows` reserved rows are in the cache, all of them but at most `slack`, or will
+  // be once the steps in flight have run; pages reserved beyond them stay.
+  void Commit(int32_t num_rows, int32_t num_drafts = 0);
+  // Of the oldest drafts committed, so many were accepted and so many rejected.
+  void Settle(int32_t num_accepted, int32_t num_rejected);
+
+  // Adds the entries that the table of `slot` lacks for the rows reserved: all that matter at first
+  // and after Release, then those of new blocks.
+  void TakeTableChanges(int32_t slot, std::vector<PageTableEntry>& entries);
 
   // Shares the pages that hold the first `length` tokens as a sequence resumed there would need
   // them; nothing when the sliding group no longer has them all. The caller becomes a holder of
@@ -82,9 +101,12 @@ class SequencePages {
   // over, since an executor reads a layer's old entries before it writes new ones. So however long
   // a chunk, the sliding group never holds more than window + slack tokens (and a page at either
   // end).
-  int32_t NumReusable(int group_idx, int32_t num_rows) const;
+  int32_t NumReusable(int group_idx, int32_t num_sure_rows) const;
   // Behind the last such block.
-  int32_t EndReusable(int group_idx, int32_t num_rows) const;
+  int32_t EndReusable(int group_idx, int32_t num_sure_rows) const;
+  // Behind the last block of the rows.
+  int32_t EndBlock(int group_idx, int32_t num_rows) const;
+  void DropBlocksBehindWindow(int group_idx);
   // First block the sequence needs once it is `length` tokens long.
   int32_t FirstBlockNeeded(int group_idx, int32_t length, int32_t slack) const;
   bool GroupIsUsed(int group_idx) const { return !plan_->kv_groups[group_idx].layers.empty(); }
@@ -94,8 +116,10 @@ class SequencePages {
   PagePool* pool_;
   int32_t slack_;
   int32_t length_ = 0;
+  int32_t num_uncertain_ = 0;
   PageTables tables_;
-  std::array<int32_t, kNumKvGroups> end_taken_over_{};  // by Reserve, until Commit drops them
+  std::array<int32_t, kNumKvGroups> end_taken_over_{};     // by Reserve, until Commit drops them
+  std::array<int32_t, kNumKvGroups> end_sent_ = {-1, -1};  // TakeTableChanges; -1: nothing yet
 };
 
 }  // namespace lapidary

@@ -1,6 +1,9 @@
 #include "executor/cpu/cpu_executor.h"
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "sampling/accept.h"
 
 namespace lapidary::cpu {
 
@@ -24,7 +27,7 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       kv_(std::move(kv)),
       skip_unneeded_rows_(options.skip_unneeded_rows),
       threads_(options.num_threads),
-      forward_(plan_, weights_, layout_, kv_, threads_) {
+      forward_(plan_, weights_, layout_, kv_, tables_, threads_) {
   for (int thread_idx = 0; thread_idx < threads_.num_threads(); ++thread_idx) {
     samplers_.push_back(std::make_unique<Sampler>(plan_.vocab_size));
   }
@@ -75,18 +78,34 @@ void CpuExecutor::WorkerLoop() {
   }
 }
 
-StepOutput CpuExecutor::RunStep(StepBatch& batch) {
-  for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
-  size_t first_row = 0;
-  for (const SequenceStep& sequence : batch.sequences) {
-    if (sequence.slot >= static_cast<int32_t>(last_token_.size())) {
-      last_token_.resize(sequence.slot + 1, 0);
+void CpuExecutor::BindSlots(const StepBatch& batch) {
+  int32_t end_slot = static_cast<int32_t>(requests_.size());
+  for (const SlotBinding& binding : batch.bindings) end_slot = std::max(end_slot, binding.slot + 1);
+  for (const SequenceStep& step : batch.sequences) end_slot = std::max(end_slot, step.slot + 1);
+  requests_.resize(end_slot);
+  slot_states_.resize(end_slot);
+  for (const SlotBinding& binding : batch.bindings) {
+    Request& request = requests_[binding.slot];
+    request = {.sampling = binding.sampling,
+               .history = {},
+               .num_score_top = binding.num_score_top,
+               .prompt_len = binding.prompt_len};
+    const auto prompt = std::span(binding.tokens)
+                            .first(std::min<size_t>(binding.tokens.size(), binding.prompt_len));
+    request.history.AddPrompt(prompt);
+    for (const int32_t id : std::span(binding.tokens).subspan(prompt.size())) {
+      request.history.AddOutput(id);
     }
-    int32_t& first_token = batch.token_ids[first_row];
-    if (first_token == kTokenFromSlot) first_token = last_token_[sequence.slot];
-    first_row += sequence.num_rows;
+    slot_states_[binding.slot] = {};
+    tables_.Forget(binding.slot);
   }
-  forward_.Begin(batch);
+  tables_.Set(batch.table_entries);
+}
+
+StepOutput CpuExecutor::RunStep(StepBatch& batch) {
+  BindSlots(batch);
+  for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
+  forward_.Begin(FlattenBatch(batch, slot_states_));
   RunDecoder(plan_, skip_unneeded_rows_, forward_);
   StepOutput output;
   output.sequences.resize(batch.sequences.size());
@@ -100,20 +119,20 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
                                StepOutput& output) {
   struct Row {
     size_t sequence_idx;
-    size_t score_idx;
-    int64_t output_idx;
+    int32_t score_idx;   // of the sequence
+    int64_t output_idx;  // of all
   };
-  std::vector<Row> rows;
+  std::vector<Row> rows;  // as batch.scored_ids
   int64_t first_output = 0;
   for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
     const SequenceStep& sequence = batch.sequences[idx];
-    const size_t num_scores = sequence.scored_ids.size();
-    output.sequences[idx].scores.resize(num_scores);
-    for (size_t score_idx = 0; score_idx < num_scores; ++score_idx) {
-      rows.push_back({idx, score_idx, first_output + static_cast<int64_t>(score_idx)});
+    output.sequences[idx].scores.resize(sequence.num_scored);
+    for (int32_t score_idx = 0; score_idx < sequence.num_scored; ++score_idx) {
+      rows.push_back({idx, score_idx, first_output + score_idx});
     }
     first_output += sequence.num_outputs;
   }
+  CHECK_EQ(rows.size(), batch.scored_ids.size());
   if (rows.empty()) return;
   const size_t vocab_size = static_cast<size_t>(plan_.vocab_size);
   std::vector<std::string> errors(rows.size());
@@ -124,7 +143,7 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
           const SequenceStep& sequence = batch.sequences[sequence_idx];
           auto score = samplers_[thread_idx]->Score(
               logits.subspan(static_cast<size_t>(output_idx) * vocab_size, vocab_size),
-              sequence.scored_ids[score_idx], sequence.num_score_top);
+              batch.scored_ids[idx], requests_[sequence.slot].num_score_top);
           if (score.ok()) {
             output.sequences[sequence_idx].scores[score_idx] = *score;
           } else {
@@ -137,48 +156,54 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
   }
 }
 
-void CpuExecutor::SampleSequence(const SequenceStep& sequence, const float* rows,
-                                 const int32_t* drafts, Sampler& sampler, SequenceOutput& output) {
-  static const PenaltyState kNoHistory;
-  const int32_t num_candidates = sequence.num_drafts + 1;
-  CHECK_LE(num_candidates + std::ssize(sequence.scored_ids), sequence.num_outputs);
-  rows += int64_t{sequence.num_outputs - num_candidates} * plan_.vocab_size;
-  for (int32_t row = 0; row < num_candidates; ++row) {
+void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_position,
+                                 const float* rows, const int32_t* drafts, Sampler& sampler,
+                                 SequenceOutput& output) {
+  Request& request = requests_[sequence.slot];
+  SlotState& slot = slot_states_[sequence.slot];
+  const bool has_penalties = request.sampling->has_penalties();
+  const int32_t first_sampled = first_position + sequence.num_rows - sequence.num_sampled();
+  // A row is sampled only if it counts, so the first draft that is not accepted ends the round.
+  bool counts = true;
+  for (int32_t row = 0; counts; ++row) {
     const auto token = sampler.Sample(
         {rows + int64_t{row} * plan_.vocab_size, static_cast<size_t>(plan_.vocab_size)},
-        *sequence.sampling, sequence.history ? *sequence.history : kNoHistory,
-        sequence.sample_position + row);
+        *request.sampling, request.history, DrawNumber(first_sampled + row, request.prompt_len));
     if (!token.ok()) {
       output.error = token.error().message;
       return;
     }
     output.tokens.push_back(*token);
-    last_token_[sequence.slot] = token->id;
-    if (sequence.history) sequence.history->AddOutput(token->id);
-    if (row == sequence.num_drafts || drafts[row] != token->id) return;
+    slot.last_token = token->id;
+    slot.length = LengthAfter(first_position, sequence.num_rows, sequence.num_sampled(), row + 1);
+    if (has_penalties) request.history.AddOutput(token->id);
+    counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
   }
 }
 
 void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> logits,
                                 StepOutput& output) {
-  // Where each sequence's outputs and rows begin.
-  std::vector<std::pair<int64_t, int64_t>> begins;
+  const StepRows& rows = forward_.rows();
+  std::vector<int64_t> end_output;  // of each sequence
   int64_t num_outputs = 0;
-  int64_t num_rows = 0;
-  for (const SequenceStep& sequence : batch.sequences) {
-    begins.emplace_back(num_outputs, num_rows);
-    num_outputs += sequence.num_outputs;
-    num_rows += sequence.num_rows;
+  for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
+    const SequenceStep& sequence = batch.sequences[idx];
+    CHECK_LE(sequence.num_scored + sequence.num_sampled(), sequence.num_outputs);
+    CHECK(!sequence.samples || requests_[sequence.slot].sampling != nullptr);
+    end_output.push_back(num_outputs += sequence.num_outputs);
+    slot_states_[sequence.slot].length = LengthAfter(rows.first_position[idx], sequence.num_rows,
+                                                     sequence.num_sampled(), /*num_accepted=*/0);
   }
   threads_.ParallelFor(static_cast<int64_t>(batch.sequences.size()), 1,
                        [&](int64_t begin, int64_t end, int thread_idx) {
                          for (int64_t idx = begin; idx < end; ++idx) {
                            const SequenceStep& sequence = batch.sequences[idx];
-                           if (!sequence.sampling || sequence.num_outputs == 0) continue;
-                           const int64_t end_row = begins[idx].second + sequence.num_rows;
-                           SampleSequence(sequence,
-                                          logits.data() + begins[idx].first * plan_.vocab_size,
-                                          batch.token_ids.data() + end_row - sequence.num_drafts,
+                           if (!sequence.samples) continue;
+                           const int64_t first_output = end_output[idx] - sequence.num_sampled();
+                           const int32_t end_row = rows.sequence_begin[idx + 1];
+                           SampleSequence(sequence, rows.first_position[idx],
+                                          logits.data() + first_output * plan_.vocab_size,
+                                          rows.token_ids.data() + end_row - sequence.num_drafts,
                                           *samplers_[thread_idx], output.sequences[idx]);
                          }
                        });

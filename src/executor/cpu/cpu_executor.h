@@ -48,9 +48,11 @@ class CpuExecutor : public Executor {
   // logits [outputs of all sequences, vocab]; scores come before samples.
   void ScoreOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
   void SampleOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
-  // Samples the outputs of one sequence: rows [num_outputs, vocab], drafts [num_drafts].
-  void SampleSequence(const SequenceStep& sequence, const float* rows, const int32_t* drafts,
-                      Sampler& sampler, SequenceOutput& output);
+  // Samples the last outputs of a sequence: rows [1 + num_drafts, vocab], drafts [num_drafts]; and
+  // moves its slot on.
+  void SampleSequence(const SequenceStep& sequence, int32_t first_position, const float* rows,
+                      const int32_t* drafts, Sampler& sampler, SequenceOutput& output);
+  void BindSlots(const StepBatch& batch);
 
   const ModelPlan plan_;
   const std::shared_ptr<const TensorSource> source_;
@@ -59,9 +61,19 @@ class CpuExecutor : public Executor {
   KvMemory kv_;
   const bool skip_unneeded_rows_;
   ThreadPool threads_;
+  SlotTables tables_;
   CpuForward forward_;
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
-  std::vector<int32_t> last_token_;                 // by slot; grows as slots are used
+
+  // By slot; they grow as slots are used.
+  struct Request {
+    std::shared_ptr<const SamplingParams> sampling;
+    PenaltyState history;  // kept where there are penalties
+    int32_t num_score_top = 0;
+    int32_t prompt_len = 0;
+  };
+  std::vector<Request> requests_;
+  std::vector<SlotState> slot_states_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -11,8 +11,8 @@
 namespace lapidary::cpu {
 
 CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
-                       const KvMemory& kv, ThreadPool& threads)
-    : plan_(plan), weights_(weights), layout_(layout), kv_(kv), threads_(threads) {
+                       const KvMemory& kv, const SlotTables& tables, ThreadPool& threads)
+    : plan_(plan), weights_(weights), layout_(layout), kv_(kv), tables_(tables), threads_(threads) {
   for (const LayerPlan& layer : plan.layers) {
     const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
     rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
@@ -23,9 +23,8 @@ CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const
   scores_.resize(threads.num_threads());
 }
 
-void CpuForward::Begin(const StepBatch& batch) {
-  batch_ = &batch;
-  rows_ = FlattenBatch(batch);
+void CpuForward::Begin(StepRows rows) {
+  rows_ = std::move(rows);
   active_.resize(rows_.num_rows());
   for (int32_t row = 0; row < rows_.num_rows(); ++row) active_[row] = row;
   for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
@@ -162,29 +161,29 @@ void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_h
                             int thread_idx) {
   const int32_t row = active_[active_idx];
   const int32_t sequence_idx = rows_.sequence_of[row];
-  const SequenceStep& sequence = batch_->sequences[sequence_idx];
   const LayerPlan& owner = plan_.layers[layer.kv_layer];
   const int group_idx = KvGroupOf(layer.kind);
   const int tokens_per_page = layout_.tokens_per_page[group_idx];
-  const PageTable& table = (*sequence.pages)[group_idx];
+  const SlotTables::Table& table = tables_.Of(rows_.slot_of[sequence_idx], group_idx);
+  const int32_t num_cached = rows_.first_position[sequence_idx];
   const int32_t position = rows_.positions[row];
   const int32_t first_key = layer.window == 0 ? 0 : std::max(0, position - layer.window + 1);
 
   // Keys [first_key, num_cached) lie in pages, [num_cached, position] in this step's own entries.
   std::vector<KeySegment> segments;
   int32_t key = first_key;
-  while (key < sequence.num_cached) {
+  while (key < num_cached) {
     const int32_t block = key / tokens_per_page;
     const int slot = key % tokens_per_page;
-    const int32_t count = std::min(sequence.num_cached - key, tokens_per_page - slot);
-    CHECK(table.Contains(block) && table.PageOf(block) != kScratchPage)
+    const int32_t count = std::min(num_cached - key, tokens_per_page - slot);
+    CHECK(table.PageOf(block) != kScratchPage)
         << "sequence " << sequence_idx << " layer " << layer.index << " block " << block;
     segments.push_back({kv_.Entry(layout_, owner, table.PageOf(block), kv_head, slot),
                         owner.kv_entry.entry_len, count});
     key += count;
   }
   const int64_t row_len = int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len;
-  const int64_t first_local = rows_.sequence_begin[sequence_idx] + (key - sequence.num_cached);
+  const int64_t first_local = rows_.sequence_begin[sequence_idx] + (key - num_cached);
   segments.push_back({NewEntries(owner.index).data() + first_local * row_len +
                           int64_t{kv_head} * owner.kv_entry.entry_len,
                       row_len, position - key + 1});
@@ -280,9 +279,9 @@ void CpuForward::StoreKv(const LayerPlan& layer) {
   const std::vector<float>& entries = NewEntries(layer.index);
   threads_.ParallelFor(rows_.num_rows(), 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      const PageTable& table = (*batch_->sequences[rows_.sequence_of[row]].pages)[group_idx];
+      const SlotTables::Table& table = tables_.Of(rows_.slot_of[rows_.sequence_of[row]], group_idx);
       const int32_t block = rows_.positions[row] / tokens_per_page;
-      if (!table.Contains(block) || table.PageOf(block) == kScratchPage) continue;
+      if (table.PageOf(block) == kScratchPage) continue;
       for (int head = 0; head < layer.num_kv_heads; ++head) {
         std::copy_n(entries.data() + (row * layer.num_kv_heads + head) * entry_len, entry_len,
                     kv_.Entry(layout_, layer, table.PageOf(block), head,

@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "executor/cpu/kv_memory.h"
 #include "executor/cpu/step_rows.h"
+#include "executor/slot_tables.h"
 #include "model/forward.h"
 #include "model/weights.h"
 #include "ops/cpu/moe.h"
@@ -19,10 +20,10 @@ namespace lapidary::cpu {
 class CpuForward : public ForwardOps {
  public:
   CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
-             const KvMemory& kv, ThreadPool& threads);
+             const KvMemory& kv, const SlotTables& tables, ThreadPool& threads);
 
-  // `batch` must stay alive until the step is done.
-  void Begin(const StepBatch& batch);
+  void Begin(StepRows rows);
+  const StepRows& rows() const { return rows_; }
 
   // [output rows, vocab], valid until the next Begin.
   std::span<float> logits() { return logits_; }
@@ -59,9 +60,9 @@ class CpuForward : public ForwardOps {
   const ModelWeights& weights_;
   const KvLayout& layout_;
   const KvMemory& kv_;
+  const SlotTables& tables_;
   ThreadPool& threads_;
 
-  const StepBatch* batch_ = nullptr;
   StepRows rows_;
   std::vector<int32_t> active_;  // rows still being computed: all, then the output rows
 

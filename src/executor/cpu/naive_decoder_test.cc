@@ -352,10 +352,10 @@ std::vector<float> RunExecutor(const Model& model, const std::vector<int32_t>& t
     step.num_cached = pages.length();
     step.num_rows = rows;
     step.num_outputs = rows;
-    step.pages = std::make_shared<const PageTables>(pages.tables());
     StepBatch batch;
+    pages.TakeTableChanges(step.slot, batch.table_entries);
     batch.token_ids.assign(tokens.begin() + pages.length(), tokens.begin() + pages.length() + rows);
-    batch.sequences.push_back(std::move(step));
+    batch.sequences.push_back(step);
     batch.return_logits = true;
     const StepOutput output = executor->Run(std::move(batch));
     logits.insert(logits.end(), output.logits.begin(), output.logits.end());
@@ -436,9 +436,9 @@ TEST(CpuExecutor, TakesEmptyBatchesAndSequencesWithoutOutput) {
   batch.return_logits = true;
   batch.sequences.resize(2);  // one without rows, one without output
   batch.token_ids = {1, 2, 3, 4, 5};
-  batch.sequences[0].pages = std::make_shared<const PageTables>();
+  batch.sequences[1].slot = 1;
   batch.sequences[1].num_rows = 5;
-  batch.sequences[1].pages = std::make_shared<const PageTables>(pages.tables());
+  pages.TakeTableChanges(/*slot=*/1, batch.table_entries);
   const StepOutput output = executor->Run(std::move(batch));
   EXPECT_EQ(output.sequences.size(), 2u);
   EXPECT_TRUE(output.logits.empty());

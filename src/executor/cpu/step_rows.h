@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "executor/step_batch.h"
@@ -15,12 +16,22 @@ struct StepRows {
   std::vector<int32_t> sequence_of;
   // First row of each sequence, plus the total at the end.
   std::vector<int32_t> sequence_begin;
+  // Of each sequence: its slot, and the position of its first row. Keys before that lie in pages.
+  std::vector<int32_t> slot_of;
+  std::vector<int32_t> first_position;
   // Rows that produce logits, ascending.
   std::vector<int32_t> output_rows;
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
 };
 
-StepRows FlattenBatch(const StepBatch& batch);
+// Where a slot stands between steps.
+struct SlotState {
+  int32_t length = 0;      // tokens whose KV its pages hold
+  int32_t last_token = 0;  // behind them, not computed yet
+};
+
+// `slots` by slot, for every sequence of the batch.
+StepRows FlattenBatch(const StepBatch& batch, std::span<const SlotState> slots);
 
 }  // namespace lapidary::cpu

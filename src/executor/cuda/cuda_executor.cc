@@ -15,15 +15,19 @@ namespace lapidary::cuda {
 namespace {
 
 // Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
-constexpr std::array kGraphRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256};
-static_assert(kGraphRows.size() <= 16);
+constexpr std::array kGraphSequences = {1,  2,  4,  8,   16,  24,  32,  48,
+                                        64, 80, 96, 112, 128, 160, 192, 256};
+static_assert(kGraphSequences.size() <= 16);
 constexpr int kMaxPartials = 4096;
 constexpr int kMaxInFlight = 2;
 
-int PaddedRows(int rows) {
-  const auto it = std::lower_bound(kGraphRows.begin(), kGraphRows.end(), rows);
-  return it == kGraphRows.end() ? 0 : *it;
+int PaddedSequences(int sequences) {
+  const auto it = std::lower_bound(kGraphSequences.begin(), kGraphSequences.end(), sequences);
+  return it == kGraphSequences.end() ? 0 : *it;
 }
+
+// Blocks that a step's sequences enter: seldom any, since a page holds many tokens.
+int GraphTableEntries(int sequences) { return 4 * sequences + 64; }
 
 // What our kernels ask of a model beyond what a plan allows.
 Status CheckSupported(const ModelPlan& plan) {
@@ -72,12 +76,17 @@ CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
 
 // A step of the most sequences is padded too, so there is room for its padding.
 CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
-  options.max_num_seqs = std::max(options.max_num_seqs, PaddedRows(options.max_num_seqs));
+  options.max_num_seqs = std::max(options.max_num_seqs, PaddedSequences(options.max_num_seqs));
   return options;
 }
 
-StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOptions& options) {
+StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOptions& options,
+                                 const SlotMemory& slots) {
   StepArrays::Options arrays;
+  arrays.replaced_capacity = slots.replaced_capacity();
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    arrays.table_stride[group] = slots.table_stride(group);
+  }
   arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
   arrays.padding_slot = options.max_num_seqs;
   for (const LayerPlan& layer : plan.layers) {
@@ -99,12 +108,12 @@ StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOption
 // One step between Submit and Collect, and the page-locked memory it needs; reused.
 struct CudaExecutor::InFlight {
   StepBatch batch;
-  StepShape shape;
   std::vector<int32_t> first_sampled;  // by sequence
+  SlotMemory::Staging bindings;
   PinnedBuffer arrays;
   PinnedBuffer copies;
   PinnedBuffer sampled;
-  PinnedBuffer logits;
+  PinnedBuffer logits;  // grows where logits are asked for
   Event done;
 };
 
@@ -132,8 +141,10 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
     LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
     std::unique_ptr<CudaExecutor> executor(new CudaExecutor(plan, source, options));
     RETURN_IF_ERROR(executor->LoadWeights());
-    executor->forward_ = std::make_unique<CudaForward>(executor->plan_, executor->weights_,
-                                                       executor->layout_, ForwardLimits(options));
+    executor->forward_ =
+        std::make_unique<CudaForward>(executor->plan_, executor->weights_, executor->layout_,
+                                      *executor->slots_, ForwardLimits(options));
+    executor->AllocateStepBuffers();
     RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
     return executor;
   } catch (const CudaError& error) {
@@ -150,8 +161,9 @@ CudaExecutor::CudaExecutor(const ModelPlan& plan, const TensorSource* source,
   CHECK_EQ(layout_.element_bytes, static_cast<int>(sizeof(bf16)));
   storage_ = std::make_unique<DeviceStorage>(plan_, source, options.dummy_seed,
                                              options.ple_placement, stream_.get());
-  step_arrays_ = std::make_unique<StepArrays>(plan_, layout_, ArrayOptions(plan_, options));
-  num_pending_.resize(options.max_num_seqs + 1, 0);
+  // One slot more than sequences: that of padding rows.
+  slots_ = std::make_unique<SlotMemory>(plan_, layout_, options.max_num_seqs + 1);
+  step_arrays_ = std::make_unique<StepArrays>(ArrayOptions(plan_, options, *slots_));
   for (int idx = 0; idx < kMaxInFlight; ++idx) idle_.push_back(std::make_unique<InFlight>());
 }
 
@@ -203,41 +215,75 @@ Status CudaExecutor::AllocatePool(int64_t free_before) {
   return {};
 }
 
-// Lists as long as any step of so many rows may need, so that one layout serves them all.
-StepShape CudaExecutor::GraphShape(int padded_rows) const {
-  constexpr int kListEntries = 1024;
+StepShape CudaExecutor::MaxShape() const {
+  const int64_t max_rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
   StepShape shape;
-  shape.rows = padded_rows;
-  shape.sequences = padded_rows;
-  shape.outputs = padded_rows;
-  shape.sampled = padded_rows;
-  shape.list_entries = {kListEntries, kListEntries, kListEntries};
+  shape.rows = static_cast<int>(max_rows);
+  shape.sequences = options_.max_num_seqs;
+  shape.outputs = shape.rows;
+  shape.sampled = shape.rows;
+  shape.two_row_sets = true;
+  int64_t table_entries = GraphTableEntries(shape.sequences);
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    // All that a resumed prefix, the slack behind its window and the new rows may hold.
+    const int window = plan_.kv_groups[group].window;
+    const int64_t tokens = layout_.tokens_per_page[group];
+    const int64_t reach = window == 0 ? plan_.max_context : window + 1024;
+    table_entries += shape.sequences * (std::min<int64_t>(reach, plan_.max_context) / tokens + 3) +
+                     max_rows / tokens;
+  }
+  shape.table_entries = static_cast<int>(table_entries);
   for (const LayerPlan& layer : plan_.layers) {
     const int group = KvGroupOf(layer.kind);
-    shape.items[group] = padded_rows * layer.num_kv_heads + kMaxPartials;
-    const int64_t reach = layer.window == 0 ? plan_.max_context : layer.window + 1024;
-    shape.page_ids[group] =
-        static_cast<int>(padded_rows * (reach / layout_.tokens_per_page[group] + 3));
+    const int64_t tile_rows = std::min(kMixedTileRows, DecodeTileRows(layer.num_kv_heads));
+    const int64_t queries_per_tile = std::max<int64_t>(1, tile_rows / layer.heads_per_kv_head());
+    const int64_t tiles = max_rows / queries_per_tile + shape.sequences + 1;
+    shape.items[group] = static_cast<int>(tiles * layer.num_kv_heads + kMaxPartials);
   }
   return shape;
 }
 
-void CudaExecutor::EnsureArrays(int64_t num_bytes) {
+StepShape CudaExecutor::GraphShape(const UniformStep& padded) const {
+  StepShape shape;
+  shape.rows = padded.sequences * padded.rows_per_sequence;
+  shape.sequences = padded.sequences;
+  shape.outputs = shape.rows;
+  shape.sampled = shape.rows;
+  shape.table_entries = GraphTableEntries(padded.sequences);
+  for (const LayerPlan& layer : plan_.layers) {
+    const int group = KvGroupOf(layer.kind);
+    shape.items[group] = shape.rows * layer.num_kv_heads + kMaxPartials;
+  }
+  return shape;
+}
+
+UniformStep CudaExecutor::PadForGraph(const StepBatch& batch) const {
+  UniformStep step = FindUniformStep(batch);
+  step.sequences = PaddedSequences(step.sequences);
+  const int rows = step.sequences * step.rows_per_sequence;
+  return rows > 0 && rows <= options_.max_num_seqs ? step : UniformStep{};
+}
+
+void CudaExecutor::AllocateStepBuffers() {
+  const StepShape most = MaxShape();
   // Attention reads an item per block before it knows how many there are.
   constexpr int64_t kReadAhead = int64_t{64} << 10;
-  if (num_bytes + kReadAhead <= arrays_.num_bytes()) return;
-  // Graphs know the old address. This happens a few times while the sizes of steps grow.
-  stream_.Synchronize();
-  graphs_.clear();
-  arrays_ = DeviceBuffer();
-  arrays_ = DeviceBuffer(num_bytes + num_bytes / 2 + kReadAhead, "a step's arrays");
+  constexpr const char* kPurpose = "a step's arrays";
+  const int64_t num_bytes = LayOutStep(most).total;
+  arrays_ = DeviceBuffer(num_bytes + kReadAhead, kPurpose);
+  // A resumed sequence copies at most a page of each group.
+  const int64_t copy_bytes =
+      int64_t{most.sequences} * kNumKvGroups * static_cast<int64_t>(sizeof(PageCopy));
+  copies_ = DeviceBuffer(copy_bytes, kPurpose);
+  for (const auto& step : idle_) {
+    step->arrays = PinnedBuffer(num_bytes, kPurpose);
+    step->copies = PinnedBuffer(copy_bytes, kPurpose);
+    step->sampled = PinnedBuffer(most.sampled * sizeof(SampledRow), kPurpose);
+  }
 }
 
 void CudaExecutor::Upload(InFlight& step, const StepOffsets& offsets) {
-  EnsureArrays(offsets.total);
-  if (step.arrays.num_bytes() < offsets.total) {
-    step.arrays = PinnedBuffer(offsets.total + offsets.total / 2, "a step's arrays");
-  }
+  CHECK_LE(offsets.total, arrays_.num_bytes());
   const int64_t num_bytes = step_arrays_->Write(offsets, step.arrays.As<std::byte>());
   LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(arrays_.As<void>(), step.arrays.As<void>(), num_bytes,
                                       cudaMemcpyHostToDevice, stream_.get()));
@@ -247,11 +293,7 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
   const std::vector<PageCopy>& copies = step.batch.page_copies;
   if (copies.empty()) return;
   const int64_t num_bytes = static_cast<int64_t>(copies.size()) * 2 * sizeof(int32_t);
-  if (step.copies.num_bytes() < num_bytes) step.copies = PinnedBuffer(2 * num_bytes, "page copies");
-  if (copies_.num_bytes() < num_bytes) {
-    stream_.Synchronize();
-    copies_ = DeviceBuffer(2 * num_bytes, "page copies");
-  }
+  CHECK_LE(num_bytes, copies_.num_bytes());
   int32_t* pairs = step.copies.As<int32_t>();
   for (size_t idx = 0; idx < copies.size(); ++idx) {
     pairs[2 * idx] = copies[idx].from;
@@ -268,8 +310,8 @@ void CudaExecutor::RunKernels(const DeviceStep& step) {
   forward_->Run(context_, step, options_.skip_unneeded_rows);
 }
 
-void CudaExecutor::RunOrReplay(const DeviceStep& step) {
-  Graph& graph = graphs_[{step.shape.rows, step.sampling}];
+void CudaExecutor::RunOrReplay(const UniformStep& padded, const DeviceStep& step) {
+  Graph& graph = graphs_[{padded.sequences, padded.rows_per_sequence, step.sampling}];
   // The first time all libraries load what they need; a capture must find it loaded.
   if (++graph.times_seen == 1) {
     RunKernels(step);
@@ -299,34 +341,28 @@ void CudaExecutor::Submit(StepBatch batch) {
   std::unique_ptr<InFlight> step = std::move(idle_.back());
   idle_.pop_back();
   step->batch = std::move(batch);
+  if (slots_->Bind({.stream = stream_.get(), .synchronous = options_.synchronous},
+                   step->batch.bindings, step->bindings)) {
+    graphs_.clear();
+  }
   RunPageCopies(*step);
 
-  const int num_rows = static_cast<int>(step->batch.token_ids.size());
-  const int padded_rows = PaddedRows(num_rows);
   // Padded with a graph or without: the two give the same bits.
-  const bool is_padded = padded_rows > 0 && padded_rows <= options_.max_num_seqs &&
-                         StepArrays::IsPlainDecode(step->batch);
-  step_arrays_->Collect(step->batch, is_padded ? padded_rows : 0,
-                        [&](int32_t slot) { return num_pending_[slot] > 0; });
+  const UniformStep padded = PadForGraph(step->batch);
+  step_arrays_->Collect(step->batch, padded.sequences, slots_->requests());
   DeviceStep device_step;
   device_step.shape = step_arrays_->shape();
-  bool fits_graph =
-      is_padded && options_.use_graphs && !options_.synchronous && !step->batch.return_logits;
-  if (fits_graph) {
-    const StepShape padded = GraphShape(padded_rows);
-    for (int list = 0; list < 3; ++list) {
-      fits_graph &= device_step.shape.list_entries[list] <= padded.list_entries[list];
-    }
-    for (int group = 0; group < kNumKvGroups; ++group) {
-      fits_graph &= device_step.shape.items[group] <= padded.items[group] &&
-                    device_step.shape.page_ids[group] <= padded.page_ids[group];
-    }
-    if (fits_graph) device_step.shape = padded;
-  }
-  if (forward_->ReserveLists(device_step.shape)) graphs_.clear();
-  device_step.offsets = LayOutStep(device_step.shape);
   device_step.is_decode = step_arrays_->is_decode();
   device_step.sampling = step_arrays_->sampling_needs();
+  device_step.sampling_passes = step_arrays_->sampling_passes();
+  bool uses_graph = padded.sequences > 0 && options_.use_graphs && !options_.synchronous &&
+                    !step->batch.return_logits && device_step.sampling_passes.size() == 1;
+  if (uses_graph) {
+    const StepShape graph_shape = GraphShape(padded);
+    uses_graph = device_step.shape.FitsInto(graph_shape);
+    if (uses_graph) device_step.shape = graph_shape;
+  }
+  device_step.offsets = LayOutStep(device_step.shape);
   Upload(*step, device_step.offsets);
   device_step.arrays = arrays_.As<std::byte>();
   if (step->batch.return_logits) {
@@ -334,24 +370,20 @@ void CudaExecutor::Submit(StepBatch batch) {
     if (step->logits.num_bytes() < num_bytes) step->logits = PinnedBuffer(num_bytes, "logits");
     device_step.logits_out = step->logits.As<float>();
   }
-  if (fits_graph) {
-    RunOrReplay(device_step);
+  if (uses_graph) {
+    RunOrReplay(padded, device_step);
   } else {
     RunKernels(device_step);
   }
   const int64_t sampled_bytes = int64_t{device_step.shape.sampled} * sizeof(SampledRow);
-  if (step->sampled.num_bytes() < sampled_bytes) {
-    step->sampled = PinnedBuffer(2 * sampled_bytes, "sampled tokens");
-  }
   if (sampled_bytes > 0) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step->sampled.As<void>(), forward_->sampled(),
                                         sampled_bytes, cudaMemcpyDeviceToHost, stream_.get()));
   }
   step->done.Record(stream_.get());
-  step->shape = device_step.shape;
   step->first_sampled = step_arrays_->first_sampled();
   for (const SequenceStep& sequence : step->batch.sequences) {
-    if (sequence.sampling) ++num_pending_[sequence.slot];
+    slots_->requests().CountTokens(sequence.slot, sequence.num_sampled());
   }
   in_flight_.push_back(std::move(step));
 }
@@ -359,38 +391,26 @@ void CudaExecutor::Submit(StepBatch batch) {
 void CudaExecutor::TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output) {
   const SequenceStep& sequence = step.batch.sequences[sequence_idx];
   const SampledRow* row = step.sampled.As<SampledRow>() + step.first_sampled[sequence_idx];
-  const auto take = [&](std::vector<SampledToken>& to) {
-    if (row->status != SamplingStatus::kOk) {
-      output.error = row->status == SamplingStatus::kNotFinite
-                         ? "the logits hold NaN or infinity"
-                         : "no token may be drawn: every logit is -inf";
-      return false;
+  const auto take = [&](int32_t count, std::vector<SampledToken>& to) {
+    for (; count > 0; --count, ++row) {
+      if (row->status != SamplingStatus::kOk) {
+        output.error = row->status == SamplingStatus::kNotFinite
+                           ? "the logits hold NaN or infinity"
+                           : "no token may be drawn: every logit is -inf";
+        return false;
+      }
+      SampledToken& token = to.emplace_back();
+      token.id = row->id;
+      token.logprob = row->logprob;
+      token.num_top = row->num_top;
+      for (int idx = 0; idx < row->num_top; ++idx) {
+        token.top[idx] = {row->top_ids[idx], row->top_logprobs[idx]};
+      }
     }
-    SampledToken& token = to.emplace_back();
-    token.id = row->id;
-    token.logprob = row->logprob;
-    token.num_top = row->num_top;
-    for (int idx = 0; idx < row->num_top; ++idx) {
-      token.top[idx] = {row->top_ids[idx], row->top_logprobs[idx]};
-    }
-    ++row;
     return true;
   };
-  for (size_t idx = 0; idx < sequence.scored_ids.size(); ++idx) {
-    if (!take(output.scores)) return;
-  }
-  if (!sequence.sampling || sequence.num_outputs == 0) return;
-  for (int32_t idx = 0; idx <= sequence.num_drafts; ++idx) {
-    if (!take(output.tokens)) return;
-    const int32_t id = output.tokens.back().id;
-    if (sequence.history) sequence.history->AddOutput(id);
-    if (idx == sequence.num_drafts) return;
-    size_t end_row = 0;
-    for (size_t before = 0; before <= sequence_idx; ++before) {
-      end_row += step.batch.sequences[before].num_rows;
-    }
-    if (step.batch.token_ids[end_row - sequence.num_drafts + idx] != id) return;
-  }
+  if (!take(sequence.num_scored, output.scores) || !sequence.samples) return;
+  take(row->num_accepted, output.tokens);
 }
 
 StepOutput CudaExecutor::Collect() {
@@ -402,7 +422,6 @@ StepOutput CudaExecutor::Collect() {
   output.sequences.resize(step->batch.sequences.size());
   for (size_t idx = 0; idx < step->batch.sequences.size(); ++idx) {
     TakeTokens(*step, idx, output.sequences[idx]);
-    if (step->batch.sequences[idx].sampling) --num_pending_[step->batch.sequences[idx].slot];
   }
   if (step->batch.return_logits) {
     int64_t num_outputs = 0;

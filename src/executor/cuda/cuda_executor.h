@@ -44,18 +44,24 @@ class CudaExecutor : public Executor {
   struct InFlight;
   struct Graph;
   struct GraphKey {
-    int rows;
+    int sequences;  // padded
+    int rows_per_sequence;
     SamplingNeeds needs;
     auto operator<=>(const GraphKey& other) const = default;
   };
 
-  StepShape GraphShape(int padded_rows) const;
+  // The largest step there can be, for buffers that are allocated once.
+  StepShape MaxShape() const;
+  // Lists as long as nearly any such step needs, so that one layout serves them all.
+  StepShape GraphShape(const UniformStep& padded) const;
+  // The graph sizes that the batch fits, or none.
+  UniformStep PadForGraph(const StepBatch& batch) const;
+  void AllocateStepBuffers();
   void Upload(InFlight& step, const StepOffsets& offsets);
-  void EnsureArrays(int64_t num_bytes);
   void RunPageCopies(InFlight& step);
   void RunKernels(const DeviceStep& step);
-  void RunOrReplay(const DeviceStep& step);
-  void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
+  void RunOrReplay(const UniformStep& padded, const DeviceStep& step);
+  static void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
 
   const ModelPlan plan_;
   const CudaExecutorOptions options_;
@@ -70,8 +76,8 @@ class CudaExecutor : public Executor {
 
   DeviceBuffer arrays_;  // of the step that runs
   DeviceBuffer copies_;  // its page copies
+  std::unique_ptr<SlotMemory> slots_;
   std::unique_ptr<StepArrays> step_arrays_;
-  std::vector<int> num_pending_;  // by slot: sampled tokens not collected yet
   std::deque<std::unique_ptr<InFlight>> in_flight_;
   std::vector<std::unique_ptr<InFlight>> idle_;
   std::map<GraphKey, Graph> graphs_;

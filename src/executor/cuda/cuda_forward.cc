@@ -24,11 +24,45 @@ void CudaForward::Run(const LaunchContext& context, const DeviceStep& step,
   current_ = 0;
   pending_ = {};
   x_norm_ = nullptr;
+  Prepare();
   if (IsResident(step)) {
     RunResident();
   } else {
     RunDecoder(plan_, skip_unneeded_rows, *this);
   }
+  Accept();
+}
+
+void CudaForward::Prepare() {
+  const StepOffsets& at = step_.offsets;
+  PrepareStepCall call;
+  slots_.Fill(call);
+  call.rows = step_.shape.rows;
+  call.sequences = step_.shape.sequences;
+  call.sampled = step_.shape.sampled;
+  call.num_row_sets = step_.shape.num_row_sets();
+  call.vocab_size = plan_.vocab_size;
+  call.counts = step_.At<PlannedCounts>(at.counts);
+  call.planned = step_.At<PlannedSequence>(at.planned);
+  call.planned_ids = step_.At<int32_t>(at.planned_ids);
+  call.sequence_of = step_.At<int32_t>(at.sequence_of);
+  call.table_entries = step_.At<PlannedTableEntry>(at.table_entries);
+  call.planned_items = step_.At<AttentionItem>(at.planned_items);
+  call.sampling = step_.At<SamplingRow>(at.sampling);
+  call.token_ids = step_.At<int32_t>(at.token_ids);
+  call.positions = step_.At<int32_t>(at.positions);
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    call.tokens_per_page[group] = layout_.tokens_per_page[group];
+    call.window[group] = plan_.kv_groups[group].window;
+    call.write_pages[group] = step_.At<int32_t>(at.write_pages[group]);
+    call.write_slots[group] = step_.At<int32_t>(at.write_slots[group]);
+    for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
+      call.attention[group][row_set] = step_.At<AttentionSequence>(at.attention[group][row_set]);
+      call.items[group][row_set] = step_.At<AttentionItem>(at.items[group][row_set]);
+      call.num_items[group][row_set] = step_.At<int32_t>(at.num_items[group][row_set]);
+    }
+  }
+  RunPrepareStep(Context(kDependOther), call);
 }
 
 void CudaForward::RunResident() {
@@ -43,8 +77,8 @@ void CudaForward::RunResident() {
   call.page_bytes = layout_.page_bytes;
   for (int group = 0; group < kNumKvGroups; ++group) {
     call.tokens_per_page[group] = layout_.tokens_per_page[group];
-    call.page_ids[group] = step_.At<int32_t>(step_.offsets.page_ids[group]);
-    call.sequences[group] = step_.At<AttentionSequence>(step_.offsets.sequences[group][kAllRows]);
+    call.page_ids[group] = slots_.table(group);
+    call.sequences[group] = step_.At<AttentionSequence>(step_.offsets.attention[group][kAllRows]);
     call.write_pages[group] = step_.At<int32_t>(step_.offsets.write_pages[group]);
     call.write_slots[group] = step_.At<int32_t>(step_.offsets.write_slots[group]);
   }
@@ -92,13 +126,9 @@ void CudaForward::Embed() {
   call.rows = rows_;
   call.hidden = plan_.hidden_size;
   call.token_ids = step_.At<int32_t>(step_.offsets.token_ids);
-  call.slots = step_.At<int32_t>(step_.offsets.slots);
-  call.last_tokens = last_tokens();
   call.positions = step_.At<int32_t>(step_.offsets.positions);
   call.embedding = weights_.embedding;
-  call.vocab_size = plan_.vocab_size;
   call.scale = plan_.embedding_scale;
-  call.resolved_ids = resolved_ids_.As<int32_t>();
   call.hidden_out = hidden_[current_].As<float>();
   call.x = plan_.ple ? x_.As<bf16>() : nullptr;
   for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
@@ -124,7 +154,7 @@ void CudaForward::MakePerLayerInputs() {
   call.width = plan_.ple->width;
   call.hidden = plan_.hidden_size;
   call.eps = plan_.rms_norm_eps;
-  call.resolved_ids = resolved_ids_.As<int32_t>();
+  call.token_ids = step_.At<int32_t>(step_.offsets.token_ids);
   call.table = weights_.ple_table;
   call.projected = wide_.As<bf16>();
   call.norm = weights_.ple_projection_norm;
@@ -202,8 +232,8 @@ void CudaForward::Attend(const LayerPlan& layer) {
   call.layer_offset = layout_.layer_offset[owner.index];
   call.tokens_per_page = layout_.tokens_per_page[group];
   call.new_entries = NewEntries(owner);
-  call.page_ids = step_.At<int32_t>(step_.offsets.page_ids[group]);
-  call.sequences = step_.At<AttentionSequence>(step_.offsets.sequences[group][row_set_]);
+  call.page_ids = slots_.table(group);
+  call.sequences = step_.At<AttentionSequence>(step_.offsets.attention[group][row_set_]);
   call.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
   call.num_items = step_.At<int32_t>(step_.offsets.num_items[group][row_set_]);
   call.tile_rows = step_.is_decode ? DecodeTileRows(layer.num_kv_heads) : kMixedTileRows;
@@ -404,26 +434,38 @@ void CudaForward::FinishLogits(int first_output, int num_outputs) {
   }
 }
 
-void CudaForward::Sample(int first_output, int num_outputs) {
-  if (step_.shape.sampled == 0) return;
+SamplingCall CudaForward::MakeSamplingCall() const {
   SamplingCall call;
+  slots_.Fill(call);
   call.rows = step_.shape.sampled;
-  call.first_logits_row = first_output;
-  call.num_logits_rows = num_outputs;
   call.vocab_size = plan_.vocab_size;
   call.needs = step_.sampling;
   call.logits = logits_.As<float>();
   call.spec = step_.At<SamplingRow>(step_.offsets.sampling);
-  call.suppressed = step_.At<int32_t>(step_.offsets.lists[0]);
-  call.biases = step_.At<SamplingBias>(step_.offsets.lists[1]);
-  call.history = step_.At<SamplingHistory>(step_.offsets.lists[2]);
-  call.replaced_suppressed = sampling_replaced_.As<float>();
-  call.replaced_biases = call.replaced_suppressed + list_capacity_;
-  call.replaced_history = call.replaced_biases + list_capacity_;
-  call.last_tokens = last_tokens();
   call.out = sampled_.As<SampledRow>();
   call.scratch = sampling_scratch_.As<void>();
-  RunSampling(Context(kDependOther), call);
+  return call;
+}
+
+void CudaForward::Sample(int first_output, int num_outputs) {
+  if (step_.shape.sampled == 0) return;
+  SamplingCall call = MakeSamplingCall();
+  call.first_logits_row = first_output;
+  call.num_logits_rows = num_outputs;
+  for (size_t pass = 0; pass < step_.sampling_passes.size(); ++pass) {
+    const int begin = step_.sampling_passes[pass];
+    const int end = pass + 1 < step_.sampling_passes.size() ? step_.sampling_passes[pass + 1]
+                                                            : step_.shape.sampled;
+    SamplingCall part = call;
+    part.rows = end - begin;
+    part.spec += begin;
+    part.out += begin;
+    RunSampling(Context(kDependOther), part);
+  }
+}
+
+void CudaForward::Accept() {
+  if (step_.sampling.drafts) RunAccept(Context(kDependOther), MakeSamplingCall());
 }
 
 }  // namespace lapidary::cuda

@@ -14,6 +14,7 @@
 #include "executor/cuda/device_memory.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/resident_steps.h"
+#include "executor/cuda/slot_memory.h"
 #include "executor/cuda/step_arrays.h"
 #include "kv/kv_layout.h"
 #include "model/forward.h"
@@ -45,14 +46,15 @@ struct CudaForwardLimits {
 struct DeviceStep {
   StepShape shape;
   StepOffsets offsets;
-  const std::byte* arrays = nullptr;
+  std::byte* arrays = nullptr;
   bool is_decode = false;
   SamplingNeeds sampling;
-  float* logits_out = nullptr;  // [outputs, vocab], page-locked; null: not wanted
+  std::vector<int32_t> sampling_passes;  // StepArrays
+  float* logits_out = nullptr;           // [outputs, vocab], page-locked; null: not wanted
 
   template <typename T>
-  const T* At(int64_t offset) const {
-    return reinterpret_cast<const T*>(arrays + offset);
+  T* At(int64_t offset) const {
+    return reinterpret_cast<T*>(arrays + offset);
   }
 };
 
@@ -60,19 +62,14 @@ class CudaForward : public ForwardOps {
  public:
   // Everything but `limits` must outlive this. `pool` holds the KV pages.
   CudaForward(const ModelPlan& plan, const DeviceWeights& weights, const KvLayout& layout,
-              const CudaForwardLimits& limits);
+              const SlotMemory& slots, const CudaForwardLimits& limits);
 
   void set_pool(std::byte* pool) { pool_ = pool; }
-
-  // Room for what the shape's sampling lists replace. True when buffers moved: graphs are void
-  // then.
-  bool ReserveLists(const StepShape& shape);
 
   // Queues the kernels of a step: the sampled rows are then on their way to sampled().
   void Run(const LaunchContext& context, const DeviceStep& step, bool skip_unneeded_rows);
 
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
-  int32_t* last_tokens() const { return last_tokens_.As<int32_t>(); }
 
   void Embed() override;
   void MakePerLayerInputs() override;
@@ -97,6 +94,8 @@ class CudaForward : public ForwardOps {
     return context;
   }
 
+  // The step's own arrays, from what the host planned and where the slots stand.
+  void Prepare();
   bool IsResident(const DeviceStep& step) const;
   // Everything between the embedding and the sampler.
   void RunResident();
@@ -122,11 +121,15 @@ class CudaForward : public ForwardOps {
   void HeadBatch(int first_output, int num_outputs, const std::optional<ResidualUpdate>& residual);
   // Samples from logits that are there, and copies them to the host where wanted.
   void FinishLogits(int first_output, int num_outputs);
+  SamplingCall MakeSamplingCall() const;
   void Sample(int first_output, int num_outputs);
+  // Behind the last sampled row: accepts drafts.
+  void Accept();
 
   const ModelPlan& plan_;
   const DeviceWeights& weights_;
   const KvLayout& layout_;
+  const SlotMemory& slots_;
   const CudaForwardLimits limits_;
   std::byte* pool_ = nullptr;
   LinearRunner linear_;
@@ -145,13 +148,9 @@ class CudaForward : public ForwardOps {
   DeviceBuffer attended_;               // bf16 [max_rows, heads, head_dim]
   DeviceBuffer ple_inputs_;             // bf16 [max_rows, layers * width]
   DeviceBuffer gathered_;               // rows on their way, in KeepOutputRows
-  DeviceBuffer resolved_ids_;           // int32 [max_rows]
-  DeviceBuffer last_tokens_;            // int32 [slots]
   DeviceBuffer logits_;                 // f32 [max_logit_rows, vocab]
   DeviceBuffer sampled_;                // SampledRow [max_rows]
   DeviceBuffer sampling_scratch_;
-  DeviceBuffer sampling_replaced_;  // f32 [3 lists, list_capacity_]
-  int list_capacity_ = 0;
   DeviceBuffer partials_;
   DeviceBuffer counters_;
   DeviceBuffer router_choice_;  // int32 and f32 [max_rows, top_k]

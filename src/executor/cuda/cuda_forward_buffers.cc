@@ -11,8 +11,6 @@
 namespace lapidary::cuda {
 namespace {
 
-constexpr int kInitialListEntries = 1 << 16;  // of each sampling list
-
 int64_t OwnerRowBytes(const LayerPlan& owner) {
   return int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len *
          static_cast<int64_t>(sizeof(bf16));
@@ -38,7 +36,6 @@ struct CudaForward::Sizes {
   int64_t logits = 0;
   int64_t sampled = 0;
   int64_t sampling_scratch = 0;
-  int64_t sampling_replaced = 0;
   int64_t partials = 0;
   int64_t router_choice = 0;
   int64_t expert_scratch = 0;
@@ -76,7 +73,6 @@ struct CudaForward::Sizes {
     logits = int64_t{limits.max_logit_rows} * plan.vocab_size * static_cast<int64_t>(sizeof(float));
     sampled = rows * static_cast<int64_t>(sizeof(SampledRow));
     sampling_scratch = SamplingScratchBytes(limits.max_logit_rows, plan.vocab_size);
-    sampling_replaced = int64_t{3} * kInitialListEntries * static_cast<int64_t>(sizeof(float));
     partials = AttentionPartialBytes(limits.max_partials, limits.batch_invariant);
     if (plan.moe) {
       router_choice = rows * plan.moe->top_k * 8;
@@ -88,10 +84,12 @@ struct CudaForward::Sizes {
 };
 
 CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
-                         const KvLayout& layout, const CudaForwardLimits& limits)
+                         const KvLayout& layout, const SlotMemory& slots,
+                         const CudaForwardLimits& limits)
     : plan_(plan),
       weights_(weights),
       layout_(layout),
+      slots_(slots),
       limits_(limits),
       linear_({.batch_invariant = limits.batch_invariant, .max_rows = limits.max_rows}) {
   const Sizes sizes(plan, limits);
@@ -104,12 +102,9 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
   attended_ = DeviceBuffer(sizes.attended, kPurpose);
   ple_inputs_ = DeviceBuffer(sizes.ple, kPurpose);
   gathered_ = DeviceBuffer(sizes.gathered, kPurpose);
-  resolved_ids_ = DeviceBuffer(limits.max_rows * sizeof(int32_t), kPurpose);
   logits_ = DeviceBuffer(sizes.logits, "the logits");
   sampled_ = DeviceBuffer(sizes.sampled, "the sampler");
   sampling_scratch_ = DeviceBuffer(sizes.sampling_scratch, "the sampler");
-  sampling_replaced_ = DeviceBuffer(sizes.sampling_replaced, "the sampler");
-  list_capacity_ = kInitialListEntries;
   partials_ = DeviceBuffer(sizes.partials, "split attention");
   counters_ = DeviceBuffer(limits.max_partials * sizeof(int32_t), "split attention");
   LAPIDARY_CUDA_CHECK(cudaMemset(counters_.As<void>(), 0, counters_.num_bytes()));
@@ -117,10 +112,6 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
   expert_scratch_ = DeviceBuffer(sizes.expert_scratch, "the experts");
   small_entries_ = DeviceBuffer(sizes.small_entries, "new KV entries");
   large_entries_ = DeviceBuffer(sizes.large_entries, "new KV entries");
-  // One slot more than sequences: padding rows leave their token there.
-  const int64_t token_bytes = (limits.max_sequences + 1) * sizeof(int32_t);
-  last_tokens_ = DeviceBuffer(token_bytes, "the sampler");
-  LAPIDARY_CUDA_CHECK(cudaMemset(last_tokens_.As<void>(), 0, token_bytes));
 
   for (const LayerPlan& layer : plan.layers) {
     const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
@@ -189,16 +180,6 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
     resident_ = ResidentSteps::Create(
         DescribeResidentModel(plan, weights, layout, rope, ple_inputs_.As<bf16>()));
   }
-}
-
-bool CudaForward::ReserveLists(const StepShape& shape) {
-  const int most = *std::max_element(shape.list_entries.begin(), shape.list_entries.end());
-  if (most <= list_capacity_) return false;
-  LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
-  list_capacity_ = 2 * most;
-  sampling_replaced_ = DeviceBuffer(
-      int64_t{3} * list_capacity_ * static_cast<int64_t>(sizeof(float)), "the sampler");
-  return true;
 }
 
 }  // namespace lapidary::cuda

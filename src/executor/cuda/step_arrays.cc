@@ -32,206 +32,166 @@ void CopyTo(const std::vector<T>& values, std::byte* base, int64_t offset) {
 
 }  // namespace
 
+bool StepShape::FitsInto(const StepShape& padded) const {
+  bool fits = rows == padded.rows && sequences == padded.sequences && outputs == padded.outputs &&
+              sampled == padded.sampled && two_row_sets == padded.two_row_sets &&
+              table_entries <= padded.table_entries;
+  for (int group = 0; group < kNumKvGroups; ++group) fits &= items[group] <= padded.items[group];
+  return fits;
+}
+
 StepOffsets LayOutStep(const StepShape& shape) {
   Placer placer;
   StepOffsets offsets;
+  offsets.counts = placer.Place<PlannedCounts>(1);
+  offsets.planned = placer.Place<PlannedSequence>(shape.sequences);
+  offsets.planned_ids = placer.Place<int32_t>(shape.rows);
+  offsets.sequence_of = placer.Place<int32_t>(shape.rows);
+  offsets.output_rows = placer.Place<int32_t>(shape.outputs);
+  offsets.sampling = placer.Place<SamplingRow>(shape.sampled);
+  offsets.table_entries = placer.Place<PlannedTableEntry>(shape.table_entries);
+  int64_t num_items = 0;
+  for (const int items : shape.items) num_items += int64_t{items} * shape.num_row_sets();
+  offsets.planned_items = placer.Place<AttentionItem>(num_items);
+
   offsets.token_ids = placer.Place<int32_t>(shape.rows);
-  offsets.slots = placer.Place<int32_t>(shape.rows);
   offsets.positions = placer.Place<int32_t>(shape.rows);
   for (int group = 0; group < kNumKvGroups; ++group) {
     offsets.write_pages[group] = placer.Place<int32_t>(shape.rows);
     offsets.write_slots[group] = placer.Place<int32_t>(shape.rows);
-  }
-  offsets.output_rows = placer.Place<int32_t>(shape.outputs);
-  offsets.sampling = placer.Place<SamplingRow>(shape.sampled);
-  offsets.lists = {placer.Place<int32_t>(shape.list_entries[0]),
-                   placer.Place<SamplingBias>(shape.list_entries[1]),
-                   placer.Place<SamplingHistory>(shape.list_entries[2])};
-  for (int group = 0; group < kNumKvGroups; ++group) {
     for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
-      if (row_set == kOutputRows && !shape.two_row_sets) {
+      if (row_set >= shape.num_row_sets()) {
         offsets.num_items[group][row_set] = offsets.num_items[group][kAllRows];
-        offsets.sequences[group][row_set] = offsets.sequences[group][kAllRows];
+        offsets.attention[group][row_set] = offsets.attention[group][kAllRows];
         offsets.items[group][row_set] = offsets.items[group][kAllRows];
         continue;
       }
       offsets.num_items[group][row_set] = placer.Place<int32_t>(1);
-      offsets.sequences[group][row_set] = placer.Place<AttentionSequence>(shape.sequences);
+      offsets.attention[group][row_set] = placer.Place<AttentionSequence>(shape.sequences);
       offsets.items[group][row_set] = placer.Place<AttentionItem>(shape.items[group]);
     }
-  }
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    offsets.page_ids[group] = placer.Place<int32_t>(shape.page_ids[group]);
   }
   offsets.total = placer.end();
   return offsets;
 }
 
-StepArrays::StepArrays(const ModelPlan& plan, const KvLayout& layout, const Options& options)
-    : plan_(plan), layout_(layout), options_(options) {}
-
-bool StepArrays::IsPlainDecode(const StepBatch& batch) {
-  return std::all_of(batch.sequences.begin(), batch.sequences.end(), [](const SequenceStep& step) {
-    return step.num_rows == 1 && step.num_outputs == 1 && step.sampling && step.scored_ids.empty();
-  });
+UniformStep FindUniformStep(const StepBatch& batch) {
+  if (batch.sequences.empty()) return {};
+  const int rows = batch.sequences[0].num_rows;
+  const bool is_uniform =
+      std::all_of(batch.sequences.begin(), batch.sequences.end(), [&](const SequenceStep& step) {
+        return step.num_rows == rows && step.num_outputs == rows && step.num_sampled() == rows &&
+               step.num_scored == 0;
+      });
+  return {static_cast<int>(batch.sequences.size()), is_uniform ? rows : 0};
 }
 
-void StepArrays::AddTables(const SequenceStep& sequence,
-                           std::array<int32_t, kNumKvGroups>& table_base) {
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    const PageTable& table = (*sequence.pages)[group];
-    table_base[group] = static_cast<int32_t>(page_ids_[group].size()) - table.first_block;
-    page_ids_[group].insert(page_ids_[group].end(), table.pages.begin(), table.pages.end());
-  }
-}
-
-void StepArrays::CollectRows(const StepBatch& batch, int padded_rows) {
-  token_ids_ = batch.token_ids;
-  slots_.clear();
-  positions_.clear();
+void StepArrays::Clear() {
+  is_decode_ = true;
+  counts_ = {};
+  planned_.clear();
+  num_uncertain_.clear();
+  planned_ids_.clear();
+  sequence_of_.clear();
   output_rows_.clear();
-  first_row_.clear();
-  first_output_.clear();
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    write_pages_[group].clear();
-    write_slots_[group].clear();
-    page_ids_[group].clear();
-    for (auto& sequences : sequences_[group]) sequences.clear();
-  }
+  table_entries_.clear();
+  planned_items_.clear();
+  needs_ = {};
   sampling_.clear();
   first_sampled_.clear();
-  suppressed_.clear();
-  biases_.clear();
-  history_.clear();
-  needs_ = {};
-  is_decode_ = true;
+  sampling_passes_ = {0};
+  num_replaced_ = 0;
+}
 
-  for (const SequenceStep& sequence : batch.sequences) {
-    const int32_t first_row = static_cast<int32_t>(positions_.size());
-    const int32_t first_output = static_cast<int32_t>(output_rows_.size());
-    first_row_.push_back(first_row);
-    first_output_.push_back(first_output);
-    is_decode_ &= sequence.num_rows == sequence.num_outputs;
-    std::array<int32_t, kNumKvGroups> table_base{};
-    AddTables(sequence, table_base);
-    for (int32_t row = 0; row < sequence.num_rows; ++row) {
-      const int32_t position = sequence.num_cached + row;
-      slots_.push_back(sequence.slot);
-      positions_.push_back(position);
-      if (row >= sequence.num_rows - sequence.num_outputs) output_rows_.push_back(first_row + row);
-      for (int group = 0; group < kNumKvGroups; ++group) {
-        const PageTable& table = (*sequence.pages)[group];
-        const int32_t block = position / layout_.tokens_per_page[group];
-        write_pages_[group].push_back(table.Contains(block) ? table.PageOf(block) : kScratchPage);
-        write_slots_[group].push_back(position % layout_.tokens_per_page[group]);
-      }
-    }
-    for (int group = 0; group < kNumKvGroups; ++group) {
-      const AttentionSequence all{.first_query = first_row,
-                                  .num_queries = sequence.num_rows,
-                                  .first_position = sequence.num_cached,
-                                  .num_cached = sequence.num_cached,
-                                  .first_new = first_row,
-                                  .table_base = table_base[group]};
-      sequences_[group][kAllRows].push_back(all);
-      if (sequence.num_outputs == 0) continue;
-      AttentionSequence outputs = all;
-      outputs.first_query = first_output;
-      outputs.num_queries = sequence.num_outputs;
-      outputs.first_position += sequence.num_rows - sequence.num_outputs;
-      sequences_[group][kOutputRows].push_back(outputs);
-    }
+void StepArrays::Collect(const StepBatch& batch, int padded_sequences,
+                         const SlotRequests& requests) {
+  Clear();
+  planned_ids_ = batch.token_ids;
+  for (const PageTableEntry& entry : batch.table_entries) {
+    CHECK_LT(entry.block, options_.table_stride[entry.group_idx]);
+    table_entries_.push_back(
+        {.index = entry.slot * options_.table_stride[entry.group_idx] + entry.block,
+         .group = entry.group_idx,
+         .page = entry.page});
   }
+  std::span<const int32_t> scored_ids = batch.scored_ids;
+  for (const SequenceStep& sequence : batch.sequences) {
+    AddSequence(sequence);
+    AddSampling(sequence, requests.Of(sequence.slot), scored_ids.first(sequence.num_scored));
+    scored_ids = scored_ids.subspan(sequence.num_scored);
+  }
+  CHECK_EQ(planned_ids_.size(), sequence_of_.size());
   two_row_sets_ = options_.split_row_sets && !is_decode_;
 
-  // Padding: a sequence of one token each, whose entry is not kept and whose output nobody reads.
-  for (int32_t row = static_cast<int32_t>(positions_.size()); row < padded_rows; ++row) {
-    CHECK(is_decode_);
-    token_ids_.push_back(0);
-    slots_.push_back(options_.padding_slot);
-    positions_.push_back(0);
-    output_rows_.push_back(row);
-    for (int group = 0; group < kNumKvGroups; ++group) {
-      write_pages_[group].push_back(kScratchPage);
-      write_slots_[group].push_back(0);
-      sequences_[group][kAllRows].push_back(
-          {.first_query = row, .num_queries = 1, .first_new = row});
-    }
+  // Padding: sequences without a past, whose entries are not kept and whose outputs nobody reads.
+  while (static_cast<int>(planned_.size()) < padded_sequences) {
+    SequenceStep padding = batch.sequences[0];
+    padding.slot = options_.padding_slot;
+    padding.num_cached = 0;
+    padding.num_uncertain = 0;
+    planned_ids_.resize(planned_ids_.size() + padding.num_rows, 0);
+    AddSequence(padding);
+    AddSampling(padding, requests.Of(options_.padding_slot), {});
   }
+  PlanAttention();
 }
 
-void StepArrays::CollectSampling(const StepBatch& batch, size_t sequence_idx, bool is_pending) {
-  const SequenceStep& sequence = batch.sequences[sequence_idx];
+void StepArrays::AddSequence(const SequenceStep& sequence) {
+  PlannedSequence planned;
+  planned.slot = sequence.slot;
+  planned.num_cached = sequence.num_cached;
+  planned.first_row = static_cast<int32_t>(sequence_of_.size());
+  planned.num_rows = sequence.num_rows;
+  planned.first_output = static_cast<int32_t>(output_rows_.size());
+  planned.num_outputs = sequence.num_outputs;
+  planned.num_sampled = sequence.num_sampled();
+  is_decode_ &= sequence.num_rows == sequence.num_outputs;
+  sequence_of_.resize(sequence_of_.size() + sequence.num_rows,
+                      static_cast<int32_t>(planned_.size()));
+  for (int32_t row = sequence.num_rows - sequence.num_outputs; row < sequence.num_rows; ++row) {
+    output_rows_.push_back(planned.first_row + row);
+  }
+  planned_.push_back(planned);
+  num_uncertain_.push_back(sequence.num_uncertain);
+}
+
+void StepArrays::AddSamplingRow(SamplingRow row, int64_t replaced_words) {
+  if (num_replaced_ + replaced_words > options_.replaced_capacity) {
+    CHECK_LE(replaced_words, options_.replaced_capacity);
+    sampling_passes_.push_back(static_cast<int32_t>(sampling_.size()));
+    num_replaced_ = 0;
+  }
+  row.replaced_begin = static_cast<int32_t>(num_replaced_);
+  num_replaced_ += replaced_words;
+  sampling_.push_back(row);
+}
+
+void StepArrays::AddSampling(const SequenceStep& sequence, const SlotRequests::Request& request,
+                             std::span<const int32_t> scored_ids) {
   first_sampled_.push_back(static_cast<int32_t>(sampling_.size()));
-  const int32_t first_output = first_output_[sequence_idx];
-  for (size_t idx = 0; idx < sequence.scored_ids.size(); ++idx) {
-    SamplingRow& row = sampling_.emplace_back();
-    row.logits_row = first_output + static_cast<int32_t>(idx);
-    row.scored_id = sequence.scored_ids[idx];
-    row.num_logprobs = sequence.num_score_top;
+  const PlannedSequence& planned = planned_.back();
+  SamplingRow row;
+  row.slot = sequence.slot;
+  const auto at_output = [&](int32_t output) {
+    row.logits_row = planned.first_output + output;
+    row.step_row = output_rows_[row.logits_row];
+  };
+  for (size_t idx = 0; idx < scored_ids.size(); ++idx) {
+    at_output(static_cast<int32_t>(idx));
+    row.scored_id = scored_ids[idx];
+    AddSamplingRow(row, 0);
     needs_.logprobs = true;
   }
-  if (!sequence.sampling || sequence.num_outputs == 0) return;
-  const SamplingParams& params = *sequence.sampling;
-  SamplingRow row;
-  row.seed = params.seed;
-  row.slot = sequence.slot;
-  row.greedy = params.greedy();
-  row.inv_temperature = params.greedy() ? 1.0f : 1.0f / params.temperature;
-  row.top_k = std::max(params.top_k, 0);
-  row.top_p = params.top_p;
-  row.min_p = params.min_p;
-  row.repetition_penalty = params.repetition_penalty;
-  row.presence_penalty = params.presence_penalty;
-  row.frequency_penalty = params.frequency_penalty;
-  row.num_logprobs = params.num_logprobs;
-  row.has_penalties = params.has_penalties();
-  row.suppress_begin = static_cast<int32_t>(suppressed_.size());
-  row.num_suppressed = static_cast<int32_t>(params.suppress_tokens.size());
-  row.bias_begin = static_cast<int32_t>(biases_.size());
-  row.num_biases = static_cast<int32_t>(params.logit_bias.size());
-  row.history_begin = static_cast<int32_t>(history_.size());
-  if (row.has_penalties) {
-    if (sequence.history) {
-      for (const PenaltyState::Entry& entry : sequence.history->entries()) {
-        history_.push_back({entry.id, entry.output_count});
-      }
-    }
-    row.num_history = static_cast<int32_t>(history_.size()) - row.history_begin;
-    if (is_pending && sequence.history) row.pending_slot = sequence.slot;
-  }
-  suppressed_.insert(suppressed_.end(), params.suppress_tokens.begin(),
-                     params.suppress_tokens.end());
-  row.allowed_begin = static_cast<int32_t>(suppressed_.size());
-  std::vector<int32_t> allowed = params.allowed_tokens;
-  std::sort(allowed.begin(), allowed.end());
-  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
-  row.num_allowed = static_cast<int32_t>(allowed.size());
-  suppressed_.insert(suppressed_.end(), allowed.begin(), allowed.end());
-  for (const LogitBias& bias : params.logit_bias) biases_.push_back({bias.id, bias.bias});
-  std::stable_sort(biases_.begin() + row.bias_begin, biases_.end(),
-                   [](const SamplingBias& a, const SamplingBias& b) { return a.id < b.id; });
-  needs_.adjustments |= row.num_suppressed > 0 || row.num_biases > 0 || row.has_penalties;
-  needs_.logprobs |= row.num_logprobs >= 0;
+  if (!sequence.samples) return;
+  needs_.adjustments |= request.needs.adjustments;
+  needs_.logprobs |= request.needs.logprobs;
   needs_.drafts |= sequence.num_drafts > 0;
-
-  const int32_t end_row = first_row_[sequence_idx] + sequence.num_rows;
-  for (int32_t idx = 0; idx <= sequence.num_drafts; ++idx) {
-    row.logits_row = first_output + sequence.num_outputs - sequence.num_drafts - 1 + idx;
-    row.position = sequence.sample_position + idx;
+  row.scored_id = -1;
+  row.num_drafts = sequence.num_drafts;
+  for (int32_t idx = 0; idx < sequence.num_sampled(); ++idx) {
+    at_output(sequence.num_outputs - sequence.num_sampled() + idx);
     row.rows_before = idx;
-    row.draft =
-        idx == sequence.num_drafts ? -1 : batch.token_ids[end_row - sequence.num_drafts + idx];
-    sampling_.push_back(row);
-  }
-}
-
-void StepArrays::PadSampling() {
-  for (size_t row = first_row_.size(); is_decode_ && row < sequences_[0][kAllRows].size(); ++row) {
-    SamplingRow& padding = sampling_.emplace_back();
-    padding.logits_row =
-        static_cast<int32_t>(output_rows_.size() - (sequences_[0][kAllRows].size() - row));
-    padding.slot = options_.padding_slot;
+    AddSamplingRow(row, request.replaced_words());
   }
 }
 
@@ -239,56 +199,53 @@ void StepArrays::PlanAttention() {
   for (int group = 0; group < kNumKvGroups; ++group) {
     const AttentionWorkOptions& work =
         is_decode_ ? options_.decode_work[group] : options_.mixed_work[group];
-    for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
-      items_[group][row_set].clear();
-      if (options_.geometry[group].num_heads == 0) continue;  // no layer of this kind
-      if (row_set == kOutputRows && !two_row_sets_) continue;
-      if (sequences_[group][row_set].empty()) continue;
-      PlanAttentionWork(options_.geometry[group], sequences_[group][row_set], work,
-                        items_[group][row_set]);
+    for (int row_set = 0; row_set < (two_row_sets_ ? kNumRowSets : 1); ++row_set) {
+      items_.clear();
+      if (options_.geometry[group].num_heads > 0) {  // a layer of this kind
+        attention_.clear();
+        for (const PlannedSequence& planned : planned_) {
+          const bool is_outputs = row_set == kOutputRows;
+          attention_.push_back(
+              {.num_queries = is_outputs ? planned.num_outputs : planned.num_rows,
+               .first_position =
+                   planned.num_cached + (is_outputs ? planned.num_rows - planned.num_outputs : 0)});
+        }
+        PlanAttentionWork(options_.geometry[group], attention_, work, items_, num_uncertain_);
+      }
+      counts_.first_item[group][row_set] = static_cast<int32_t>(planned_items_.size());
+      counts_.num_items[group][row_set] = static_cast<int32_t>(items_.size());
+      planned_items_.insert(planned_items_.end(), items_.begin(), items_.end());
     }
   }
+  counts_.num_table_entries = static_cast<int32_t>(table_entries_.size());
 }
 
 StepShape StepArrays::shape() const {
   StepShape shape;
-  shape.rows = static_cast<int>(positions_.size());
-  shape.sequences = static_cast<int>(sequences_[0][kAllRows].size());
+  shape.rows = static_cast<int>(sequence_of_.size());
+  shape.sequences = static_cast<int>(planned_.size());
   shape.outputs = static_cast<int>(output_rows_.size());
   shape.sampled = static_cast<int>(sampling_.size());
   shape.two_row_sets = two_row_sets_;
-  shape.list_entries = {static_cast<int>(suppressed_.size()), static_cast<int>(biases_.size()),
-                        static_cast<int>(history_.size())};
+  shape.table_entries = static_cast<int>(table_entries_.size());
   for (int group = 0; group < kNumKvGroups; ++group) {
-    shape.items[group] = static_cast<int>(
-        std::max(items_[group][kAllRows].size(), items_[group][kOutputRows].size()));
-    shape.page_ids[group] = static_cast<int>(page_ids_[group].size());
+    shape.items[group] =
+        std::max(counts_.num_items[group][kAllRows], counts_.num_items[group][kOutputRows]);
   }
   return shape;
 }
 
 int64_t StepArrays::Write(const StepOffsets& offsets, std::byte* to) const {
-  CopyTo(token_ids_, to, offsets.token_ids);
-  CopyTo(slots_, to, offsets.slots);
-  CopyTo(positions_, to, offsets.positions);
+  std::memcpy(to + offsets.counts, &counts_, sizeof(counts_));
+  CopyTo(planned_, to, offsets.planned);
+  CopyTo(planned_ids_, to, offsets.planned_ids);
+  CopyTo(sequence_of_, to, offsets.sequence_of);
   CopyTo(output_rows_, to, offsets.output_rows);
   CopyTo(sampling_, to, offsets.sampling);
-  CopyTo(suppressed_, to, offsets.lists[0]);
-  CopyTo(biases_, to, offsets.lists[1]);
-  CopyTo(history_, to, offsets.lists[2]);
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    CopyTo(write_pages_[group], to, offsets.write_pages[group]);
-    CopyTo(write_slots_[group], to, offsets.write_slots[group]);
-    CopyTo(page_ids_[group], to, offsets.page_ids[group]);
-    for (int row_set = 0; row_set < (two_row_sets_ ? kNumRowSets : 1); ++row_set) {
-      const int32_t num_items = static_cast<int32_t>(items_[group][row_set].size());
-      std::memcpy(to + offsets.num_items[group][row_set], &num_items, sizeof(num_items));
-      CopyTo(sequences_[group][row_set], to, offsets.sequences[group][row_set]);
-      CopyTo(items_[group][row_set], to, offsets.items[group][row_set]);
-    }
-  }
-  constexpr int kLast = kNumKvGroups - 1;
-  return offsets.page_ids[kLast] + static_cast<int64_t>(page_ids_[kLast].size() * sizeof(int32_t));
+  CopyTo(table_entries_, to, offsets.table_entries);
+  CopyTo(planned_items_, to, offsets.planned_items);
+  return offsets.planned_items +
+         static_cast<int64_t>(planned_items_.size() * sizeof(AttentionItem));
 }
 
 }  // namespace lapidary::cuda

@@ -1,8 +1,12 @@
+// What kernels read of a step: planned by StepArrays, prepared by PrepareStep, which runs here on
+// the host as it does on the device.
 #include "executor/cuda/step_arrays.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "model/config.h"
@@ -12,128 +16,237 @@ namespace lapidary::cuda {
 namespace {
 
 constexpr int kPaddingSlot = 9;
+constexpr int kStride = 64;
+constexpr std::array<int, kNumKvGroups> kTokens = {4, 8};
+constexpr int kWindow = 24;
 
 class StepArraysTest : public testing::Test {
  protected:
-  StepArraysTest()
-      : plan_(MakeModelPlan(ParseModelConfig(PresetConfig("tiny-e").value(), "tiny-e").value())
-                  .value()),
-        layout_(MakeKvLayout(plan_, 2, {4, 8})) {
-    StepArrays::Options options;
-    options.split_row_sets = true;
-    options.padding_slot = kPaddingSlot;
+  StepArraysTest() : requests_(kPaddingSlot + 1, 1000, 4096), states_(kPaddingSlot + 1) {
+    options_.split_row_sets = true;
+    options_.padding_slot = kPaddingSlot;
+    options_.replaced_capacity = 1000;
     for (int group = 0; group < kNumKvGroups; ++group) {
-      options.geometry[group] = {4, 2, group == kSlidingGroup ? 24 : 0};
-      options.decode_work[group].max_partials = 64;
-      options.mixed_work[group].max_partials = 64;
+      options_.geometry[group] = {4, 2, group == kSlidingGroup ? kWindow : 0};
+      options_.decode_work[group].max_partials = 64;
+      options_.mixed_work[group].max_partials = 64;
+      options_.table_stride[group] = kStride;
+      tables_[group].assign((kPaddingSlot + 1) * kStride, kScratchPage);
     }
-    arrays_ = std::make_unique<StepArrays>(plan_, layout_, options);
+    arrays_ = std::make_unique<StepArrays>(options_);
   }
 
-  // A sequence whose pages are first_page, first_page + 1, ... in both groups.
-  static SequenceStep Sequence(int slot, int num_cached, int num_rows, int num_outputs,
-                               int first_page) {
-    auto tables = std::make_shared<PageTables>();
+  // A sequence whose block b is page first_page + b in both groups.
+  void Add(StepBatch& batch, SequenceStep step, int first_page) {
     for (int group = 0; group < kNumKvGroups; ++group) {
-      const int tokens = group == kSlidingGroup ? 4 : 8;
-      (*tables)[group].first_block = group == kSlidingGroup ? num_cached / tokens / 2 : 0;
-      const int end_block = (num_cached + num_rows + tokens - 1) / tokens;
-      for (int block = (*tables)[group].first_block; block < end_block; ++block) {
-        (*tables)[group].pages.push_back(first_page + block);
+      const int end = (step.num_cached + step.num_rows + kTokens[group] - 1) / kTokens[group];
+      for (int block = 0; block < end; ++block) {
+        batch.table_entries.push_back({step.slot, group, block, first_page + block});
       }
     }
-    SequenceStep step;
-    step.slot = slot;
-    step.num_cached = num_cached;
-    step.num_rows = num_rows;
-    step.num_outputs = num_outputs;
-    step.pages = std::move(tables);
-    return step;
-  }
-
-  static void Add(StepBatch& batch, SequenceStep step) {
     for (int row = 0; row < step.num_rows; ++row) {
       batch.token_ids.push_back(100 * step.slot + row);
     }
-    batch.sequences.push_back(std::move(step));
+    batch.sequences.push_back(step);
   }
 
-  void Collect(const StepBatch& batch, int padded_rows = 0, int pending_slot = -1) {
-    arrays_->Collect(batch, padded_rows, [&](int32_t slot) { return slot == pending_slot; });
+  void Collect(const StepBatch& batch, int padded_sequences = 0) {
+    arrays_->Collect(batch, padded_sequences, requests_);
   }
 
-  // Lays out and writes; At<T>(offset) then reads what a kernel would.
-  void Write(const StepShape& shape) {
+  // Lays out, writes and prepares; At<T>(offset) then reads what a kernel would.
+  void Prepare(const StepShape& shape) {
     offsets_ = LayOutStep(shape);
     memory_.assign(offsets_.total, std::byte{0xee});
-    num_bytes_ = arrays_->Write(offsets_, memory_.data());
-    ASSERT_LE(num_bytes_, offsets_.total);
+    ASSERT_LE(arrays_->Write(offsets_, memory_.data()), offsets_.token_ids);
+    PrepareStepCall call;
+    call.rows = shape.rows;
+    call.sequences = shape.sequences;
+    call.sampled = shape.sampled;
+    call.num_row_sets = shape.num_row_sets();
+    call.vocab_size = 100000;
+    call.counts = Pointer<PlannedCounts>(offsets_.counts);
+    call.planned = Pointer<PlannedSequence>(offsets_.planned);
+    call.planned_ids = Pointer<int32_t>(offsets_.planned_ids);
+    call.sequence_of = Pointer<int32_t>(offsets_.sequence_of);
+    call.table_entries = Pointer<PlannedTableEntry>(offsets_.table_entries);
+    call.planned_items = Pointer<AttentionItem>(offsets_.planned_items);
+    call.sampling = Pointer<SamplingRow>(offsets_.sampling);
+    call.slots = states_.data();
+    call.token_ids = Pointer<int32_t>(offsets_.token_ids);
+    call.positions = Pointer<int32_t>(offsets_.positions);
+    for (int group = 0; group < kNumKvGroups; ++group) {
+      call.tables[group] = tables_[group].data();
+      call.table_stride[group] = kStride;
+      call.tokens_per_page[group] = kTokens[group];
+      call.window[group] = options_.geometry[group].window;
+      call.write_pages[group] = Pointer<int32_t>(offsets_.write_pages[group]);
+      call.write_slots[group] = Pointer<int32_t>(offsets_.write_slots[group]);
+      for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
+        call.attention[group][row_set] =
+            Pointer<AttentionSequence>(offsets_.attention[group][row_set]);
+        call.items[group][row_set] = Pointer<AttentionItem>(offsets_.items[group][row_set]);
+        call.num_items[group][row_set] = Pointer<int32_t>(offsets_.num_items[group][row_set]);
+      }
+    }
+    PrepareStep(call, /*thread=*/0, /*num_threads=*/1, [] {});
   }
   template <typename T>
-  std::vector<T> At(int64_t offset, int count) const {
-    std::vector<T> values(count);
-    std::memcpy(values.data(), memory_.data() + offset, count * sizeof(T));
-    return values;
+  T* Pointer(int64_t offset) {
+    return reinterpret_cast<T*>(memory_.data() + offset);
+  }
+  template <typename T>
+  std::vector<T> At(int64_t offset, int count) {
+    return std::vector<T>(Pointer<T>(offset), Pointer<T>(offset) + count);
+  }
+  std::vector<AttentionItem> Items(int group, int row_set) {
+    return At<AttentionItem>(offsets_.items[group][row_set],
+                             At<int32_t>(offsets_.num_items[group][row_set], 1)[0]);
   }
 
-  const ModelPlan plan_;
-  const KvLayout layout_;
+  StepArrays::Options options_;
+  SlotRequests requests_;
+  std::vector<SlotState> states_;
+  std::array<std::vector<int32_t>, kNumKvGroups> tables_;
   std::unique_ptr<StepArrays> arrays_;
   StepOffsets offsets_;
   std::vector<std::byte> memory_;
-  int64_t num_bytes_ = 0;
 };
 
 TEST_F(StepArraysTest, RowsKnowTheirPositionsPagesAndTables) {
   StepBatch batch;
-  Add(batch, Sequence(1, 30, 1, 1, 50));
-  Add(batch, Sequence(0, 6, 5, 2, 10));
+  Add(batch, {.slot = 1, .num_cached = 30, .num_rows = 1, .num_outputs = 1}, 50);
+  Add(batch, {.slot = 0, .num_cached = 6, .num_rows = 5, .num_outputs = 2}, 10);
   Collect(batch);
   const StepShape shape = arrays_->shape();
   EXPECT_EQ(shape.rows, 6);
   EXPECT_EQ(shape.outputs, 3);
   EXPECT_TRUE(shape.two_row_sets);
   EXPECT_FALSE(arrays_->is_decode());
-  Write(shape);
+  Prepare(shape);
+  EXPECT_EQ(At<int32_t>(offsets_.token_ids, 6), (std::vector<int32_t>{100, 0, 1, 2, 3, 4}));
   EXPECT_EQ(At<int32_t>(offsets_.positions, 6), (std::vector<int32_t>{30, 6, 7, 8, 9, 10}));
-  EXPECT_EQ(At<int32_t>(offsets_.slots, 6), (std::vector<int32_t>{1, 0, 0, 0, 0, 0}));
   EXPECT_EQ(At<int32_t>(offsets_.output_rows, 3), (std::vector<int32_t>{0, 4, 5}));
   EXPECT_EQ(At<int32_t>(offsets_.write_pages[kSlidingGroup], 6),
             (std::vector<int32_t>{57, 11, 11, 12, 12, 12}));
   EXPECT_EQ(At<int32_t>(offsets_.write_slots[kFullGroup], 6),
             (std::vector<int32_t>{6, 6, 7, 0, 1, 2}));
-  // page_ids[table_base + block] is the page of a block, in every group and row set.
   for (int group = 0; group < kNumKvGroups; ++group) {
-    const auto ids = At<int32_t>(offsets_.page_ids[group], shape.page_ids[group]);
-    const auto all = At<AttentionSequence>(offsets_.sequences[group][kAllRows], 2);
-    const auto outputs = At<AttentionSequence>(offsets_.sequences[group][kOutputRows], 2);
-    for (size_t idx = 0; idx < 2; ++idx) {
-      const PageTable& table = (*batch.sequences[idx].pages)[group];
-      for (int block = table.first_block; block < table.end_block(); ++block) {
-        EXPECT_EQ(ids[all[idx].table_base + block], table.PageOf(block));
-      }
-      EXPECT_EQ(outputs[idx].table_base, all[idx].table_base);
-    }
+    const auto all = At<AttentionSequence>(offsets_.attention[group][kAllRows], 2);
+    const auto outputs = At<AttentionSequence>(offsets_.attention[group][kOutputRows], 2);
+    EXPECT_EQ(tables_[group][all[0].table_base + 2], 52);
+    EXPECT_EQ(tables_[group][all[1].table_base + 1], 11);
     EXPECT_EQ(all[1].first_query, 1);
     EXPECT_EQ(all[1].num_queries, 5);
+    EXPECT_EQ(all[1].num_cached, 6);
     EXPECT_EQ(all[1].first_new, 1);
     EXPECT_EQ(outputs[1].first_query, 1);  // its outputs follow the first sequence's one
     EXPECT_EQ(outputs[1].num_queries, 2);
     EXPECT_EQ(outputs[1].first_position, 9);
     EXPECT_EQ(outputs[1].first_new, 1);  // new entries are those of all rows
+    EXPECT_EQ(outputs[1].table_base, all[1].table_base);
+  }
+  EXPECT_EQ(states_[0].length, 11);
+  EXPECT_EQ(states_[1].length, 31);
+}
+
+TEST_F(StepArraysTest, RowsFromTheSlotBeginWhereItEnds) {
+  states_[3] = {.length = 37, .last_token = 777};
+  StepBatch batch;
+  // Up to 40 tokens are cached; three drafts were rejected.
+  Add(batch,
+      {.slot = 3,
+       .num_cached = 40,
+       .num_uncertain = 6,
+       .num_rows = 3,
+       .num_outputs = 3,
+       .samples = true,
+       .num_drafts = 2},
+      20);
+  batch.token_ids = {kTokenFromSlot, 5, 6};
+  Collect(batch);
+  Prepare(arrays_->shape());
+  EXPECT_EQ(At<int32_t>(offsets_.token_ids, 3), (std::vector<int32_t>{777, 5, 6}));
+  EXPECT_EQ(At<int32_t>(offsets_.positions, 3), (std::vector<int32_t>{37, 38, 39}));
+  EXPECT_EQ(At<int32_t>(offsets_.write_pages[kSlidingGroup], 3),
+            (std::vector<int32_t>{29, 29, 29}));
+  const auto rows = At<SamplingRow>(offsets_.sampling, 3);
+  EXPECT_EQ(rows[0].position, 37);
+  EXPECT_EQ(rows[0].draft, 5);
+  EXPECT_EQ(rows[1].draft, 6);
+  EXPECT_EQ(rows[2].draft, -1);
+  EXPECT_EQ(rows[2].rows_before, 2);
+  EXPECT_EQ(states_[3].length, 37);  // until rows are accepted
+}
+
+// Whatever a sequence's true length is, its items cover exactly the keys that its rows see.
+TEST_F(StepArraysTest, ItemsPlannedForTheMostCoverEveryTrueLength) {
+  for (const bool batch_invariant : {false, true}) {
+    for (auto* work : {&options_.decode_work, &options_.mixed_work}) {
+      for (AttentionWorkOptions& group : *work) {
+        group.batch_invariant = batch_invariant;
+        group.num_blocks = 40;
+        group.max_partials = 512;
+      }
+    }
+    options_.table_stride = {1024, 512};
+    for (auto& table : tables_) table.assign((kPaddingSlot + 1) * 1024, kScratchPage);
+    arrays_ = std::make_unique<StepArrays>(options_);
+    for (const int num_cached : {7, 30, 515, 1700, 2049}) {
+      for (int rejected = 0; rejected <= 6; ++rejected) {
+        states_[0] = {.length = num_cached - rejected, .last_token = 1};
+        StepBatch batch;
+        batch.token_ids = {kTokenFromSlot, 4, 4, 4};
+        batch.sequences.push_back({.slot = 0,
+                                   .num_cached = num_cached,
+                                   .num_uncertain = 6,
+                                   .num_rows = 4,
+                                   .num_outputs = 4,
+                                   .samples = true,
+                                   .num_drafts = 3});
+        Collect(batch);
+        Prepare(arrays_->shape());
+        for (int group = 0; group < kNumKvGroups; ++group) {
+          const int window = options_.geometry[group].window;
+          const int first = num_cached - rejected;
+          std::map<std::pair<int, int>, std::vector<AttentionItem>> tiles;
+          for (const AttentionItem& item : Items(group, kAllRows)) {
+            tiles[{item.kv_head, item.query_begin}].push_back(item);
+          }
+          ASSERT_FALSE(tiles.empty());
+          for (auto& [tile, items] : tiles) {
+            std::sort(items.begin(), items.end(),
+                      [](const auto& a, const auto& b) { return a.split < b.split; });
+            const int tile_first = first + tile.second;
+            int key = window > 0 ? std::max(0, tile_first - window + 1) : 0;
+            for (const AttentionItem& item : items) {
+              ASSERT_EQ(item.num_splits, static_cast<int>(items.size()));
+              if (item.key_begin == item.key_end) {
+                ASSERT_GT(item.num_splits, 1);
+                ASSERT_NE(item.key_begin % kAttentionKeyTile, 0);  // one tile, all masked
+                continue;
+              }
+              ASSERT_EQ(item.key_begin, key);
+              key = item.key_end;
+            }
+            ASSERT_EQ(key, tile_first + items[0].num_queries)
+                << num_cached << " cached, " << rejected << " rejected, group " << group;
+          }
+        }
+      }
+    }
   }
 }
 
 TEST_F(StepArraysTest, RowsWithoutAPageAreNotKept) {
   StepBatch batch;
-  SequenceStep step = Sequence(0, 0, 12, 1, 20);
-  auto tables = std::make_shared<PageTables>(*step.pages);
-  (*tables)[kSlidingGroup].first_block = 2;  // a long chunk keeps its last rows alone
-  (*tables)[kSlidingGroup].pages = {22};
-  step.pages = tables;
-  Add(batch, step);
+  Add(batch, {.slot = 0, .num_rows = 12, .num_outputs = 1}, 20);
+  for (PageTableEntry& entry : batch.table_entries) {  // a long chunk keeps its last rows alone
+    if (entry.group_idx == kSlidingGroup && entry.block < 2) entry.page = kScratchPage;
+  }
+  tables_[kSlidingGroup][1] = 77;  // of the slot's last sequence
   Collect(batch);
-  Write(arrays_->shape());
+  Prepare(arrays_->shape());
   const auto pages = At<int32_t>(offsets_.write_pages[kSlidingGroup], 12);
   EXPECT_EQ(std::count(pages.begin(), pages.end(), kScratchPage), 8);
   EXPECT_EQ(pages[8], 22);
@@ -142,65 +255,78 @@ TEST_F(StepArraysTest, RowsWithoutAPageAreNotKept) {
 TEST_F(StepArraysTest, PaddingWritesNothingAndReadsItself) {
   StepBatch batch;
   for (int slot = 0; slot < 3; ++slot) {
-    SequenceStep step = Sequence(slot, 5 * slot, 1, 1, 10 * (slot + 1));
-    step.sampling = std::make_shared<SamplingParams>();
-    Add(batch, std::move(step));
+    Add(batch,
+        {.slot = slot, .num_cached = 5 * slot, .num_rows = 1, .num_outputs = 1, .samples = true},
+        10 * (slot + 1));
   }
-  ASSERT_TRUE(StepArrays::IsPlainDecode(batch));
-  Collect(batch, /*padded_rows=*/4);
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 1);
+  Collect(batch, /*padded_sequences=*/4);
   const StepShape shape = arrays_->shape();
   EXPECT_EQ(shape.rows, 4);
   EXPECT_EQ(shape.outputs, 4);
   EXPECT_EQ(shape.sampled, 4);
   EXPECT_FALSE(shape.two_row_sets);
-  Write(shape);
-  EXPECT_EQ(At<int32_t>(offsets_.slots, 4)[3], kPaddingSlot);
+  Prepare(shape);
   const auto rows = At<SamplingRow>(offsets_.sampling, 4);
   EXPECT_EQ(rows[3].slot, kPaddingSlot);
   EXPECT_EQ(rows[3].logits_row, 3);
   for (int group = 0; group < kNumKvGroups; ++group) {
     EXPECT_EQ(At<int32_t>(offsets_.write_pages[group], 4)[3], kScratchPage);
     const AttentionSequence padding =
-        At<AttentionSequence>(offsets_.sequences[group][kAllRows], 4)[3];
+        At<AttentionSequence>(offsets_.attention[group][kAllRows], 4)[3];
     EXPECT_EQ(padding.num_cached, 0);
     EXPECT_EQ(padding.first_new, 3);
     EXPECT_EQ(padding.first_query, 3);
     // Every row, padding too, has work: no row is left to what memory held.
-    const auto items = At<AttentionItem>(offsets_.items[group][kAllRows],
-                                         At<int32_t>(offsets_.num_items[group][kAllRows], 1)[0]);
     std::set<int32_t> sequences;
-    for (const AttentionItem& item : items) sequences.insert(item.sequence);
+    for (const AttentionItem& item : Items(group, kAllRows)) sequences.insert(item.sequence);
     EXPECT_EQ(sequences.size(), 4u);
   }
+}
+
+TEST_F(StepArraysTest, AStepIsUniformOnlyIfAllRowsOfAllSequencesAreSampledAlike) {
+  const SequenceStep verify = {.num_rows = 4, .num_outputs = 4, .samples = true, .num_drafts = 3};
+  StepBatch batch;
+  batch.sequences = {verify, verify};
+  EXPECT_EQ(FindUniformStep(batch).sequences, 2);
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 4);
+  batch.sequences[1].num_rows = 5;
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 0);
+  batch.sequences[1] = verify;
+  batch.sequences[1].samples = false;
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 0);
+  batch.sequences[1] = {.num_rows = 4, .num_outputs = 1, .samples = true};
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 0);
+  EXPECT_EQ(FindUniformStep({}).rows_per_sequence, 0);
 }
 
 TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
   StepShape shape;
   shape.rows = 3;
-  shape.sequences = 3;
+  shape.sequences = 2;
   shape.outputs = 2;
   shape.sampled = 2;
   shape.two_row_sets = true;
-  shape.list_entries = {5, 6, 7};
+  shape.table_entries = 5;
   shape.items = {11, 13};
-  shape.page_ids = {17, 19};
   const StepOffsets offsets = LayOutStep(shape);
-  std::vector<std::pair<int64_t, int64_t>> places = {{offsets.token_ids, 12},
-                                                     {offsets.slots, 12},
-                                                     {offsets.positions, 12},
-                                                     {offsets.output_rows, 8},
-                                                     {offsets.sampling, 2 * sizeof(SamplingRow)},
-                                                     {offsets.lists[0], 20},
-                                                     {offsets.lists[1], 48},
-                                                     {offsets.lists[2], 56},
-                                                     {offsets.page_ids[0], 68},
-                                                     {offsets.page_ids[1], 76}};
+  std::vector<std::pair<int64_t, int64_t>> places = {
+      {offsets.counts, sizeof(PlannedCounts)},
+      {offsets.planned, 2 * sizeof(PlannedSequence)},
+      {offsets.planned_ids, 12},
+      {offsets.sequence_of, 12},
+      {offsets.output_rows, 8},
+      {offsets.sampling, 2 * sizeof(SamplingRow)},
+      {offsets.table_entries, 5 * sizeof(PlannedTableEntry)},
+      {offsets.planned_items, 2 * (11 + 13) * sizeof(AttentionItem)},
+      {offsets.token_ids, 12},
+      {offsets.positions, 12}};
   for (int group = 0; group < kNumKvGroups; ++group) {
     places.emplace_back(offsets.write_pages[group], 12);
     places.emplace_back(offsets.write_slots[group], 12);
     for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
       places.emplace_back(offsets.num_items[group][row_set], 4);
-      places.emplace_back(offsets.sequences[group][row_set], 3 * sizeof(AttentionSequence));
+      places.emplace_back(offsets.attention[group][row_set], 2 * sizeof(AttentionSequence));
       places.emplace_back(offsets.items[group][row_set],
                           shape.items[group] * sizeof(AttentionItem));
     }
@@ -213,68 +339,59 @@ TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
   }
 }
 
-TEST_F(StepArraysTest, SamplingCarriesDraftsListsAndHistory) {
-  StepBatch batch;
-  SequenceStep step = Sequence(2, 7, 3, 3, 10);
-  step.num_drafts = 2;
+TEST_F(StepArraysTest, RowsWithAdjustmentsAreDrawnInPassesThatFit) {
   SamplingParams params;
   params.frequency_penalty = 0.5f;
-  params.logit_bias = {{9, 1.0f}, {4, 2.0f}, {9, 3.0f}};
-  params.suppress_tokens = {1};
-  params.allowed_tokens = {8, 3, 8};
-  step.sampling = std::make_shared<SamplingParams>(params);
-  step.history = std::make_shared<PenaltyState>();
-  step.history->AddOutput(6);
-  step.sample_position = 40;
-  Add(batch, std::move(step));
-  Collect(batch, 0, /*pending_slot=*/2);
-  EXPECT_EQ(arrays_->sampling_needs(), (SamplingNeeds{.adjustments = true, .drafts = true}));
-  Write(arrays_->shape());
-  const auto rows = At<SamplingRow>(offsets_.sampling, 3);
-  EXPECT_EQ(rows[0].draft, 201);  // what the second row stands for
-  EXPECT_EQ(rows[1].draft, 202);
-  EXPECT_EQ(rows[2].draft, -1);
-  EXPECT_EQ(rows[2].position, 42u);
-  EXPECT_EQ(rows[2].rows_before, 2);
-  EXPECT_EQ(rows[0].pending_slot, 2);
-  EXPECT_EQ(rows[0].num_history, 1);
-  EXPECT_EQ(rows[0].num_allowed, 2);
-  const auto ids = At<int32_t>(offsets_.lists[0], 3);
-  EXPECT_EQ(ids, (std::vector<int32_t>{1, 3, 8}));
-  const auto biases = At<SamplingBias>(offsets_.lists[1], 3);
-  EXPECT_EQ(biases[0].id, 4);
-  EXPECT_EQ(biases[1].bias, 1.0f);  // equal ids stay in their order
-  EXPECT_EQ(biases[2].bias, 3.0f);
+  StepBatch batch;
+  std::vector<SlotBindingRecord> records;
+  std::vector<int32_t> words;
+  for (int slot = 0; slot < 4; ++slot) {
+    SlotBinding binding;
+    binding.slot = slot;
+    binding.sampling = std::make_shared<SamplingParams>(params);
+    binding.prompt_len = 300;
+    for (int32_t id = 0; id < 300; ++id) binding.tokens.push_back(id);
+    binding.max_len = 400;
+    requests_.Bind(binding, records, words);
+    Add(batch, {.slot = slot, .num_cached = 3, .num_rows = 1, .num_outputs = 1, .samples = true},
+        10 * (slot + 1));
+  }
+  Collect(batch);
+  EXPECT_TRUE(arrays_->sampling_needs().adjustments);
+  EXPECT_EQ(arrays_->sampling_passes(), (std::vector<int32_t>{0, 2}));
+  Prepare(arrays_->shape());
+  const auto rows = At<SamplingRow>(offsets_.sampling, 4);
+  EXPECT_EQ(rows[0].replaced_begin, 0);
+  EXPECT_EQ(rows[1].replaced_begin, ReplacedWords(0, 0, 300));
+  EXPECT_EQ(rows[2].replaced_begin, 0);
 }
 
 TEST_F(StepArraysTest, ScoredRowsComeBeforeTheSampledOne) {
   StepBatch batch;
-  SequenceStep step = Sequence(0, 0, 4, 3, 10);
-  step.scored_ids = {70, 71};
-  step.num_score_top = 2;
-  step.sampling = std::make_shared<SamplingParams>();
-  Add(batch, std::move(step));
+  Add(batch, {.slot = 0, .num_rows = 4, .num_outputs = 3, .num_scored = 2, .samples = true}, 10);
+  batch.scored_ids = {70, 71};
   Collect(batch);
   EXPECT_TRUE(arrays_->sampling_needs().logprobs);
-  Write(arrays_->shape());
+  Prepare(arrays_->shape());
   const auto rows = At<SamplingRow>(offsets_.sampling, 3);
   EXPECT_EQ(rows[0].scored_id, 70);
-  EXPECT_EQ(rows[0].num_logprobs, 2);
   EXPECT_EQ(rows[1].logits_row, 1);
+  EXPECT_EQ(rows[1].draft, -1);
   EXPECT_EQ(rows[2].scored_id, -1);
   EXPECT_EQ(rows[2].logits_row, 2);
+  EXPECT_EQ(rows[2].position, 3);
 }
 
 TEST_F(StepArraysTest, AStepWithoutOutputsIsFine) {
   StepBatch batch;
-  Add(batch, Sequence(0, 0, 6, 0, 10));
+  Add(batch, {.slot = 0, .num_rows = 6}, 10);
   Collect(batch);
   const StepShape shape = arrays_->shape();
   EXPECT_EQ(shape.outputs, 0);
   EXPECT_EQ(shape.sampled, 0);
-  Write(shape);
-  EXPECT_EQ(At<int32_t>(offsets_.num_items[kFullGroup][kOutputRows], 1)[0], 0);
-  EXPECT_GT(At<int32_t>(offsets_.num_items[kFullGroup][kAllRows], 1)[0], 0);
+  Prepare(shape);
+  EXPECT_TRUE(Items(kFullGroup, kOutputRows).empty());
+  EXPECT_FALSE(Items(kFullGroup, kAllRows).empty());
 }
 
 }  // namespace

@@ -30,11 +30,7 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {
     return;
   }
   const int row = blockIdx.x;
-  int32_t id = call.token_ids[row];
-  if (id < 0) id = call.last_tokens[call.slots[row]];
-  id = min(max(id, 0), call.vocab_size - 1);
-  if (threadIdx.x == 0) call.resolved_ids[row] = id;
-  const bf16* source = call.embedding + int64_t{id} * call.hidden;
+  const bf16* source = call.embedding + int64_t{call.token_ids[row]} * call.hidden;
   for (int at = threadIdx.x * 8; at < call.hidden; at += kThreads * 8) {
     float values[8];
     Load8(source + at, values);
@@ -62,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) PerLayerInputsKernel(PerLayerInputsC
   float table[8] = {};
   float values[8] = {};
   if (active) {
-    Load8(call.table + call.resolved_ids[row] * columns + layer * call.width + at, table);
+    Load8(call.table + call.token_ids[row] * columns + layer * call.width + at, table);
     Load8(call.projected + row * columns + layer * call.width + at, values);
   }
   const float input_scale = rsqrtf(static_cast<float>(call.hidden));

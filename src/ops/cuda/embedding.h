@@ -22,16 +22,12 @@ struct RopeTableFill {
 struct EmbedCall {
   int rows = 0;
   int hidden = 0;
-  const int32_t* token_ids = nullptr;    // [rows]; negative: the last token of the row's slot
-  const int32_t* slots = nullptr;        // [rows]
-  const int32_t* last_tokens = nullptr;  // [slots]
-  const int32_t* positions = nullptr;    // [rows]
-  const bf16* embedding = nullptr;       // [vocab, hidden]
-  int vocab_size = 0;
+  const int32_t* token_ids = nullptr;  // [rows]
+  const int32_t* positions = nullptr;  // [rows]
+  const bf16* embedding = nullptr;     // [vocab, hidden]
   float scale = 1.0f;
-  int32_t* resolved_ids = nullptr;  // [rows] the ids with slots looked up
-  float* hidden_out = nullptr;      // [rows, hidden] = E[token] * scale
-  bf16* x = nullptr;                // the same in bf16; null: not wanted
+  float* hidden_out = nullptr;  // [rows, hidden] = E[token] * scale
+  bf16* x = nullptr;            // the same in bf16; null: not wanted
   RopeTableFill rope[kMaxRopeTables];
 };
 void RunEmbed(const LaunchContext& context, const EmbedCall& call);
@@ -44,7 +40,7 @@ struct PerLayerInputsCall {
   int width = 0;  // a multiple of 8, at most 256
   int hidden = 0;
   float eps = 1e-6f;
-  const int32_t* resolved_ids = nullptr;  // [rows]
+  const int32_t* token_ids = nullptr;  // [rows]
   const bf16* table = nullptr;  // [ids, layers * width], on the device or page-locked on the host
   const bf16* projected = nullptr;  // [rows, layers * width]
   const float* norm = nullptr;      // [width]

@@ -49,8 +49,11 @@ class Planner {
   Planner(const AttentionGeometry& geometry, const AttentionWorkOptions& options)
       : geometry_(geometry), options_(options) {}
 
-  void Plan(std::span<const AttentionSequence> sequences, std::vector<AttentionItem>& items) {
-    MakeTiles(sequences);
+  void Plan(std::span<const AttentionSequence> sequences, std::span<const int32_t> num_uncertain,
+            std::vector<AttentionItem>& items) {
+    items.clear();
+    MakeTiles(sequences, num_uncertain);
+    if (tiles_.empty()) return;
     const int max_key_tiles = ChooseSplit();
     for (int idx = 0; idx < tiles_.size(); ++idx) MakePieces(idx, max_key_tiles);
     SortPieces();
@@ -58,18 +61,21 @@ class Planner {
   }
 
  private:
-  void MakeTiles(std::span<const AttentionSequence> sequences) {
+  void MakeTiles(std::span<const AttentionSequence> sequences,
+                 std::span<const int32_t> num_uncertain) {
     const int heads = geometry_.heads_per_kv_head();
     const int queries_per_tile = options_.tile_rows / heads;
     CHECK_GE(queries_per_tile, 1) << "tile_rows is less than the heads of a KV head";
     for (int idx = 0; idx < sequences.size(); ++idx) {
       const AttentionSequence& sequence = sequences[idx];
+      const int uncertain = num_uncertain.empty() ? 0 : num_uncertain[idx];
       for (int begin = 0; begin < sequence.num_queries; begin += queries_per_tile) {
         const int num_queries = std::min(queries_per_tile, sequence.num_queries - begin);
         const int first_position = sequence.first_position + begin;
         const int key_end = first_position + num_queries;
-        const int key_begin =
-            geometry_.window > 0 ? std::max(0, first_position - geometry_.window + 1) : 0;
+        const int key_begin = geometry_.window > 0
+                                  ? std::max(0, first_position - uncertain - geometry_.window + 1)
+                                  : 0;
         tiles_.push_back(
             {.sequence = idx,
              .query_begin = begin,
@@ -257,8 +263,9 @@ class Planner {
 
 void PlanAttentionWork(const AttentionGeometry& geometry,
                        std::span<const AttentionSequence> sequences,
-                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items) {
-  Planner(geometry, options).Plan(sequences, items);
+                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items,
+                       std::span<const int32_t> num_uncertain) {
+  Planner(geometry, options).Plan(sequences, num_uncertain, items);
 }
 
 }  // namespace lapidary::cuda

@@ -63,9 +63,13 @@ struct AttentionWorkOptions {
 // Writes the items of one step to `items` (cleared first): long ones first, and where they differ
 // in length, every second round of num_blocks items reversed so that blocks end up with equal
 // sums. Capacity in max_partials is never exceeded: tiles that would need more are split less.
-// Every sequence has at least one query, and its last query's position is at least num_cached - 1.
+// The last query's position of a sequence is at least num_cached - 1; one without queries has no
+// items. Where positions are not known yet, they are the most they can be and `num_uncertain` says
+// by how much less they may really be (empty: none): items then cover the keys of every case, and
+// ClipItem (prepare_step.h) leaves those of the true one.
 void PlanAttentionWork(const AttentionGeometry& geometry,
                        std::span<const AttentionSequence> sequences,
-                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items);
+                       const AttentionWorkOptions& options, std::vector<AttentionItem>& items,
+                       std::span<const int32_t> num_uncertain = {});
 
 }  // namespace lapidary::cuda

@@ -1,9 +1,11 @@
-// A row goes through at most five kernels: adjust in place, scan, draw, put back what was adjusted,
-// logprobs. The scan keeps the maximum of every 64 logits; a draw then looks only where a token can
-// matter. Selections are radix selects over order-preserving bits with integer sums, as on the CPU.
+// A row goes through at most six kernels: adjust in place, scan, draw, put back what was adjusted,
+// logprobs, accept. The scan keeps the maximum of every 64 logits; a draw then looks only where a
+// token can matter. Selections are radix selects over order-preserving bits with integer sums, as
+// on the CPU.
 #include "base/check.h"
 #include "ops/cuda/sampling/sampling.h"
 #include "ops/cuda/sampling/sampling_select.cuh"
+#include "sampling/accept.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -25,6 +27,10 @@ __device__ float* RowLogits(const SamplingCall& call, const SamplingRow& spec) {
   return call.logits + int64_t{spec.logits_row - call.first_logits_row} * call.vocab_size;
 }
 
+__device__ bool WantsLogprobs(const SamplingCall& call, const SamplingRow& spec) {
+  return spec.scored_id >= 0 || call.slots[spec.slot].num_logprobs >= 0;
+}
+
 __device__ float* BlockMaxima(const SamplingCall& call, const SamplingRow& spec) {
   return static_cast<float*>(call.scratch) +
          int64_t{spec.logits_row - call.first_logits_row} * RowScratchWords(call.vocab_size);
@@ -32,29 +38,42 @@ __device__ float* BlockMaxima(const SamplingCall& call, const SamplingRow& spec)
 
 // ---- adjusting ---------------------------------------------------------------------------------
 
-__device__ float Penalize(const SamplingRow& spec, float logit, int output_count) {
+__device__ float Penalize(const SamplingSlot& slot, float logit, int output_count) {
   using namespace draw;
-  logit = logit > 0 ? Div(logit, spec.repetition_penalty) : Mul(logit, spec.repetition_penalty);
+  logit = logit > 0 ? Div(logit, slot.repetition_penalty) : Mul(logit, slot.repetition_penalty);
   if (output_count == 0) return logit;
-  logit = Add(logit, -Mul(spec.frequency_penalty, static_cast<float>(output_count)));
-  return Add(logit, -spec.presence_penalty);
+  logit = Add(logit, -Mul(slot.frequency_penalty, static_cast<float>(output_count)));
+  return Add(logit, -slot.presence_penalty);
 }
 
-// Tokens said that the uploaded history does not hold: the slot's last token where it was not
-// collected yet, and the drafts that earlier rows of the sequence stand for.
-struct Unlisted {
-  static constexpr int kMax = 32;
-  int32_t ids[kMax];
-  int count = 0;
+__device__ const SamplingBias* Biases(const SamplingCall& call, const SamplingSlot& slot) {
+  return reinterpret_cast<const SamplingBias*>(call.lists + slot.biases_begin);
+}
+__device__ SamplingHistory* History(const SamplingCall& call, const SamplingSlot& slot) {
+  return reinterpret_cast<SamplingHistory*>(call.lists + slot.history_begin);
+}
 
-  __device__ void Fill(const SamplingCall& call, int row, const SamplingRow& spec) {
-    count = 0;
-    if (!spec.has_penalties) return;
-    if (spec.pending_slot >= 0) ids[count++] = call.last_tokens[spec.pending_slot];
-    for (int before = spec.rows_before; before > 0 && count < kMax; --before) {
-      ids[count++] = call.spec[row - before].draft;
-    }
+// The values that a row's adjustments replaced: counts, then tokens that its slot's history does
+// not hold (drafts of earlier rows of the round) with their values, then one for every list entry.
+struct Replaced {
+  int32_t* words;
+  const SamplingSlot& slot;
+
+  __device__ Replaced(const SamplingCall& call, const SamplingRow& spec, const SamplingSlot& slot_)
+      : words(call.replaced + spec.replaced_begin), slot(slot_) {}
+  __device__ int32_t& num_history() const { return words[0]; }
+  __device__ int32_t& num_unlisted() const { return words[1]; }
+  __device__ int32_t& unlisted_id(int idx) const { return words[2 + idx]; }
+  __device__ float& unlisted(int idx) const { return At(2 + kMaxDrafts + idx); }
+  __device__ float& suppressed(int idx) const { return At(kLists + idx); }
+  __device__ float& bias(int idx) const { return At(kLists + slot.num_suppressed + idx); }
+  __device__ float& history(int idx) const {
+    return At(kLists + slot.num_suppressed + slot.num_biases + idx);
   }
+
+ private:
+  static constexpr int kLists = 2 + 2 * kMaxDrafts;
+  __device__ float& At(int word) const { return reinterpret_cast<float*>(words)[word]; }
 };
 
 __global__ void __launch_bounds__(kScanThreads) AdjustKernel(SamplingCall call) {
@@ -62,69 +81,72 @@ __global__ void __launch_bounds__(kScanThreads) AdjustKernel(SamplingCall call) 
   WaitForPreviousKernel();
   const SamplingRow spec = call.spec[blockIdx.x];
   if (!IsHere(call, spec) || spec.scored_id >= 0) return;
+  const SamplingSlot& slot = call.slots[spec.slot];
+  const Replaced replaced(call, spec, slot);
   float* row = RowLogits(call, spec);
   // Lists may name an id twice: each keeps what it saw, and the restoring goes backwards.
   if (threadIdx.x == 0) {
-    for (int idx = 0; idx < spec.num_suppressed; ++idx) {
-      const int at = spec.suppress_begin + idx;
-      call.replaced_suppressed[at] = row[call.suppressed[at]];
-      row[call.suppressed[at]] = -kInfinity;
+    for (int idx = 0; idx < slot.num_suppressed; ++idx) {
+      const int32_t id = call.lists[slot.suppressed_begin + idx];
+      replaced.suppressed(idx) = row[id];
+      row[id] = -kInfinity;
     }
   }
   __syncthreads();
-  for (int idx = threadIdx.x; idx < spec.num_biases; idx += kScanThreads) {
-    const int at = spec.bias_begin + idx;
-    const int32_t id = call.biases[at].id;
-    call.replaced_biases[at] = row[id];
-    if (idx > 0 && call.biases[at - 1].id == id) continue;  // The first of equals adds them all.
+  const SamplingBias* biases = Biases(call, slot);
+  for (int idx = threadIdx.x; idx < slot.num_biases; idx += kScanThreads) {
+    const int32_t id = biases[idx].id;
+    replaced.bias(idx) = row[id];
+    if (idx > 0 && biases[idx - 1].id == id) continue;  // The first of equals adds them all.
     float logit = row[id];
-    for (int same = idx; same < spec.num_biases; ++same) {
-      const SamplingBias& bias = call.biases[spec.bias_begin + same];
-      if (bias.id != id) break;
-      logit = draw::Add(logit, bias.bias);
+    for (int same = idx; same < slot.num_biases && biases[same].id == id; ++same) {
+      logit = draw::Add(logit, biases[same].bias);
     }
     row[id] = logit;
   }
   __syncthreads();
-  if (!spec.has_penalties) return;
+  if (!slot.has_penalties) return;
 
-  __shared__ Unlisted unlisted;
-  __shared__ int is_listed[Unlisted::kMax];
-  if (threadIdx.x == 0) {
-    unlisted.Fill(call, blockIdx.x, spec);
-    for (int& flag : is_listed) flag = 0;
+  // What earlier rows of the round stand for counts as said.
+  __shared__ int32_t drafts[kMaxDrafts];
+  __shared__ int is_listed[kMaxDrafts];
+  const int num_drafts = spec.rows_before;
+  if (threadIdx.x < num_drafts) {
+    drafts[threadIdx.x] = call.spec[blockIdx.x - num_drafts + threadIdx.x].draft;
+    is_listed[threadIdx.x] = 0;
   }
   __syncthreads();
-  for (int idx = threadIdx.x; idx < spec.num_history; idx += kScanThreads) {
-    const int at = spec.history_begin + idx;
-    const SamplingHistory entry = call.history[at];
+  const SamplingHistory* history = History(call, slot);
+  const int num_history = call.states[spec.slot].num_history;
+  for (int idx = threadIdx.x; idx < num_history; idx += kScanThreads) {
+    const SamplingHistory entry = history[idx];
     int output_count = entry.output_count;
-    for (int extra = 0; extra < unlisted.count; ++extra) {
-      if (unlisted.ids[extra] != entry.id) continue;
+    for (int draft = 0; draft < num_drafts; ++draft) {
+      if (drafts[draft] != entry.id) continue;
       ++output_count;
-      is_listed[extra] = 1;
+      is_listed[draft] = 1;
     }
-    call.replaced_history[at] = row[entry.id];
-    row[entry.id] = Penalize(spec, row[entry.id], output_count);
+    replaced.history(idx) = row[entry.id];
+    row[entry.id] = Penalize(slot, row[entry.id], output_count);
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  SampledRow& out = call.out[blockIdx.x];
-  out.num_top = 0;
-  for (int extra = 0; extra < unlisted.count; ++extra) {
-    if (is_listed[extra]) continue;
+  int num_unlisted = 0;
+  for (int draft = 0; draft < num_drafts; ++draft) {
+    if (is_listed[draft]) continue;
+    const int32_t id = drafts[draft];
     int output_count = 0;
-    for (int same = extra; same < unlisted.count; ++same) {
-      if (unlisted.ids[same] != unlisted.ids[extra]) continue;
+    for (int same = draft; same < num_drafts; ++same) {
+      if (drafts[same] != id) continue;
       ++output_count;
       is_listed[same] = 1;
     }
-    // Few: their old values wait in the result, which has not been written yet.
-    if (out.num_top == kMaxTopLogprobs) break;
-    out.top_ids[out.num_top] = unlisted.ids[extra];
-    out.top_logprobs[out.num_top++] = row[unlisted.ids[extra]];
-    row[unlisted.ids[extra]] = Penalize(spec, row[unlisted.ids[extra]], output_count);
+    replaced.unlisted_id(num_unlisted) = id;
+    replaced.unlisted(num_unlisted++) = row[id];
+    row[id] = Penalize(slot, row[id], output_count);
   }
+  replaced.num_history() = num_history;
+  replaced.num_unlisted() = num_unlisted;
 }
 
 __global__ void __launch_bounds__(kScanThreads) RestoreKernel(SamplingCall call) {
@@ -132,31 +154,75 @@ __global__ void __launch_bounds__(kScanThreads) RestoreKernel(SamplingCall call)
   WaitForPreviousKernel();
   const SamplingRow spec = call.spec[blockIdx.x];
   if (!IsHere(call, spec) || spec.scored_id >= 0) return;
+  const SamplingSlot& slot = call.slots[spec.slot];
+  const Replaced replaced(call, spec, slot);
   float* row = RowLogits(call, spec);
-  if (spec.has_penalties) {
-    SampledRow& out = call.out[blockIdx.x];
-    if (threadIdx.x == 0) {
-      for (int idx = 0; idx < out.num_top; ++idx) row[out.top_ids[idx]] = out.top_logprobs[idx];
-      out.num_top = 0;
+  if (slot.has_penalties) {
+    for (int idx = threadIdx.x; idx < replaced.num_unlisted(); idx += kScanThreads) {
+      row[replaced.unlisted_id(idx)] = replaced.unlisted(idx);
     }
-    for (int idx = threadIdx.x; idx < spec.num_history; idx += kScanThreads) {
-      const int at = spec.history_begin + idx;
-      row[call.history[at].id] = call.replaced_history[at];
+    const SamplingHistory* history = History(call, slot);
+    const int num_history = replaced.num_history();
+    for (int idx = threadIdx.x; idx < num_history; idx += kScanThreads) {
+      row[history[idx].id] = replaced.history(idx);
     }
     __syncthreads();
   }
-  for (int idx = threadIdx.x; idx < spec.num_biases; idx += kScanThreads) {
-    const int at = spec.bias_begin + idx;
-    if (idx > 0 && call.biases[at - 1].id == call.biases[at].id) continue;
-    row[call.biases[at].id] = call.replaced_biases[at];
+  const SamplingBias* biases = Biases(call, slot);
+  for (int idx = threadIdx.x; idx < slot.num_biases; idx += kScanThreads) {
+    if (idx > 0 && biases[idx - 1].id == biases[idx].id) continue;
+    row[biases[idx].id] = replaced.bias(idx);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    for (int idx = spec.num_suppressed - 1; idx >= 0; --idx) {
-      row[call.suppressed[spec.suppress_begin + idx]] =
-          call.replaced_suppressed[spec.suppress_begin + idx];
+    for (int idx = slot.num_suppressed - 1; idx >= 0; --idx) {
+      row[call.lists[slot.suppressed_begin + idx]] = replaced.suppressed(idx);
     }
   }
+}
+
+// ---- accepting ---------------------------------------------------------------------------------
+
+// Counts a token as said; all threads of the block.
+__device__ void AddToHistory(const SamplingCall& call, const SamplingSlot& slot, SlotState& state,
+                             int32_t id) {
+  SamplingHistory* history = History(call, slot);
+  const int num_history = state.num_history;
+  bool is_listed = false;
+  for (int idx = threadIdx.x; idx < num_history; idx += blockDim.x) {
+    if (history[idx].id != id) continue;
+    ++history[idx].output_count;
+    is_listed = true;
+  }
+  if (__syncthreads_or(is_listed)) return;
+  if (threadIdx.x == 0 && num_history < slot.history_capacity) {
+    history[num_history] = {id, 1};
+    state.num_history = num_history + 1;
+  }
+  __syncthreads();
+}
+
+// Moves a slot on behind the rows of a round that count; all threads of the block, which see the
+// round's results. `row` is its first.
+__device__ void AcceptRound(const SamplingCall& call, int row) {
+  const SamplingRow& first = call.spec[row];
+  const int num_accepted = NumAcceptedRows(
+      first.num_drafts, [&](int idx) { return call.out[row + idx].id; },
+      [&](int idx) { return call.spec[row + idx].draft; });
+  const SamplingSlot& slot = call.slots[first.slot];
+  SlotState& state = call.states[first.slot];
+  if (slot.has_penalties) {
+    for (int idx = 0; idx < num_accepted; ++idx) {
+      const int32_t id = call.out[row + idx].id;
+      if (id >= 0) AddToHistory(call, slot, state, id);
+    }
+  }
+  if (threadIdx.x != 0) return;
+  const int32_t last = call.out[row + num_accepted - 1].id;
+  state.last_token = last < 0 ? 0 : last;
+  state.length =
+      LengthAfter(first.position, first.num_drafts + 1, first.num_drafts + 1, num_accepted);
+  call.out[row].num_accepted = num_accepted;
 }
 
 // ---- scanning ----------------------------------------------------------------------------------
@@ -168,7 +234,7 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(SamplingCall call, bo
   WaitForPreviousKernel();
   const SamplingRow spec = call.spec[blockIdx.y];
   if (!IsHere(call, spec)) return;
-  if (only_logprobs && spec.num_logprobs < 0) return;
+  if (only_logprobs && !WantsLogprobs(call, spec)) return;
   const float* row = RowLogits(call, spec);
   float* maxima = BlockMaxima(call, spec);
   const int num_blocks = NumRowBlocks(call.vocab_size);
@@ -319,27 +385,30 @@ __device__ Cutoff SelectTopP(Candidates& candidates, const Race& race, float top
   return SelectCutoff(candidates, target, mass, shared);
 }
 
-__device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const float* row,
-                        const float* maxima, float max, int32_t* list, DrawShared& shared) {
-  Race race{max, spec.inv_temperature, spec.min_p, {}, spec.seed, spec.position};
-  const bool use_top_k = spec.top_k > 0 && spec.top_k < call.vocab_size;
-  const bool use_top_p = spec.top_p < 1.0f;
-  if (!use_top_k && !use_top_p && spec.num_allowed == 0) {
+__device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const SamplingSlot& slot,
+                        const float* row, const float* maxima, float max, int32_t* list,
+                        DrawShared& shared) {
+  Race race{max,        slot.inv_temperature,
+            slot.min_p, {},
+            slot.seed,  DrawNumber(spec.position, slot.prompt_len)};
+  const bool use_top_k = slot.top_k > 0 && slot.top_k < call.vocab_size;
+  const bool use_top_p = slot.top_p < 1.0f;
+  if (!use_top_k && !use_top_p && slot.num_allowed == 0) {
     return RaceRow(row, call.vocab_size, race, shared);
   }
   Candidates candidates{row, maxima, call.vocab_size, -kInfinity, nullptr, -1};
-  const bool is_listed = spec.num_allowed > 0;
+  const bool is_listed = slot.num_allowed > 0;
   if (is_listed) {
-    candidates.list = call.suppressed + spec.allowed_begin;
-    candidates.count = spec.num_allowed;
+    candidates.list = call.lists + slot.allowed_begin;
+    candidates.count = slot.num_allowed;
   }
-  if (use_top_k && (!is_listed || spec.top_k < spec.num_allowed)) {
-    if (!is_listed) CollectTop(candidates, spec.top_k, list, shared);
+  if (use_top_k && (!is_listed || slot.top_k < slot.num_allowed)) {
+    if (!is_listed) CollectTop(candidates, slot.top_k, list, shared);
     const auto one = [](float, int32_t) { return 1ull; };
-    race.cutoff = SelectCutoff(candidates, spec.top_k, one, shared);
+    race.cutoff = SelectCutoff(candidates, slot.top_k, one, shared);
   }
   if (use_top_p) {
-    race.cutoff = SelectTopP(candidates, race, spec.top_p, use_top_k || is_listed, list, shared);
+    race.cutoff = SelectTopP(candidates, race, slot.top_p, use_top_k || is_listed, list, shared);
   }
   return candidates.count >= 0 ? RaceList(candidates, race, shared)
                                : RaceRow(row, call.vocab_size, race, shared);
@@ -351,27 +420,29 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
   WaitForPreviousKernel();
   const SamplingRow spec = call.spec[blockIdx.x];
   if (!IsHere(call, spec)) return;
+  const SamplingSlot& slot = call.slots[spec.slot];
   SampledRow& out = call.out[blockIdx.x];
   const float* row = RowLogits(call, spec);
   const float* maxima = BlockMaxima(call, spec);
   const int num_blocks = NumRowBlocks(call.vocab_size);
   int32_t* list = reinterpret_cast<int32_t*>(BlockMaxima(call, spec) + num_blocks);
-  const int32_t* allowed = call.suppressed + spec.allowed_begin;
-  const float max = spec.num_allowed > 0 ? ListMax(row, allowed, spec.num_allowed, shared)
-                                         : RowMax(maxima, num_blocks, shared);
+  const int num_allowed = spec.scored_id < 0 ? slot.num_allowed : 0;
+  const int32_t* allowed = call.lists + slot.allowed_begin;
+  const float max = num_allowed > 0 ? ListMax(row, allowed, num_allowed, shared)
+                                    : RowMax(maxima, num_blocks, shared);
 
   SamplingStatus status = SamplingStatus::kOk;
   if (max == kInfinity) status = SamplingStatus::kNotFinite;
   if (max == -kInfinity) status = SamplingStatus::kNothingToDraw;
   int32_t id = spec.scored_id;
   if (status == SamplingStatus::kOk && id < 0) {
-    if (spec.greedy && spec.num_allowed > 0) {
+    if (slot.greedy && num_allowed > 0) {
       int32_t found = -1;
-      for (int idx = threadIdx.x; idx < spec.num_allowed; idx += kDrawThreads) {
+      for (int idx = threadIdx.x; idx < num_allowed; idx += kDrawThreads) {
         if (row[allowed[idx]] == max && (found < 0 || allowed[idx] < found)) found = allowed[idx];
       }
       id = BlockWinner(0.0f, found, shared);
-    } else if (spec.greedy) {
+    } else if (slot.greedy) {
       // The first block that holds the maximum, and the first place in it.
       int32_t first = -1;
       for (int block = threadIdx.x; block < num_blocks; block += kDrawThreads) {
@@ -385,31 +456,29 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
       }
       id = BlockWinner(0.0f, found, shared);
     } else {
-      id = Draw(call, spec, row, maxima, max, list, shared);
+      id = Draw(call, spec, slot, row, maxima, max, list, shared);
     }
   }
-  if (threadIdx.x != 0) return;
-  out.id = id;
-  out.status = status;
-  out.logprob = 0.0f;
-  if (!(call.needs.adjustments && spec.has_penalties)) out.num_top = 0;
-  // Sequences without drafts end here; those with drafts wait for all their rows.
-  if (spec.scored_id < 0 && spec.draft < 0 && spec.rows_before == 0) {
-    call.last_tokens[spec.slot] = id < 0 ? 0 : id;
+  if (threadIdx.x == 0) {
+    out.id = id;
+    out.status = status;
+    out.num_accepted = 0;
+    out.logprob = 0.0f;
+    out.num_top = 0;
   }
+  // Rounds with drafts wait for all their rows.
+  if (spec.scored_id >= 0 || spec.num_drafts > 0) return;
+  __syncthreads();
+  AcceptRound(call, blockIdx.x);
 }
 
-// One thread per sequence with drafts: the last row whose predecessors all drew their drafts.
-__global__ void AcceptKernel(SamplingCall call) {
+// A block for each row; those of a round's first accept it.
+__global__ void __launch_bounds__(kScanThreads) AcceptKernel(SamplingCall call) {
   AllowNextKernel();
   WaitForPreviousKernel();
-  const int row = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row >= call.rows) return;
-  const SamplingRow& first = call.spec[row];
-  if (first.scored_id >= 0 || first.rows_before != 0 || first.draft < 0) return;
-  int last = row;
-  while (call.spec[last].draft >= 0 && call.spec[last].draft == call.out[last].id) ++last;
-  call.last_tokens[first.slot] = call.out[last].id < 0 ? 0 : call.out[last].id;
+  const SamplingRow& spec = call.spec[blockIdx.x];
+  if (spec.scored_id >= 0 || spec.rows_before != 0 || spec.num_drafts == 0) return;
+  AcceptRound(call, blockIdx.x);
 }
 
 // ---- logprobs ----------------------------------------------------------------------------------
@@ -421,7 +490,7 @@ __global__ void __launch_bounds__(kDrawThreads) LogprobKernel(SamplingCall call)
   AllowNextKernel();
   WaitForPreviousKernel();
   const SamplingRow spec = call.spec[blockIdx.x];
-  if (!IsHere(call, spec) || spec.num_logprobs < 0) return;
+  if (!IsHere(call, spec) || !WantsLogprobs(call, spec)) return;
   SampledRow& out = call.out[blockIdx.x];
   const float* row = RowLogits(call, spec);
   const float* maxima = BlockMaxima(call, spec);
@@ -439,7 +508,9 @@ __global__ void __launch_bounds__(kDrawThreads) LogprobKernel(SamplingCall call)
   const auto logprob = [&](int32_t id) {
     return static_cast<float>(static_cast<double>(row[id]) - max - log_total);
   };
-  const int wanted = min(min(spec.num_logprobs, call.vocab_size), kMaxTopLogprobs);
+  const SamplingSlot& slot = call.slots[spec.slot];
+  const int num_logprobs = spec.scored_id >= 0 ? slot.num_score_top : slot.num_logprobs;
+  const int wanted = min(min(num_logprobs, call.vocab_size), kMaxTopLogprobs);
   if (wanted > 0) {
     int32_t* list = reinterpret_cast<int32_t*>(BlockMaxima(call, spec) + num_blocks);
     CollectTop(candidates, wanted, list, shared);
@@ -468,6 +539,21 @@ __global__ void __launch_bounds__(kDrawThreads) LogprobKernel(SamplingCall call)
   }
 }
 
+// ---- binding -----------------------------------------------------------------------------------
+
+// A block for each binding.
+__global__ void __launch_bounds__(kScanThreads) BindSlotsKernel(SlotBindingsCall call) {
+  AllowNextKernel();
+  WaitForPreviousKernel();
+  const SlotBindingRecord& binding = call.bindings[blockIdx.x];
+  for (int idx = threadIdx.x; idx < binding.num_words; idx += kScanThreads) {
+    call.lists[binding.lists_begin + idx] = call.words[binding.words_begin + idx];
+  }
+  if (threadIdx.x != 0) return;
+  call.slots[binding.slot] = binding.sampling;
+  call.states[binding.slot] = {.num_history = binding.num_history};
+}
+
 }  // namespace
 
 int64_t SamplingScratchBytes(int num_logits_rows, int vocab_size) {
@@ -490,9 +576,15 @@ void RunSampling(const LaunchContext& context, const SamplingCall& call) {
     }
     Launch(context, LogprobKernel, rows, dim3(kDrawThreads), 0, call);
   }
-  if (call.needs.drafts) {
-    Launch(context, AcceptKernel, dim3((call.rows + 127) / 128), dim3(128), 0, call);
-  }
+}
+
+void RunAccept(const LaunchContext& context, const SamplingCall& call) {
+  Launch(context, AcceptKernel, dim3(call.rows), dim3(kScanThreads), 0, call);
+}
+
+void RunBindSlots(const LaunchContext& context, const SlotBindingsCall& call) {
+  if (call.num_bindings == 0) return;
+  Launch(context, BindSlotsKernel, dim3(call.num_bindings), dim3(kScanThreads), 0, call);
 }
 
 }  // namespace lapidary::cuda

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -19,96 +21,127 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Request {
   SamplingParams params;
   PenaltyState history;
-  uint64_t position = 0;
+  int32_t position = 0;  // of its first row; draws are numbered from there
   int32_t scored_id = -1;
+  std::vector<int32_t> drafts = {};  // rows behind the first
 };
 
-// Runs `requests`, one per row of `logits`, through one call.
-std::vector<SampledRow> RunOnDevice(const std::vector<float>& logits, int vocab_size,
-                                    const std::vector<Request>& requests,
-                                    std::vector<int32_t>* last_tokens_out = nullptr) {
+// What a device made of requests.
+struct Outcome {
+  std::vector<SampledRow> rows;  // of all requests, in order
+  std::vector<SlotState> slots;
+  std::vector<std::vector<SamplingHistory>> histories;
+};
+
+// Runs `requests`, 1 + drafts rows of `logits` each, through one call, as SlotRequests lays slots
+// out.
+Outcome RunOnDevice(const std::vector<float>& logits, int vocab_size,
+                    const std::vector<Request>& requests) {
   std::vector<SamplingRow> spec;
-  std::vector<int32_t> suppressed;
-  std::vector<SamplingBias> biases;
-  std::vector<SamplingHistory> history;
+  std::vector<SamplingSlot> slots;
+  std::vector<SlotState> states;
+  std::vector<int32_t> lists;
+  int64_t num_replaced = 0;
   SamplingCall call;
   for (size_t idx = 0; idx < requests.size(); ++idx) {
     const Request& request = requests[idx];
     const SamplingParams& params = request.params;
-    SamplingRow row;
-    row.seed = params.seed;
-    row.position = request.position;
-    row.logits_row = static_cast<int32_t>(idx);
-    row.scored_id = request.scored_id;
-    row.slot = static_cast<int32_t>(idx);
-    row.greedy = params.greedy();
-    row.inv_temperature = params.greedy() ? 1.0f : 1.0f / params.temperature;
-    row.top_k = params.top_k;
-    row.top_p = params.top_p;
-    row.min_p = params.min_p;
-    row.repetition_penalty = params.repetition_penalty;
-    row.presence_penalty = params.presence_penalty;
-    row.frequency_penalty = params.frequency_penalty;
-    row.num_logprobs = params.num_logprobs;
-    row.has_penalties = params.has_penalties();
-    row.suppress_begin = static_cast<int32_t>(suppressed.size());
-    row.num_suppressed = static_cast<int32_t>(params.suppress_tokens.size());
-    suppressed.insert(suppressed.end(), params.suppress_tokens.begin(),
-                      params.suppress_tokens.end());
-    row.allowed_begin = static_cast<int32_t>(suppressed.size());
-    row.num_allowed = static_cast<int32_t>(params.allowed_tokens.size());
-    suppressed.insert(suppressed.end(), params.allowed_tokens.begin(), params.allowed_tokens.end());
-    row.bias_begin = static_cast<int32_t>(biases.size());
-    row.num_biases = static_cast<int32_t>(params.logit_bias.size());
-    for (const LogitBias& bias : params.logit_bias) biases.push_back({bias.id, bias.bias});
-    std::stable_sort(biases.begin() + row.bias_begin, biases.end(),
-                     [](const SamplingBias& a, const SamplingBias& b) { return a.id < b.id; });
-    row.history_begin = static_cast<int32_t>(history.size());
-    for (const PenaltyState::Entry& entry : request.history.entries()) {
-      history.push_back({entry.id, entry.output_count});
+    SamplingSlot& slot = slots.emplace_back();
+    slot.seed = params.seed;
+    slot.prompt_len = 1;
+    slot.greedy = params.greedy();
+    slot.inv_temperature = params.greedy() ? 1.0f : 1.0f / params.temperature;
+    slot.top_k = params.top_k;
+    slot.top_p = params.top_p;
+    slot.min_p = params.min_p;
+    slot.repetition_penalty = params.repetition_penalty;
+    slot.presence_penalty = params.presence_penalty;
+    slot.frequency_penalty = params.frequency_penalty;
+    slot.num_logprobs = params.num_logprobs;
+    slot.num_score_top = std::max(params.num_logprobs, 0);
+    slot.has_penalties = params.has_penalties();
+    const auto begin_list = [&] {
+      lists.resize(lists.size() + lists.size() % 2, -1);
+      return static_cast<int32_t>(lists.size());
+    };
+    slot.suppressed_begin = begin_list();
+    slot.num_suppressed = static_cast<int32_t>(params.suppress_tokens.size());
+    lists.insert(lists.end(), params.suppress_tokens.begin(), params.suppress_tokens.end());
+    slot.allowed_begin = begin_list();
+    slot.num_allowed = static_cast<int32_t>(params.allowed_tokens.size());
+    lists.insert(lists.end(), params.allowed_tokens.begin(), params.allowed_tokens.end());
+    slot.biases_begin = begin_list();
+    slot.num_biases = static_cast<int32_t>(params.logit_bias.size());
+    std::vector<LogitBias> biases = params.logit_bias;
+    std::stable_sort(biases.begin(), biases.end(),
+                     [](const LogitBias& a, const LogitBias& b) { return a.id < b.id; });
+    for (const LogitBias& bias : biases) {
+      lists.insert(lists.end(), {bias.id, std::bit_cast<int32_t>(bias.bias)});
     }
-    row.num_history = static_cast<int32_t>(history.size()) - row.history_begin;
-    spec.push_back(row);
+    slot.history_begin = begin_list();
+    const auto entries = request.history.entries();
+    for (const PenaltyState::Entry& entry : entries) {
+      lists.insert(lists.end(), {entry.id, entry.output_count});
+    }
+    const int num_rows = 1 + static_cast<int>(request.drafts.size());
+    slot.history_capacity = static_cast<int32_t>(entries.size()) + num_rows;
+    lists.resize(slot.history_begin + 2 * slot.history_capacity, -1);
+    states.push_back({.num_history = static_cast<int32_t>(entries.size())});
+    for (int row_idx = 0; row_idx < num_rows; ++row_idx) {
+      SamplingRow& row = spec.emplace_back();
+      row.logits_row = static_cast<int32_t>(spec.size()) - 1;
+      row.slot = static_cast<int32_t>(idx);
+      row.scored_id = request.scored_id;
+      row.rows_before = row_idx;
+      row.num_drafts = num_rows - 1;
+      row.replaced_begin = static_cast<int32_t>(num_replaced);
+      row.position = request.position + row_idx;
+      row.draft = row_idx + 1 < num_rows ? request.drafts[row_idx] : -1;
+      num_replaced +=
+          ReplacedWords(slot.num_suppressed, slot.num_biases, static_cast<int64_t>(entries.size()));
+    }
     call.needs.adjustments |=
-        row.num_suppressed > 0 || row.num_biases > 0 || row.has_penalties != 0;
-    call.needs.logprobs |= row.num_logprobs >= 0;
+        slot.num_suppressed > 0 || slot.num_biases > 0 || slot.has_penalties != 0;
+    call.needs.logprobs |= slot.num_logprobs >= 0 || request.scored_id >= 0;
+    call.needs.drafts |= num_rows > 1;
   }
-  const auto padded = [](size_t size) { return std::max<size_t>(size, 1); };
-  suppressed.resize(padded(suppressed.size()));
-  biases.resize(padded(biases.size()));
-  history.resize(padded(history.size()));
+  lists.resize(std::max<size_t>(lists.size(), 1));
   TestBuffer<float> device_logits(logits);
   TestBuffer<SamplingRow> device_spec(spec);
-  TestBuffer<int32_t> device_suppressed(suppressed);
-  TestBuffer<SamplingBias> device_biases(biases);
-  TestBuffer<SamplingHistory> device_history(history);
-  TestBuffer<float> replaced_suppressed(suppressed.size());
-  TestBuffer<float> replaced_biases(biases.size());
-  TestBuffer<float> replaced_history(history.size());
-  TestBuffer<int32_t> last_tokens(requests.size());
-  TestBuffer<SampledRow> out(requests.size());
-  const int rows = static_cast<int>(requests.size());
+  TestBuffer<SamplingSlot> device_slots(slots);
+  TestBuffer<SlotState> device_states(states);
+  TestBuffer<int32_t> device_lists(lists);
+  TestBuffer<int32_t> replaced(num_replaced);
+  TestBuffer<SampledRow> out(spec.size());
+  const int rows = static_cast<int>(spec.size());
   TestBuffer<std::byte> scratch(SamplingScratchBytes(rows, vocab_size));
   call.rows = rows;
   call.num_logits_rows = rows;
   call.vocab_size = vocab_size;
   call.logits = device_logits.get();
   call.spec = device_spec.get();
-  call.suppressed = device_suppressed.get();
-  call.biases = device_biases.get();
-  call.history = device_history.get();
-  call.replaced_suppressed = replaced_suppressed.get();
-  call.replaced_biases = replaced_biases.get();
-  call.replaced_history = replaced_history.get();
-  call.last_tokens = last_tokens.get();
+  call.slots = device_slots.get();
+  call.states = device_states.get();
+  call.lists = device_lists.get();
+  call.replaced = replaced.get();
   call.out = out.get();
   call.scratch = scratch.get();
   RunSampling({}, call);
+  if (call.needs.drafts) RunAccept({}, call);
   LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_TRUE(SameBits(device_logits.Download(), logits)) << "the logits did not come back";
-  EXPECT_TRUE(out.GuardsIntact() && scratch.GuardsIntact() && last_tokens.GuardsIntact());
-  if (last_tokens_out != nullptr) *last_tokens_out = last_tokens.Download();
-  return out.Download();
+  EXPECT_TRUE(out.GuardsIntact() && scratch.GuardsIntact() && device_states.GuardsIntact() &&
+              device_lists.GuardsIntact() && replaced.GuardsIntact());
+  Outcome outcome{out.Download(), device_states.Download(), {}};
+  lists = device_lists.Download();
+  for (size_t idx = 0; idx < requests.size(); ++idx) {
+    auto& history = outcome.histories.emplace_back();
+    for (int entry = 0; entry < outcome.slots[idx].num_history; ++entry) {
+      const size_t at = slots[idx].history_begin + 2 * entry;
+      history.push_back({lists[at], lists[at + 1]});
+    }
+  }
+  return outcome;
 }
 
 class SamplingTest : public testing::TestWithParam<int> {
@@ -142,7 +175,7 @@ class SamplingTest : public testing::TestWithParam<int> {
     params.min_p = pick(0.0f, 0.0f, 0.05f, 0.9f);
     params.seed = random();
     params.num_logprobs = pick(-1, -1, 0, 1, 5, 20);
-    request.position = random() % 100000;
+    request.position = static_cast<int32_t>(random() % 100000);
     const auto any_id = [&] { return static_cast<int32_t>(random() % vocab_size()); };
     if (random() % 3 == 0) {
       params.repetition_penalty = pick(1.0f, 1.3f, 0.8f);
@@ -183,9 +216,8 @@ TEST_P(SamplingTest, TokensAndLogprobsAreTheHosts) {
       logits.insert(logits.end(), values.begin(), values.end());
       requests.push_back(RandomRequest(random));
     }
-    std::vector<int32_t> last_tokens;
-    const std::vector<SampledRow> sampled =
-        RunOnDevice(logits, vocab_size(), requests, &last_tokens);
+    const Outcome outcome = RunOnDevice(logits, vocab_size(), requests);
+    const std::vector<SampledRow>& sampled = outcome.rows;
     for (int row = 0; row < kRows; ++row) {
       const std::span<const float> values(logits.data() + size_t(row) * vocab_size(), vocab_size());
       const Request& request = requests[row];
@@ -200,7 +232,9 @@ TEST_P(SamplingTest, TokensAndLogprobsAreTheHosts) {
           << "round " << round << " row " << row << " temperature " << request.params.temperature
           << " top_k " << request.params.top_k << " top_p " << request.params.top_p << " min_p "
           << request.params.min_p;
-      EXPECT_EQ(last_tokens[row], expected->id);
+      EXPECT_EQ(outcome.slots[row].last_token, expected->id);
+      EXPECT_EQ(outcome.slots[row].length, request.position + 1);
+      EXPECT_EQ(sampled[row].num_accepted, 1);
       if (request.params.num_logprobs < 0) continue;
       EXPECT_NEAR(sampled[row].logprob, expected->logprob, 1e-5);
       ASSERT_EQ(sampled[row].num_top, expected->num_top);
@@ -223,7 +257,7 @@ TEST_P(SamplingTest, RowsThatCannotBeDrawnFromAreRefusedAlone) {
     logits.insert(logits.end(), values.begin(), values.end());
   }
   const std::vector<SampledRow> sampled =
-      RunOnDevice(logits, vocab_size(), std::vector<Request>(4));
+      RunOnDevice(logits, vocab_size(), std::vector<Request>(4)).rows;
   EXPECT_EQ(sampled[0].status, SamplingStatus::kOk);
   EXPECT_EQ(sampled[1].status, SamplingStatus::kNotFinite);
   EXPECT_EQ(sampled[2].status, SamplingStatus::kNothingToDraw);
@@ -236,12 +270,80 @@ TEST_P(SamplingTest, GivenTokensAreScored) {
   Request request;
   request.scored_id = vocab_size() - 1;
   request.params.num_logprobs = 3;
-  const std::vector<SampledRow> sampled = RunOnDevice(logits, vocab_size(), {request});
+  const std::vector<SampledRow> sampled = RunOnDevice(logits, vocab_size(), {request}).rows;
   const auto expected = Sampler(vocab_size()).Score(logits, request.scored_id, 3);
   ASSERT_TRUE(expected.ok());
   EXPECT_EQ(sampled[0].id, request.scored_id);
   EXPECT_NEAR(sampled[0].logprob, expected->logprob, 1e-5);
   EXPECT_EQ(sampled[0].top_ids[2], expected->top[2].id);
+}
+
+// The round's rows one after the other on the host, each with what was said before it.
+TEST_P(SamplingTest, RoundsWithDraftsAreTheHostsTokenByToken) {
+  std::mt19937 random(11 + vocab_size());
+  Sampler sampler(vocab_size());
+  for (int round = 0; round < (vocab_size() > 100000 ? 2 : 12); ++round) {
+    std::vector<float> logits;
+    std::vector<Request> requests;
+    for (const int num_drafts : {3, 0, kMaxDrafts, 1}) {
+      Request request = RandomRequest(random);
+      request.params.allowed_tokens.clear();
+      request.params.suppress_tokens.clear();
+      request.params.repetition_penalty = 1.2f;
+      request.params.frequency_penalty = 0.5f;
+      PenaltyState history = request.history;
+      for (int row = 0; row <= num_drafts; ++row) {
+        const std::vector<float> values = Row(random);
+        logits.insert(logits.end(), values.begin(), values.end());
+        const int32_t id = sampler
+                               .Sample(values, request.params, history,
+                                       static_cast<uint64_t>(request.position + row))
+                               .value()
+                               .id;
+        history.AddOutput(id);
+        // Mostly right drafts; a wrong one ends the round, though later rows are drawn as well.
+        const bool is_right = random() % 8 != 0;
+        if (row < num_drafts) {
+          request.drafts.push_back(is_right ? id : (id + 1) % vocab_size());
+        }
+      }
+      requests.push_back(request);
+    }
+    const Outcome outcome = RunOnDevice(logits, vocab_size(), requests);
+    size_t first = 0;
+    for (size_t idx = 0; idx < requests.size(); ++idx) {
+      const Request& request = requests[idx];
+      PenaltyState history = request.history;
+      int32_t num_accepted = 0;
+      int32_t last = -1;
+      while (true) {
+        const std::span<const float> row(
+            logits.data() + (first + num_accepted) * size_t(vocab_size()), vocab_size());
+        last = sampler
+                   .Sample(row, request.params, history,
+                           static_cast<uint64_t>(request.position + num_accepted))
+                   .value()
+                   .id;
+        EXPECT_EQ(outcome.rows[first + num_accepted].id, last) << "row " << num_accepted;
+        history.AddOutput(last);
+        ++num_accepted;
+        if (num_accepted > static_cast<int32_t>(request.drafts.size()) ||
+            request.drafts[num_accepted - 1] != last) {
+          break;
+        }
+      }
+      EXPECT_EQ(outcome.rows[first].num_accepted, num_accepted);
+      EXPECT_EQ(outcome.slots[idx].last_token, last);
+      EXPECT_EQ(outcome.slots[idx].length, request.position + num_accepted);
+      ASSERT_EQ(outcome.histories[idx].size(), history.entries().size());
+      for (size_t entry = 0; entry < history.entries().size(); ++entry) {
+        EXPECT_EQ(outcome.histories[idx][entry].id, history.entries()[entry].id);
+        EXPECT_EQ(outcome.histories[idx][entry].output_count,
+                  history.entries()[entry].output_count);
+      }
+      first += 1 + request.drafts.size();
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, SamplingTest, testing::Values(1003, 2048, 262144),

@@ -1,0 +1,102 @@
+#include "executor/cuda/slot_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace lapidary::cuda {
+namespace {
+
+constexpr const char* kPurpose = "the slots";
+constexpr int64_t kListWords = int64_t{1} << 20;      // more than requests with plain settings need
+constexpr int64_t kReplacedWords = int64_t{1} << 20;  // at least
+constexpr int64_t kBindingBytes = int64_t{1} << 20;
+
+}  // namespace
+
+SlotMemory::SlotMemory(const ModelPlan& plan, const KvLayout& layout, int num_slots)
+    : requests_(num_slots, plan.vocab_size, plan.max_context),
+      states_(num_slots * sizeof(SlotState), kPurpose),
+      sampling_(num_slots * sizeof(SamplingSlot), kPurpose),
+      lists_(kListWords * sizeof(int32_t), kPurpose),
+      replaced_(std::max(kReplacedWords, SlotRequests::MaxReplacedWords(plan.vocab_size)) *
+                    sizeof(int32_t),
+                kPurpose),
+      bindings_(kBindingBytes, kPurpose) {
+  LAPIDARY_CUDA_CHECK(cudaMemset(states_.As<void>(), 0, states_.num_bytes()));
+  const std::vector<SamplingSlot> unbound(num_slots);
+  LAPIDARY_CUDA_CHECK(cudaMemcpy(sampling_.As<void>(), unbound.data(), sampling_.num_bytes(),
+                                 cudaMemcpyHostToDevice));
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    table_stride_[group] = plan.max_context / layout.tokens_per_page[group] + 2;
+    tables_[group] =
+        DeviceBuffer(int64_t{num_slots} * table_stride_[group] * sizeof(int32_t), kPurpose);
+    LAPIDARY_CUDA_CHECK(cudaMemset(tables_[group].As<void>(), 0, tables_[group].num_bytes()));
+  }
+}
+
+bool SlotMemory::ReserveLists(cudaStream_t stream) {
+  const int64_t num_bytes = requests_.num_list_words() * static_cast<int64_t>(sizeof(int32_t));
+  if (num_bytes <= lists_.num_bytes()) return false;
+  DeviceBuffer larger(2 * num_bytes, kPurpose);
+  LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(larger.As<void>(), lists_.As<void>(), lists_.num_bytes(),
+                                      cudaMemcpyDeviceToDevice, stream));
+  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(stream));
+  lists_ = std::move(larger);
+  return true;
+}
+
+bool SlotMemory::Bind(const LaunchContext& context, std::span<const SlotBinding> bindings,
+                      Staging& staging) {
+  if (bindings.empty()) return false;
+  staging.records.clear();
+  staging.words.clear();
+  for (const SlotBinding& binding : bindings) {
+    requests_.Bind(binding, staging.records, staging.words);
+  }
+  const bool has_moved = ReserveLists(context.stream);
+  const int64_t record_bytes =
+      static_cast<int64_t>(staging.records.size() * sizeof(SlotBindingRecord));
+  const int64_t num_bytes =
+      record_bytes + static_cast<int64_t>(staging.words.size() * sizeof(int32_t));
+  if (staging.pinned.num_bytes() < num_bytes) {
+    staging.pinned = PinnedBuffer(std::max(2 * num_bytes, kBindingBytes), kPurpose);
+  }
+  if (bindings_.num_bytes() < num_bytes) {
+    LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(context.stream));
+    bindings_ = DeviceBuffer(2 * num_bytes, kPurpose);
+  }
+  std::byte* const to = staging.pinned.As<std::byte>();
+  std::memcpy(to, staging.records.data(), record_bytes);
+  if (!staging.words.empty()) {
+    std::memcpy(to + record_bytes, staging.words.data(), num_bytes - record_bytes);
+  }
+  LAPIDARY_CUDA_CHECK(
+      cudaMemcpyAsync(bindings_.As<void>(), to, num_bytes, cudaMemcpyHostToDevice, context.stream));
+  SlotBindingsCall call;
+  call.num_bindings = static_cast<int>(staging.records.size());
+  call.bindings = bindings_.As<SlotBindingRecord>();
+  call.words = bindings_.As<int32_t>(record_bytes);
+  call.slots = sampling_.As<SamplingSlot>();
+  call.states = states_.As<SlotState>();
+  call.lists = lists_.As<int32_t>();
+  RunBindSlots(context, call);
+  return has_moved;
+}
+
+void SlotMemory::Fill(PrepareStepCall& call) const {
+  call.slots = states_.As<SlotState>();
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    call.tables[group] = tables_[group].As<int32_t>();
+    call.table_stride[group] = table_stride_[group];
+  }
+}
+
+void SlotMemory::Fill(SamplingCall& call) const {
+  call.slots = sampling_.As<SamplingSlot>();
+  call.states = states_.As<SlotState>();
+  call.lists = lists_.As<int32_t>();
+  call.replaced = replaced_.As<int32_t>();
+}
+
+}  // namespace lapidary::cuda
