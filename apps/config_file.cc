@@ -7,12 +7,10 @@
 #include <set>
 #include <vector>
 
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 
 namespace lapidary {
 namespace {
-
-constexpr size_t kMaxBytes = size_t{1} << 20;
 
 // Letters to add, drop or change.
 size_t EditDistance(std::string_view from, std::string_view to) {
@@ -103,7 +101,7 @@ Status ApplyAll(const YAML::Node& root, CLI::App& command) {
 }  // namespace
 
 Status ApplyConfigFile(const std::string& path, CLI::App& command) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
   try {
     if (const Status applied = ApplyAll(YAML::Load(text), command); !applied.ok()) {
       return MakeError("{}: {}", path, applied.error().message);

@@ -1,10 +1,10 @@
 // lapidary render: the exact prompt a chat template makes of a conversation.
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
 #include "apps/commands.h"
+#include "base/read_file.h"
 #include "text/chat_template.h"
 
 namespace lapidary {
@@ -22,9 +22,7 @@ struct RenderFlags {
 
 Result<std::string> ReadInput(const std::string& path) {
   if (path == "-") return std::string{std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return MakeError("{}: cannot be read", path);
-  return std::string{std::istreambuf_iterator<char>(file), {}};
+  return ReadFile(path, kMaxDataFileBytes);
 }
 
 Status Render(const RenderFlags& flags) {

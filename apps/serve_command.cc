@@ -11,7 +11,7 @@
 #include "apps/config_file.h"
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 #include "engine/load_model.h"
 #include "kv/kv_layout.h"
 #include "kv/memory_plan.h"
@@ -74,7 +74,7 @@ int64_t DefaultKvBytes(int64_t pages_per_context, int64_t page_bytes, int max_nu
 Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
   std::vector<std::string> keys = flags.api_keys;
   if (!flags.api_key_file.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.api_key_file, size_t{1} << 20));
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.api_key_file, kMaxConfigFileBytes));
     for (size_t begin = 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       std::string key = text.substr(begin, end - begin);

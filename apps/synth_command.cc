@@ -1,6 +1,6 @@
 // `lapidary synth`: random checkpoints in the Hugging Face layout, for tests and timings.
 #include "apps/commands.h"
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 #include "model/assistant_preset.h"
 #include "model/presets.h"
 #include "synth/synth.h"
@@ -22,7 +22,7 @@ struct SynthFlags {
 Status Synth(const SynthFlags& flags) {
   Json config;
   if (!flags.config_path.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.config_path, size_t{4} << 20));
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.config_path, kMaxConfigFileBytes));
     ASSIGN_OR_RETURN(config, ParseJson(text, flags.config_path));
   } else {
     ASSIGN_OR_RETURN(config, PresetConfig(flags.preset));

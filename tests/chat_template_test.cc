@@ -148,10 +148,30 @@ TEST_F(ModelDir, NamedTemplatesUseTheDefault) {
 TEST_F(ModelDir, MissingTemplateIsAClearError) {
   EXPECT_THAT(RenderEmpty(), HasSubstr("no chat template; expected chat_template.jinja"));
   Write("tokenizer_config.json", "{broken");
-  EXPECT_THAT(RenderEmpty(), HasSubstr("not a JSON object"));
+  EXPECT_THAT(RenderEmpty(), HasSubstr("tokenizer_config.json: not valid JSON"));
   Write("chat_template.jinja", "{% include 'x' %}");
   EXPECT_THAT(RenderEmpty(),
               HasSubstr("chat_template.jinja: chat template: line 1: the tag 'include'"));
+}
+
+// Quadratic work on this many members would outlast the test's time limit by far.
+TEST_F(ModelDir, AConfigOfManyMembersIsReadInLinearTime) {
+  std::string config = "{";
+  for (int member = 0; member < 500'000; ++member) config += fmt::format("\"member{}\":0,", member);
+  Write("tokenizer_config.json", config + R"("chat_template": "found"})");
+  EXPECT_EQ(RenderEmpty(), "found");
+}
+
+TEST_F(ModelDir, HostileConfigsAreClearErrors) {
+  Write("tokenizer_config.json", std::string(1 << 20, '['));
+  EXPECT_THAT(RenderEmpty(), HasSubstr("nested deeper than"));
+  Write("tokenizer_config.json", "[]");
+  EXPECT_THAT(RenderEmpty(), HasSubstr("not a JSON object"));
+  for (const char* file : {"tokenizer_config.json", "chat_template.jinja"}) {
+    Write(file, "");
+    std::filesystem::resize_file(dir_ / file, uintmax_t{1} << 40);
+    EXPECT_THAT(RenderEmpty(), HasSubstr("1099511627776 bytes"));
+  }
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 #include "model/presets.h"
 
 namespace lapidary {
@@ -22,7 +22,7 @@ Json TestConfig(const std::string& name) {
   if (IsPreset(name)) return PresetConfig(name).value();
   const std::filesystem::path path =
       std::filesystem::path(LAPIDARY_SOURCE_DIR) / "tests/goldens" / (name + ".config.json");
-  return ParseJson(ReadTextFile(path, size_t{1} << 20).value(), path.string()).value();
+  return ParseJson(ReadFile(path, kMaxConfigFileBytes).value(), path.string()).value();
 }
 
 std::filesystem::path MakeTestModel(const std::string& name, const SynthOptions& options,

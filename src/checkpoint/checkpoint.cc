@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/json_fields.h"
+#include "base/read_file.h"
 
 namespace lapidary {
 namespace {
@@ -12,7 +13,7 @@ constexpr size_t kMaxIndexBytes = size_t{64} << 20;
 
 // {"weight_map": {"tensor": "model-00001-of-00002.safetensors", ...}}
 Result<std::map<std::string, std::string>> ReadIndex(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxIndexBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxIndexBytes));
   ASSIGN_OR_RETURN(const Json json, ParseJson(text, path.string()));
   JsonFields fields(json, path.string());
   const Json* weight_map = fields.OptionalObject("weight_map");

@@ -193,20 +193,6 @@ TEST(TensorNames, KnowsTheTowers) {
   }
 }
 
-TEST_F(CheckpointTest, ReadTextFileChecksTheSizeBeforeTakingMemory) {
-  Write("small", "text");
-  EXPECT_EQ(*ReadTextFile(directory_ / "small", 4), "text");
-  EXPECT_THAT(ReadTextFile(directory_ / "small", 3).error().message, HasSubstr("larger than 3"));
-  Write("empty", "");
-  EXPECT_EQ(*ReadTextFile(directory_ / "empty", 0), "");
-  Write("sparse", "");
-  std::filesystem::resize_file(directory_ / "sparse", uintmax_t{1} << 42);
-  EXPECT_THAT(ReadTextFile(directory_ / "sparse", 1 << 20).error().message,
-              HasSubstr("larger than 1048576"));
-  EXPECT_THAT(ReadTextFile(directory_ / "absent", 9).error().message, HasSubstr("No such file"));
-  EXPECT_THAT(ReadTextFile(directory_, 9).error().message, HasSubstr("not a regular file"));
-}
-
 TEST_F(CheckpointTest, PrefaultTouchesAnyRangeOfAMapping) {
   Write("file", std::string(100000, 'x'));
   const auto file = MappedFile::Open(directory_ / "file");

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 namespace lapidary {
@@ -77,30 +76,6 @@ void PrefaultMapped(std::span<const std::byte> bytes) {
       static_cast<void>(*reinterpret_cast<const volatile char*>(address));
     }
   }
-}
-
-Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (error || !std::filesystem::exists(status)) {
-    return MakeError("cannot open {}: {}", path.string(), error ? error.message() : "no such file");
-  }
-  if (!std::filesystem::is_regular_file(status)) {
-    return MakeError("cannot read {}: not a regular file", path.string());
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return MakeError("cannot open {}: {}", path.string(), std::strerror(errno));
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return MakeError("cannot read {}: {}", path.string(), error.message());
-  if (size > max_bytes) {
-    return MakeError("cannot read {}: larger than {} bytes", path.string(), max_bytes);
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file && !text.empty()) {
-    return MakeError("cannot read {}: the file ended early", path.string());
-  }
-  return text;
 }
 
 }  // namespace lapidary

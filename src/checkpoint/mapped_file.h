@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
-#include <string>
 
 #include "base/result.h"
 
@@ -31,8 +30,5 @@ class MappedFile {
 // Brings mapped pages in from the disk, in order, without copying them anywhere else. Safe to call
 // from several threads on different ranges.
 void PrefaultMapped(std::span<const std::byte> bytes);
-
-// The whole of a small text file (config.json and the like); larger than `max_bytes` is an error.
-Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes);
 
 }  // namespace lapidary

@@ -1,14 +1,9 @@
 #include "engine/model_directory.h"
 
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 #include "model/presets.h"
 
 namespace lapidary {
-namespace {
-
-constexpr size_t kMaxConfigBytes = size_t{4} << 20;
-
-}  // namespace
 
 Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
   ModelDescription model;
@@ -18,7 +13,7 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
   if (std::filesystem::is_directory(model_or_preset, error)) {
     model.directory = model_or_preset;
     const auto path = *model.directory / "config.json";
-    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
     source = path.string();
     ASSIGN_OR_RETURN(model.config, ParseJson(text, source));
   } else if (IsPreset(model_or_preset)) {

@@ -3,20 +3,19 @@
 #include <algorithm>
 #include <span>
 
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 #include "eval/csv.h"
 
 namespace lapidary {
 namespace {
 
-constexpr size_t kMaxCsvBytes = size_t{256} << 20;
 // A start that fewer tokens share is not worth keeping.
 constexpr size_t kMinSharedTokens = 32;
 
 std::string AnswerText(int letter) { return std::string(" ") + static_cast<char>('A' + letter); }
 
 Result<std::vector<MmluQuestion>> LoadQuestions(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxCsvBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxDataFileBytes));
   ASSIGN_OR_RETURN(const std::vector<CsvRow> rows, ParseCsv(text, path.string()));
   std::vector<MmluQuestion> questions;
   for (const CsvRow& row : rows) {

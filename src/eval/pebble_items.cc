@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "base/json_fields.h"
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 #include "text/jinja/unicode.h"
 #include "text/jinja/value.h"
 
@@ -13,7 +13,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxFileBytes = size_t{256} << 20;
 constexpr int64_t kMaxWords = 1'000'000;
 constexpr std::string_view kQuote = "<|\"|>";
 
@@ -96,7 +95,7 @@ Result<PebbleItem::Check> ParseCheck(const std::string& kind, std::string_view w
 // Calls visit(line, where) for every line of the file that is not blank.
 template <typename Visit>
 Status ForEachLine(const std::filesystem::path& path, Visit visit) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxDataFileBytes));
   int line_number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json_fields.h"
-#include "checkpoint/mapped_file.h"
+#include "base/read_file.h"
 
 namespace lapidary {
 namespace {
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 // tools/pebble/judge_cases.py writes the table with the Python judge's verdicts.
 TEST(PebbleJudgeTest, VerdictsAreThoseOfThePythonJudge) {
   const std::string path = std::string(LAPIDARY_SOURCE_DIR) + "/tests/data/eval/judge_cases.jsonl";
-  const std::string table = ReadTextFile(path, size_t{1} << 24).value();
+  const std::string table = ReadFile(path, kMaxDataFileBytes).value();
   int num_right = 0;
   int num_wrong = 0;
   for (size_t begin = 0; begin < table.size();) {

@@ -1,12 +1,12 @@
 #include "sampling/generation_config.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+
+#include "base/read_file.h"
 
 namespace lapidary {
 namespace {
@@ -15,7 +15,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kGenerationFile = "generation_config.json";
 constexpr const char* kConfigFile = "config.json";
-constexpr uintmax_t kMaxFileBytes = 16 << 20;  // The real ones are a few kilobytes.
 
 // Where a value was found, for messages: "config.json: text_config.eos_token_id".
 struct Place {
@@ -102,28 +101,17 @@ Status ReadSampling(const Json& json, const Place& place, SamplingParams& sampli
   return {};
 }
 
-Result<std::string> ReadFile(const std::filesystem::path& path) {
-  std::error_code error;
-  const uintmax_t num_bytes = std::filesystem::file_size(path, error);
-  if (error) return MakeError("{}: cannot be read: {}", path.string(), error.message());
-  if (num_bytes > kMaxFileBytes) {
-    return MakeError("{}: {} bytes is too large for a configuration", path.string(), num_bytes);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.good() && !file.eof()) return MakeError("{}: cannot be read", path.string());
-  return text;
-}
-
 }  // namespace
 
 Result<GenerationDefaults> GenerationDefaults::Load(const std::filesystem::path& model_dir) {
-  ASSIGN_OR_RETURN(const std::string config, ReadFile(model_dir / kConfigFile));
+  ASSIGN_OR_RETURN(const std::string config,
+                   ReadFile(model_dir / kConfigFile, kMaxConfigFileBytes));
   std::error_code error;
   if (!std::filesystem::exists(model_dir / kGenerationFile, error)) {
     return Parse(std::nullopt, config);
   }
-  ASSIGN_OR_RETURN(const std::string generation, ReadFile(model_dir / kGenerationFile));
+  ASSIGN_OR_RETURN(const std::string generation,
+                   ReadFile(model_dir / kGenerationFile, kMaxConfigFileBytes));
   return Parse(generation, config);
 }
 

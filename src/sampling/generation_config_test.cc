@@ -120,7 +120,7 @@ TEST(GenerationDefaults, LoadReadsTheFilesOfADirectory) {
   std::filesystem::create_directories(dir);
   const auto missing = GenerationDefaults::Load(dir);
   ASSERT_FALSE(missing.ok());
-  EXPECT_THAT(missing.error().message, HasSubstr("config.json: cannot be read"));
+  EXPECT_THAT(missing.error().message, HasSubstr("config.json: No such file"));
 
   std::ofstream(dir / "config.json") << kInstructionConfig;
   EXPECT_TRUE(GenerationDefaults::Load(dir).value().sampling.greedy());

@@ -1,28 +1,20 @@
 #include "text/chat_template.h"
 
-#include <fstream>
-#include <iterator>
+#include "base/json_fields.h"
+#include "base/read_file.h"
 
 namespace lapidary {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kTurnEnd = "<turn|>\n";
 constexpr std::string_view kModelTurn = "<|turn>model\n";
 
-Result<std::string> ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return MakeError("{}: cannot be read", path.string());
-  std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) return MakeError("{}: cannot be read", path.string());
-  return content;
-}
-
 // The template inside a tokenizer_config.json; nothing when it has none.
 Result<std::optional<std::string>> TemplateInConfig(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
-  const Json config = Json::parse(content, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(const std::string content, ReadFile(path, kMaxConfigFileBytes));
+  ASSIGN_OR_RETURN(const Json config, ParseJson(content, path.string()));
   if (!config.is_object()) return MakeError("{}: not a JSON object", path.string());
   const auto entry = config.find("chat_template");
   if (entry == config.end() || entry->is_null()) return std::optional<std::string>();
@@ -40,11 +32,11 @@ Result<std::optional<std::string>> TemplateInConfig(const std::filesystem::path&
   return MakeError("{}: \"chat_template\" must be text or a list", path.string());
 }
 
-Status NormalizeToolCalls(Json* calls, size_t message_idx) {
+Status NormalizeToolCalls(OrderedJson* calls, size_t message_idx) {
   if (calls->is_null()) return {};
   if (!calls->is_array()) return MakeError("messages[{}].tool_calls must be a list", message_idx);
   for (size_t call_idx = 0; call_idx < calls->size(); ++call_idx) {
-    Json& call = (*calls)[call_idx];
+    OrderedJson& call = (*calls)[call_idx];
     const auto where = [&] {
       return fmt::format("messages[{}].tool_calls[{}]", message_idx, call_idx);
     };
@@ -54,15 +46,17 @@ Status NormalizeToolCalls(Json* calls, size_t message_idx) {
     }
     const auto arguments = function->find("arguments");
     if (arguments == function->end()) {
-      (*function)["arguments"] = Json::object();
+      (*function)["arguments"] = OrderedJson::object();
     } else if (arguments->is_string()) {
       const std::string& text = arguments->get_ref<const std::string&>();
-      Json parsed =
-          text.empty() ? Json::object() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
+      OrderedJson parsed = text.empty()
+                               ? OrderedJson::object()
+                               : OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
       if (parsed.is_discarded()) return MakeError("{}: the arguments are not valid JSON", where());
       *arguments = std::move(parsed);
     }
-    if (const Json& value = (*function)["arguments"]; !value.is_object() && !value.is_null()) {
+    if (const OrderedJson& value = (*function)["arguments"];
+        !value.is_object() && !value.is_null()) {
       return MakeError("{}: the arguments must be a JSON object", where());
     }
   }
@@ -84,7 +78,7 @@ Result<ChatTemplate> ChatTemplate::FromString(std::string_view source,
 }
 
 Result<ChatTemplate> ChatTemplate::FromFile(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const std::string source, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string source, ReadFile(path, kMaxConfigFileBytes));
   auto parsed = FromString(source);
   if (!parsed.ok()) return MakeError("{}: {}", path.string(), parsed.error().message);
   return parsed;
@@ -126,7 +120,7 @@ Result<std::vector<TextSegment>> ChatTemplate::Render(const ChatInput& input) co
 
 Result<std::string> ChatTemplate::GenerationPrompt(const ChatInput& input) const {
   ChatInput probe = input;
-  probe.messages = Json::array({{{"role", "user"}, {"content", "x"}}});
+  probe.messages = OrderedJson::array({{{"role", "user"}, {"content", "x"}}});
   ASSIGN_OR_RETURN(const auto open, Render(probe));
   probe.add_generation_prompt = false;
   ASSIGN_OR_RETURN(const auto closed, Render(probe));
@@ -145,10 +139,10 @@ Result<std::vector<TextSegment>> ChatTemplate::RenderPrompt(ChatInput input) con
   return segments;
 }
 
-Status NormalizeMessages(Json* messages) {
+Status NormalizeMessages(OrderedJson* messages) {
   if (!messages->is_array()) return MakeError("messages must be a list");
   for (size_t message_idx = 0; message_idx < messages->size(); ++message_idx) {
-    Json& message = (*messages)[message_idx];
+    OrderedJson& message = (*messages)[message_idx];
     if (!message.is_object()) return MakeError("messages[{}] must be an object", message_idx);
     const auto role = message.find("role");
     if (role == message.end() || !role->is_string()) {
@@ -160,7 +154,7 @@ Status NormalizeMessages(Json* messages) {
   return {};
 }
 
-Result<ChatInput> ChatInputFromJson(const Json& json) {
+Result<ChatInput> ChatInputFromJson(const OrderedJson& json) {
   if (!json.is_object()) return MakeError("the input must be a JSON object");
   ChatInput input;
   const auto flag = [&](const char* name) -> Result<std::optional<bool>> {

@@ -1,10 +1,8 @@
 #include "text/tokenizer.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <utility>
 
+#include "base/read_file.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer_json.h"
 
@@ -12,7 +10,7 @@ namespace lapidary {
 namespace {
 
 // Real files have 32 MB.
-constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 30;
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -30,25 +28,10 @@ std::optional<uint8_t> ParseByteToken(std::string_view piece) {
   return static_cast<uint8_t>(high << 4 | low);
 }
 
-Result<std::string> ReadFile(const std::filesystem::path& path) {
-  std::error_code failure;
-  const uintmax_t num_bytes = std::filesystem::file_size(path, failure);
-  if (failure) return MakeError("{}: {}", path.string(), failure.message());
-  if (num_bytes > kMaxFileBytes) {
-    return MakeError("{}: has {} bytes, more than any tokenizer", path.string(), num_bytes);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(num_bytes, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(num_bytes))) {
-    return MakeError("{}: cannot be read: {}", path.string(), std::strerror(errno));
-  }
-  return text;
-}
-
 }  // namespace
 
 Result<Tokenizer> Tokenizer::Load(const std::filesystem::path& tokenizer_json) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(tokenizer_json));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(tokenizer_json, kMaxFileBytes));
   return FromJson(text, tokenizer_json.string());
 }
 
