@@ -8,7 +8,7 @@
 
 #include "apps/command_line.h"
 #include "sampling/generation_config.h"
-#include "sampling/stop_strings.h"
+#include "text/stop_strings.h"
 
 namespace lapidary {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "sampling/stop_strings.h"
 #include "server/generation_request.h"
+#include "text/stop_strings.h"
 
 namespace lapidary {
 namespace {

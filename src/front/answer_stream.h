@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "sampling/stop_strings.h"
 #include "text/detokenizer.h"
 #include "text/output_parser.h"
+#include "text/stop_strings.h"
 
 namespace lapidary {
 

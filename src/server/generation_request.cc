@@ -5,8 +5,8 @@
 #include <charconv>
 #include <random>
 
-#include "sampling/stop_strings.h"
 #include "server/chat_messages.h"
+#include "text/stop_strings.h"
 
 namespace lapidary {
 namespace {

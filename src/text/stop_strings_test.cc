@@ -1,4 +1,4 @@
-#include "sampling/stop_strings.h"
+#include "text/stop_strings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
