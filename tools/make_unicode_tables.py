@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja/unicode_tables.inc: Python's case mappings and str.isprintable as ranges.
+"""Writes src/text/unicode_tables.inc: Python's case mappings and str.isprintable as ranges.
 
-    python3 tools/make_unicode_tables.py > src/text/jinja/unicode_tables.inc
+    python3 tools/make_unicode_tables.py > src/text/unicode_tables.inc
 """
 import sys
 import unicodedata

@@ -5,8 +5,8 @@
 
 #include "base/json_fields.h"
 #include "base/read_file.h"
-#include "text/jinja/unicode.h"
-#include "text/jinja/value.h"
+#include "text/float_repr.h"
+#include "text/unicode.h"
 
 namespace lapidary {
 namespace {
@@ -19,8 +19,8 @@ constexpr std::string_view kQuote = "<|\"|>";
 std::string Lowered(std::string_view text) {
   std::string lowered;
   for (size_t at = 0; at < text.size();) {
-    const jinja::CodePoint character = jinja::DecodeAt(text, at);
-    jinja::AppendCased(jinja::Case::kLower, character.value, &lowered);
+    const CodePoint character = DecodeAt(text, at);
+    AppendCased(Case::kLower, character.value, &lowered);
     at += character.num_bytes;
   }
   return lowered;
@@ -44,7 +44,7 @@ void AppendValue(const OrderedJson& value, std::string* out) {
     }
     *out += ']';
   } else if (value.is_number_float()) {
-    *out += jinja::FloatRepr(value.get<double>());
+    *out += FloatRepr(value.get<double>());
   } else {
     *out += value.dump();  // null, true, false and whole numbers are spelled as in JSON.
   }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/json_fields.h"
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 namespace lapidary {
 namespace {
@@ -20,8 +20,8 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // str.strip.
 std::string_view Stripped(std::string_view text) {
-  text.remove_prefix(jinja::SkipSpaces(text));
-  return text.substr(0, jinja::EndWithoutSpaces(text));
+  text.remove_prefix(SkipSpaces(text));
+  return text.substr(0, EndWithoutSpaces(text));
 }
 
 // len(str.split()).
@@ -29,8 +29,8 @@ int64_t CountWords(std::string_view text) {
   int64_t num_words = 0;
   bool in_word = false;
   for (size_t at = 0; at < text.size();) {
-    const jinja::CodePoint character = jinja::DecodeAt(text, at);
-    const bool is_space = jinja::IsSpace(character.value);
+    const CodePoint character = DecodeAt(text, at);
+    const bool is_space = IsSpace(character.value);
     num_words += !is_space && !in_word;
     in_word = !is_space;
     at += character.num_bytes;

@@ -1,5 +1,5 @@
 // Reading UTF-8 one code point at a time, strictly (Unicode 15, table 3-7: no overlong forms, no
-// surrogates, nothing above U+10FFFF).
+// surrogates unless asked for, nothing above U+10FFFF).
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,13 @@ struct Utf8Char {
   uint32_t num_bytes;   // 1 unless complete: callers step over a bad byte alone
 };
 
+enum class Surrogates {
+  kRefused,
+  kAllowed,  // U+D800 to U+DFFF may stand alone, as in Python's str
+};
+
 // Reads the character at the front of `text`, which must not be empty.
-inline Utf8Char ReadUtf8(std::string_view text) {
+inline Utf8Char ReadUtf8(std::string_view text, Surrogates surrogates = Surrogates::kRefused) {
   const auto byte = [&](size_t idx) { return static_cast<uint8_t>(text[idx]); };
   const uint8_t lead = byte(0);
   if (lead < 0x80) return {Utf8Status::kComplete, lead, 1};
@@ -32,7 +37,8 @@ inline Utf8Char ReadUtf8(std::string_view text) {
   uint32_t code_point = lead & (0x7Fu >> num_bytes);
   // The second byte alone decides about overlong forms, surrogates and the upper end.
   uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  const bool cuts_surrogates = lead == 0xED && surrogates == Surrogates::kRefused;
+  uint8_t high = cuts_surrogates ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (uint32_t idx = 1; idx < num_bytes; ++idx) {
     if (idx >= text.size()) return {Utf8Status::kTruncated, 0, 1};
     if (byte(idx) < low || byte(idx) > high) return {Utf8Status::kMalformed, 0, 1};

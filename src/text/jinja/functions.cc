@@ -2,7 +2,7 @@
 #include <ctime>
 
 #include "text/jinja/builtins.h"
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 namespace {

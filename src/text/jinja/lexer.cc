@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 namespace {

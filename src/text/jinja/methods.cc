@@ -3,7 +3,7 @@
 
 #include "text/jinja/builtins.h"
 #include "text/jinja/text_ops.h"
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 namespace {

@@ -2,7 +2,7 @@
 #include <unordered_map>
 
 #include "text/jinja/builtins.h"
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 namespace {

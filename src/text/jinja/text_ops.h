@@ -6,7 +6,7 @@
 #include "base/result.h"
 #include "text/jinja/budget.h"
 #include "text/jinja/text.h"
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "text/jinja/unicode.h"
+#include "text/float_repr.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 namespace {

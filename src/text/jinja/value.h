@@ -181,8 +181,6 @@ struct JsonStyle {
 // json.dumps(value).
 Result<Text> ToJson(const Value& value, const JsonStyle& style, Budget& budget);
 
-std::string FloatRepr(double value);
-
 // The error jinja2 raises when an undefined value is used.
 Error UndefinedError(const Undefined& undefined);
 

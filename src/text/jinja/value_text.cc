@@ -1,11 +1,11 @@
 // How values print: Python's str, repr and json.dumps. Text keeps its provenance, piece by piece;
 // the punctuation around it is ours and cannot spell a special token, so it counts as trusted.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
-#include "text/jinja/unicode.h"
+#include "text/float_repr.h"
 #include "text/jinja/value.h"
+#include "text/unicode.h"
 
 namespace lapidary::jinja {
 namespace {
@@ -239,26 +239,6 @@ class Printer {
 };
 
 }  // namespace
-
-// The shortest digits that read back as the same number, laid out as Python does: fixed notation
-// for exponents from -4 to 15, else scientific with at least two exponent digits.
-std::string FloatRepr(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  char buffer[64];
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
-  const std::string_view text(buffer, end - buffer);
-  const size_t exponent_at = text.find('e');
-  int exponent = 0;
-  const char* exponent_text = text.data() + exponent_at + 1;
-  std::from_chars(exponent_text + (*exponent_text == '+'), end, exponent);
-  if (exponent < -4 || exponent >= 16) return std::string(text);
-  std::string fixed(
-      buffer, std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::fixed).ptr);
-  if (fixed.find('.') == std::string::npos) fixed += ".0";
-  return fixed;
-}
 
 Result<Text> ToRepr(const Value& value, Budget& budget) {
   Printer printer(budget);

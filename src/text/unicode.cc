@@ -1,9 +1,11 @@
-#include "text/jinja/unicode.h"
+#include "text/unicode.h"
 
 #include <algorithm>
 #include <iterator>
 
-namespace lapidary::jinja {
+#include "text/utf8.h"
+
+namespace lapidary {
 namespace {
 
 struct CodeRange {
@@ -21,7 +23,7 @@ struct CaseSpecial {
   const char* mapped;
 };
 
-#include "text/jinja/unicode_tables.inc"
+#include "text/unicode_tables.inc"
 
 template <typename Range, size_t kCount>
 const Range* FindRange(const Range (&ranges)[kCount], uint32_t code_point) {
@@ -51,21 +53,9 @@ void MapCase(const CaseRange (&ranges)[kRanges], const CaseSpecial (&specials)[k
 
 CodePoint DecodeAt(std::string_view text, size_t offset) {
   if (offset >= text.size()) return {0, 0};
-  const auto byte = [&](size_t index) -> uint32_t {
-    return static_cast<unsigned char>(text[offset + index]);
-  };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() - offset < length) return {kInvalidByte | lead, 1};
-  uint32_t value = lead & (0x7F >> length);
-  for (size_t index = 1; index < length; ++index) {
-    if ((byte(index) & 0xC0) != 0x80) return {kInvalidByte | lead, 1};
-    value = value << 6 | (byte(index) & 0x3F);
-  }
-  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-  if (overlong || value > 0x10FFFF) return {kInvalidByte | lead, 1};
-  return {value, length};
+  const Utf8Char front = ReadUtf8(text.substr(offset), Surrogates::kAllowed);
+  if (front.status == Utf8Status::kComplete) return {front.code_point, front.num_bytes};
+  return {kInvalidByte | static_cast<unsigned char>(text[offset]), 1};
 }
 
 void AppendUtf8(uint32_t code_point, std::string* out) {
@@ -160,4 +150,4 @@ size_t EndWithoutSpaces(std::string_view text) {
   return end;
 }
 
-}  // namespace lapidary::jinja
+}  // namespace lapidary

@@ -1,5 +1,5 @@
 // The part of Python's str that depends on Unicode. Bytes that are not UTF-8 pass through unchanged
-// and count as one character each.
+// and count as one character each; a lone surrogate is a character, as it is there.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lapidary::jinja {
+namespace lapidary {
 
 struct CodePoint {
   uint32_t value;    // Invalid bytes decode to kInvalidByte | byte.
@@ -34,4 +34,4 @@ void AppendCased(Case to, uint32_t code_point, std::string* out);
 size_t SkipSpaces(std::string_view text);
 size_t EndWithoutSpaces(std::string_view text);
 
-}  // namespace lapidary::jinja
+}  // namespace lapidary
