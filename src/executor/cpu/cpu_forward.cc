@@ -9,6 +9,13 @@
 #include "ops/cpu/per_layer_inputs.h"
 
 namespace lapidary::cpu {
+namespace {
+
+RotaryHead RotaryOf(const LayerPlan& layer) {
+  return {.head_dim = layer.head_dim, .num_rotary_pairs = layer.rope.num_rotary_pairs};
+}
+
+}  // namespace
 
 CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
                        const KvMemory& kv, const SlotTables& tables, ThreadPool& threads)
@@ -28,7 +35,7 @@ void CpuForward::Begin(StepRows rows) {
   active_.resize(rows_.num_rows());
   for (int32_t row = 0; row < rows_.num_rows(); ++row) active_[row] = row;
   for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
-    rope_tables_[idx].Fill(rope_plans_[idx], rows_.positions);
+    rope_tables_[idx].Fill(rope_plans_[idx].Frequencies(), rows_.positions);
   }
 }
 
@@ -113,7 +120,8 @@ void CpuForward::ProjectAttention(const LayerPlan& layer) {
   const RopeTable& rope = RopeFor(layer);
   ForEachActive([&](int64_t row) {
     for (int head = 0; head < layer.num_heads; ++head) {
-      MakeCachedQuery(layer, raw_.data() + row * raw_len + int64_t{head} * layer.head_dim,
+      MakeCachedQuery(RotaryOf(layer), layer.kv_entry,
+                      raw_.data() + row * raw_len + int64_t{head} * layer.head_dim,
                       weights.q_norm.data(), owner_k_norm.data(), plan_.rms_norm_eps,
                       rope.CosRow(active_[row]), rope.SinRow(active_[row]),
                       queries_.data() + row * query_len + int64_t{head} * layer.kv_entry.key_len);
@@ -139,7 +147,9 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
   ForEachActive([&](int64_t row) {
     for (int head = 0; head < layer.num_kv_heads; ++head) {
       const int64_t raw_at = row * raw_len + int64_t{head} * layer.head_dim;
-      MakeKvEntry(layer, raw_.data() + raw_at, raw_v_.data() + raw_at, weights.k_norm.data(),
+      const float* k_raw = raw_.data() + raw_at;
+      const float* v_raw = layer.k_is_v ? k_raw : raw_v_.data() + raw_at;
+      MakeKvEntry(RotaryOf(layer), layer.kv_entry, k_raw, v_raw, weights.k_norm.data(),
                   plan_.rms_norm_eps, rope.CosRow(row), rope.SinRow(row),
                   entries.data() + row * row_len + int64_t{head} * layer.kv_entry.entry_len);
     }
@@ -241,8 +251,8 @@ void CpuForward::Experts(const LayerPlan& layer) {
 
   NormHidden(weights.pre_norm, normed_);
   expert_out_.resize(num_active() * dim);
-  RunExperts(moe, weights, normed_.data(), num_active(), dim, choices_, expert_scratch_,
-             expert_out_.data(), threads_);
+  RunExperts(weights.gate_up_proj, weights.down_proj, moe.top_k, normed_.data(), num_active(),
+             choices_, expert_scratch_, expert_out_.data(), threads_);
   ForEachActive([&](int64_t row) {
     float* dense = block_out_.data() + row * dim;
     RmsNorm(dense, weights.post_dense_norm.data(), plan_.rms_norm_eps, dim, dense);

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "model/plan.h"
+#include "model/kv_entry.h"
 
 namespace lapidary::cpu {
 

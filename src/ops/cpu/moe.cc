@@ -39,11 +39,11 @@ void GroupedLinear(const ExpertScratch& scratch, const TensorView& w, const floa
   });
 }
 
-void GroupByExpert(const MoePlan& moe, std::span<const ExpertChoice> choices,
+void GroupByExpert(int64_t num_experts, std::span<const ExpertChoice> choices,
                    ExpertScratch& scratch) {
-  scratch.expert_begin.assign(moe.num_experts + 1, 0);
+  scratch.expert_begin.assign(num_experts + 1, 0);
   for (const ExpertChoice& choice : choices) ++scratch.expert_begin[choice.expert + 1];
-  for (int expert = 0; expert < moe.num_experts; ++expert) {
+  for (int64_t expert = 0; expert < num_experts; ++expert) {
     scratch.expert_begin[expert + 1] += scratch.expert_begin[expert];
   }
   scratch.assignment_order.resize(choices.size());
@@ -78,22 +78,22 @@ void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
   }
 }
 
-void RunExperts(const MoePlan& moe, const MoeWeights& weights, const float* x, int64_t rows,
-                int64_t hidden, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
+void RunExperts(const TensorView& gate_up, const TensorView& down, int top_k, const float* x,
+                int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
                 float* out, ThreadPool& threads) {
-  const int64_t assignments = rows * moe.top_k;
+  const int64_t assignments = rows * top_k;
   CHECK_EQ(static_cast<int64_t>(choices.size()), assignments);
-  const int64_t width = moe.expert_width;
-  GroupByExpert(moe, choices, scratch);
+  const int64_t hidden = down.shape[1];
+  const int64_t width = down.shape[2];
+  GroupByExpert(down.shape[0], choices, scratch);
   scratch.inputs.resize(assignments * hidden);
   scratch.gate_up.resize(assignments * 2 * width);
   scratch.outputs.resize(assignments * hidden);
   for (int64_t idx = 0; idx < assignments; ++idx) {
-    const int64_t row = scratch.assignment_order[idx] / moe.top_k;
+    const int64_t row = scratch.assignment_order[idx] / top_k;
     std::copy_n(x + row * hidden, hidden, scratch.inputs.data() + idx * hidden);
   }
-  GroupedLinear(scratch, weights.gate_up_proj, scratch.inputs.data(), scratch.gate_up.data(),
-                threads);
+  GroupedLinear(scratch, gate_up, scratch.inputs.data(), scratch.gate_up.data(), threads);
   // The inputs are spent: their buffer takes the packed activations [assignments, width].
   std::vector<float>& activated = scratch.inputs;
   activated.resize(std::max(assignments * hidden, assignments * width));
@@ -106,7 +106,7 @@ void RunExperts(const MoePlan& moe, const MoeWeights& weights, const float* x, i
   for (int64_t idx = 0; idx < assignments; ++idx) {
     std::copy_n(scratch.gate_up.data() + idx * 2 * width, width, activated.data() + idx * width);
   }
-  GroupedLinear(scratch, weights.down_proj, activated.data(), scratch.outputs.data(), threads);
+  GroupedLinear(scratch, down, activated.data(), scratch.outputs.data(), threads);
 
   std::vector<int> slot_of(assignments);
   for (int64_t idx = 0; idx < assignments; ++idx) slot_of[scratch.assignment_order[idx]] = idx;
@@ -114,8 +114,8 @@ void RunExperts(const MoePlan& moe, const MoeWeights& weights, const float* x, i
     for (int64_t row = begin; row < end; ++row) {
       float* sum = out + row * hidden;
       std::fill_n(sum, hidden, 0.0f);
-      for (int rank = 0; rank < moe.top_k; ++rank) {
-        const int64_t assignment = row * moe.top_k + rank;
+      for (int rank = 0; rank < top_k; ++rank) {
+        const int64_t assignment = row * top_k + rank;
         MulAddTo(scratch.outputs.data() + int64_t{slot_of[assignment]} * hidden,
                  choices[assignment].weight, hidden, sum);
       }

@@ -106,32 +106,34 @@ TEST(RouteRow, NonFiniteLogitsStayWithinTheExperts) {
   }
 }
 
+struct Sizes {
+  int num_experts = 0;
+  int top_k = 0;
+  int width = 0;
+};
+
 struct Experts {
-  MoePlan plan;
+  Sizes sizes;
   int64_t hidden;
   RandomTensor gate_up;
   RandomTensor down;
-  MoeWeights weights;
 
-  Experts(MoePlan moe, int64_t hidden_size, DType dtype, Random& random)
-      : plan(moe),
+  Experts(Sizes of, int64_t hidden_size, DType dtype, Random& random)
+      : sizes(of),
         hidden(hidden_size),
-        gate_up({moe.num_experts, 2 * moe.expert_width, hidden_size}, dtype,
+        gate_up({of.num_experts, 2 * of.width, hidden_size}, dtype,
                 1 / std::sqrt(static_cast<float>(hidden_size)), random),
-        down({moe.num_experts, hidden_size, moe.expert_width}, dtype,
-             1 / std::sqrt(static_cast<float>(moe.expert_width)), random) {
-    weights.gate_up_proj = gate_up.view();
-    weights.down_proj = down.view();
-  }
+        down({of.num_experts, hidden_size, of.width}, dtype,
+             1 / std::sqrt(static_cast<float>(of.width)), random) {}
 };
 
-std::vector<ExpertChoice> RandomChoices(const MoePlan& plan, int64_t rows, Random& random) {
+std::vector<ExpertChoice> RandomChoices(const Sizes& sizes, int64_t rows, Random& random) {
   std::vector<ExpertChoice> choices;
   for (int64_t row = 0; row < rows; ++row) {
-    std::vector<int> experts(plan.num_experts);
+    std::vector<int> experts(sizes.num_experts);
     std::iota(experts.begin(), experts.end(), 0);
-    for (int rank = 0; rank < plan.top_k; ++rank) {
-      std::swap(experts[rank], experts[rank + random.Below(plan.num_experts - rank)]);
+    for (int rank = 0; rank < sizes.top_k; ++rank) {
+      std::swap(experts[rank], experts[rank + random.Below(sizes.num_experts - rank)]);
       choices.push_back({experts[rank], random.Bell()});
     }
   }
@@ -145,7 +147,7 @@ double ExactGelu(double x) {
 // One row in double, with the error bound carried along; rows of gate come before those of up.
 void CheckRow(const Experts& experts, std::span<const float> x,
               std::span<const ExpertChoice> choices, std::span<const float> out) {
-  const int64_t width = experts.plan.expert_width;
+  const int64_t width = experts.sizes.width;
   std::vector<double> sum(experts.hidden), error(experts.hidden), magnitude(experts.hidden);
   for (const ExpertChoice& choice : choices) {
     std::vector<double> active(width), active_error(width);
@@ -184,21 +186,22 @@ TEST(RunExperts, MatchesTheDefinition) {
   ThreadPool threads(2);
   Random random(42);
   ExpertScratch scratch;  // reused over growing and shrinking sizes
-  for (const MoePlan plan : {MoePlan{4, 2, 48}, MoePlan{16, 4, 7}, MoePlan{3, 3, 70},
-                             MoePlan{5, 1, 1}, MoePlan{1, 1, 33}}) {
+  for (const Sizes sizes :
+       {Sizes{4, 2, 48}, Sizes{16, 4, 7}, Sizes{3, 3, 70}, Sizes{5, 1, 1}, Sizes{1, 1, 33}}) {
     for (const int64_t hidden : {1, 6, 33, 80}) {
-      const Experts experts(plan, hidden, hidden % 2 == 0 ? DType::kBF16 : DType::kF16, random);
+      const Experts experts(sizes, hidden, hidden % 2 == 0 ? DType::kBF16 : DType::kF16, random);
       for (const int64_t rows : {0, 1, 2, 13}) {
-        const auto choices = RandomChoices(plan, rows, random);
+        const auto choices = RandomChoices(sizes, rows, random);
         Guarded x(rows * hidden, 1), out(rows * hidden, 1);
         random.Fill(x.span());
-        RunExperts(plan, experts.weights, x.data(), rows, hidden, choices, scratch, out.data(),
-                   threads);
+        RunExperts(experts.gate_up.view(), experts.down.view(), sizes.top_k, x.data(), rows,
+                   choices, scratch, out.data(), threads);
         for (int64_t row = 0; row < rows; ++row) {
-          ASSERT_NO_FATAL_FAILURE(CheckRow(experts, x.span().subspan(row * hidden, hidden),
-                                           std::span(choices).subspan(row * plan.top_k, plan.top_k),
-                                           out.span().subspan(row * hidden, hidden)))
-              << "experts " << plan.num_experts << " hidden " << hidden << " row " << row;
+          ASSERT_NO_FATAL_FAILURE(
+              CheckRow(experts, x.span().subspan(row * hidden, hidden),
+                       std::span(choices).subspan(row * sizes.top_k, sizes.top_k),
+                       out.span().subspan(row * hidden, hidden)))
+              << "experts " << sizes.num_experts << " hidden " << hidden << " row " << row;
         }
         out.CheckGuards();
       }
@@ -208,25 +211,25 @@ TEST(RunExperts, MatchesTheDefinition) {
 
 TEST(RunExperts, ARowIsBitwiseTheSameAloneInAnyBatchAndWithAnyThreads) {
   Random random(43);
-  const MoePlan plan{8, 3, 150};  // wider than one task of columns
+  const Sizes sizes{8, 3, 150};  // wider than one task of columns
   const int64_t hidden = 90, rows = 17;
-  const Experts experts(plan, hidden, DType::kBF16, random);
-  const auto choices = RandomChoices(plan, rows, random);
+  const Experts experts(sizes, hidden, DType::kBF16, random);
+  const auto choices = RandomChoices(sizes, rows, random);
   const std::vector<float> x = random.Vector(rows * hidden);
   ThreadPool one(1);
   ExpertScratch scratch;
   std::vector<float> alone(rows * hidden);
   for (int64_t row = 0; row < rows; ++row) {
-    RunExperts(plan, experts.weights, x.data() + row * hidden, 1, hidden,
-               std::span(choices).subspan(row * plan.top_k, plan.top_k), scratch,
+    RunExperts(experts.gate_up.view(), experts.down.view(), sizes.top_k, x.data() + row * hidden, 1,
+               std::span(choices).subspan(row * sizes.top_k, sizes.top_k), scratch,
                alone.data() + row * hidden, one);
   }
   for (const int num_threads : {1, 2, 4}) {
     ThreadPool threads(num_threads);
     for (const int64_t batch : {2, 5, 17}) {
       std::vector<float> out(batch * hidden);
-      RunExperts(plan, experts.weights, x.data(), batch, hidden,
-                 std::span(choices).first(batch * plan.top_k), scratch, out.data(), threads);
+      RunExperts(experts.gate_up.view(), experts.down.view(), sizes.top_k, x.data(), batch,
+                 std::span(choices).first(batch * sizes.top_k), scratch, out.data(), threads);
       ASSERT_EQ(std::memcmp(out.data(), alone.data(), out.size() * sizeof(float)), 0)
           << num_threads << " threads, " << batch << " rows";
     }

@@ -10,17 +10,16 @@ namespace lapidary::cpu {
 namespace {
 
 // Stored K-is-V entries end with the rotary dims: [0, R) then [d/2, d/2 + R) of the rotated key.
-void CopyRotaryDims(const RopePlan& rope, const float* head, float* to) {
-  const int pairs = rope.num_rotary_pairs;
+void CopyRotaryDims(RotaryHead rotary, const float* head, float* to) {
+  const int pairs = rotary.num_rotary_pairs;
   std::copy_n(head, pairs, to);
-  std::copy_n(head + rope.head_dim / 2, pairs, to + pairs);
+  std::copy_n(head + rotary.head_dim / 2, pairs, to + pairs);
 }
 
 }  // namespace
 
-void RopeTable::Fill(const RopePlan& rope, std::span<const int32_t> positions) {
-  num_rotary_pairs = rope.num_rotary_pairs;
-  const std::vector<float> frequencies = rope.Frequencies();
+void RopeTable::Fill(std::span<const float> frequencies, std::span<const int32_t> positions) {
+  num_rotary_pairs = static_cast<int>(frequencies.size());
   cos.resize(positions.size() * num_rotary_pairs);
   sin.resize(positions.size() * num_rotary_pairs);
   for (size_t row = 0; row < positions.size(); ++row) {
@@ -33,10 +32,10 @@ void RopeTable::Fill(const RopePlan& rope, std::span<const int32_t> positions) {
   }
 }
 
-void ApplyRope(const RopePlan& rope, const float* cos, const float* sin, float* head) {
+void ApplyRope(RotaryHead rotary, const float* cos, const float* sin, float* head) {
   float* low = head;
-  float* high = head + rope.head_dim / 2;
-  for (int pair_idx = 0; pair_idx < rope.num_rotary_pairs; ++pair_idx) {
+  float* high = head + rotary.head_dim / 2;
+  for (int pair_idx = 0; pair_idx < rotary.num_rotary_pairs; ++pair_idx) {
     const float x = low[pair_idx];
     const float y = high[pair_idx];
     low[pair_idx] = x * cos[pair_idx] - y * sin[pair_idx];
@@ -44,16 +43,16 @@ void ApplyRope(const RopePlan& rope, const float* cos, const float* sin, float* 
   }
 }
 
-void MakeCachedQuery(const LayerPlan& layer, const float* raw, const float* q_norm,
-                     const float* k_norm, float eps, const float* cos, const float* sin,
-                     float* query) {
-  const int dim = layer.head_dim;
+void MakeCachedQuery(RotaryHead rotary, const KvEntryPlan& form, const float* raw,
+                     const float* q_norm, const float* k_norm, float eps, const float* cos,
+                     const float* sin, float* query) {
+  const int dim = rotary.head_dim;
   RmsNorm(raw, q_norm, eps, dim, query);
-  ApplyRope(layer.rope, cos, sin, query);
-  if (layer.kv_entry.key_offset != 0) return;  // Separate K and V: the query as it is.
+  ApplyRope(rotary, cos, sin, query);
+  if (form.key_offset != 0) return;  // Separate K and V: the query as it is.
 
-  const int pairs = layer.rope.num_rotary_pairs;
-  CopyRotaryDims(layer.rope, query, query + dim);
+  const int pairs = rotary.num_rotary_pairs;
+  CopyRotaryDims(rotary, query, query + dim);
   for (int half = 0; half < 2; ++half) {
     float* dims = query + half * dim / 2;
     const float* norm = k_norm + half * dim / 2;
@@ -62,23 +61,23 @@ void MakeCachedQuery(const LayerPlan& layer, const float* raw, const float* q_no
   }
 }
 
-void MakeKvEntry(const LayerPlan& layer, const float* k_raw, const float* v_raw,
+void MakeKvEntry(RotaryHead rotary, const KvEntryPlan& form, const float* k_raw, const float* v_raw,
                  const float* k_norm, float eps, const float* cos, const float* sin, float* entry) {
-  const int dim = layer.head_dim;
+  const int dim = rotary.head_dim;
   float* value = entry;
   float* key_part = entry + dim;
-  RmsNorm(layer.k_is_v ? k_raw : v_raw, nullptr, eps, dim, value);
-  if (layer.kv_entry.key_offset != 0) {
+  RmsNorm(v_raw, nullptr, eps, dim, value);
+  if (form.key_offset != 0) {
     RmsNorm(k_raw, k_norm, eps, dim, key_part);
-    ApplyRope(layer.rope, cos, sin, key_part);
+    ApplyRope(rotary, cos, sin, key_part);
     return;
   }
   constexpr int kMaxHeadDim = 4096;  // config.cc refuses more
   CHECK_LE(dim, kMaxHeadDim);
   float key[kMaxHeadDim];
   RmsNorm(k_raw, k_norm, eps, dim, key);
-  ApplyRope(layer.rope, cos, sin, key);
-  CopyRotaryDims(layer.rope, key, key_part);
+  ApplyRope(rotary, cos, sin, key);
+  CopyRotaryDims(rotary, key, key_part);
 }
 
 }  // namespace lapidary::cpu

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "model/plan.h"
 #include "model/presets.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/op_testing.h"
@@ -22,9 +23,13 @@ LayerPlan PresetLayer(const std::string& preset, int layer_idx) {
 LayerPlan SlidingLayer() { return PresetLayer("31b", 0); }
 LayerPlan FullLayer() { return PresetLayer("31b", 5); }
 
+RotaryHead RotaryOf(const LayerPlan& layer) {
+  return {.head_dim = layer.head_dim, .num_rotary_pairs = layer.rope.num_rotary_pairs};
+}
+
 RopeTable Table(const RopePlan& rope, std::span<const int32_t> positions) {
   RopeTable table;
-  table.Fill(rope, positions);
+  table.Fill(rope.Frequencies(), positions);
   return table;
 }
 
@@ -71,7 +76,7 @@ TEST(ApplyRope, TurnsPairsHalfAHeadApartAndLeavesTheRestAlone) {
       Guarded head(dim, 1);
       random.Fill(head.span());
       const std::vector<float> x(head.data(), head.data() + dim);
-      ApplyRope(layer.rope, table.CosRow(row), table.SinRow(row), head.data());
+      ApplyRope(RotaryOf(layer), table.CosRow(row), table.SinRow(row), head.data());
       for (int idx = 0; idx < dim; ++idx) {
         const int pair = idx % (dim / 2);
         if (pair >= pairs) {
@@ -94,7 +99,7 @@ TEST(ApplyRope, PositionZeroTurnsNothing) {
   Random random(21);
   std::vector<float> head = random.Vector(layer.head_dim);
   const std::vector<float> before = head;
-  ApplyRope(layer.rope, table.CosRow(0), table.SinRow(0), head.data());
+  ApplyRope(RotaryOf(layer), table.CosRow(0), table.SinRow(0), head.data());
   EXPECT_EQ(head, before);
 }
 
@@ -103,7 +108,7 @@ std::vector<float> ExplicitHead(const LayerPlan& layer, std::span<const float> r
                                 std::span<const float> norm, const RopeTable& table, int row) {
   std::vector<float> head(layer.head_dim);
   RmsNorm(raw.data(), norm.data(), 1e-6f, layer.head_dim, head.data());
-  ApplyRope(layer.rope, table.CosRow(row), table.SinRow(row), head.data());
+  ApplyRope(RotaryOf(layer), table.CosRow(row), table.SinRow(row), head.data());
   return head;
 }
 
@@ -118,10 +123,10 @@ CachedForms MakeForms(const LayerPlan& reader, const LayerPlan& owner, std::span
                       const RopeTable& table, int q_row, int k_row) {
   CachedForms forms;
   Guarded query(reader.kv_entry.key_len, 1), entry(owner.kv_entry.entry_len, 1);
-  MakeCachedQuery(reader, q_raw.data(), q_norm.data(), k_norm.data(), 1e-6f, table.CosRow(q_row),
-                  table.SinRow(q_row), query.data());
-  MakeKvEntry(owner, k_raw.data(), v_raw.data(), k_norm.data(), 1e-6f, table.CosRow(k_row),
-              table.SinRow(k_row), entry.data());
+  MakeCachedQuery(RotaryOf(reader), reader.kv_entry, q_raw.data(), q_norm.data(), k_norm.data(),
+                  1e-6f, table.CosRow(q_row), table.SinRow(q_row), query.data());
+  MakeKvEntry(RotaryOf(owner), owner.kv_entry, k_raw.data(), v_raw.data(), k_norm.data(), 1e-6f,
+              table.CosRow(k_row), table.SinRow(k_row), entry.data());
   query.CheckGuards();
   entry.CheckGuards();
   forms.query.assign(query.data(), query.data() + query.size());
@@ -164,7 +169,7 @@ TEST(CachedForms, StoredOnceKIsVGivesTheScoresAndValuesOfExplicitKAndV) {
         for (size_t k_row = 0; k_row <= q_row; ++k_row) {
           const auto q_raw = random.Vector(dim), x = random.Vector(dim);
           const CachedForms forms =
-              MakeForms(layer, owner, q_raw, x, {}, q_norm, k_norm, table, q_row, k_row);
+              MakeForms(layer, owner, q_raw, x, x, q_norm, k_norm, table, q_row, k_row);
           std::vector<float> value(dim);
           RmsNorm(x.data(), nullptr, 1e-6f, dim, value.data());
           ASSERT_TRUE(std::equal(value.begin(), value.end(), forms.entry.begin()));
@@ -188,7 +193,7 @@ TEST(CachedForms, StoredOnceQueryIsZeroAtTheRotaryDims) {
   const LayerPlan layer = FullLayer();
   const RopeTable table = Table(layer.rope, kPositions);
   const auto q_raw = random.Vector(512), x = random.Vector(512), ones = std::vector<float>(512, 1);
-  const CachedForms forms = MakeForms(layer, layer, q_raw, x, {}, ones, ones, table, 2, 2);
+  const CachedForms forms = MakeForms(layer, layer, q_raw, x, x, ones, ones, table, 2, 2);
   for (int idx = 0; idx < 512; ++idx) {
     ASSERT_EQ(forms.query[idx] == 0.0f, idx % 256 < 64) << idx;
   }
@@ -202,7 +207,7 @@ TEST(CachedForms, KIsVWithEveryDimTurningKeepsBothParts) {
   const RopeTable table = Table(layer.rope, kPositions);
   const auto q_raw = random.Vector(512), x = random.Vector(512);
   const auto q_norm = random.Vector(512), k_norm = random.Vector(512);
-  const CachedForms forms = MakeForms(layer, layer, q_raw, x, {}, q_norm, k_norm, table, 5, 4);
+  const CachedForms forms = MakeForms(layer, layer, q_raw, x, x, q_norm, k_norm, table, 5, 4);
   const std::vector<float> key = ExplicitHead(layer, x, k_norm, table, 4);
   EXPECT_TRUE(std::equal(key.begin(), key.end(), forms.entry.begin() + 512));
   EXPECT_EQ(forms.query, ExplicitHead(layer, q_raw, q_norm, table, 5));

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "model/config.h"
+#include "model/plan.h"
 #include "model/presets.h"
 #include "model/synthetic_values.h"
 #include "ops/cpu/elementwise.h"
@@ -81,7 +81,7 @@ TEST_F(SmallOpsTest, EmbeddingGathersRowsAndFillsRotaryTables) {
     }
   }
   cpu::RopeTable expected;
-  expected.Fill(rope, positions);
+  expected.Fill(rope.Frequencies(), positions);
   const std::vector<float2> angles = rope_table.Download();
   for (size_t row = 0; row < ids.size(); ++row) {
     for (int pair = 0; pair < kPairs; ++pair) {
@@ -156,7 +156,8 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
     const std::vector<float> q_norm = Floats(head_dim, 0.1f, 0.3f);
     const std::vector<float> k_norm = Floats(head_dim, 0.1f, 0.3f);
     cpu::RopeTable table;
-    table.Fill(layer.rope, positions);
+    table.Fill(layer.rope.Frequencies(), positions);
+    const cpu::RotaryHead rotary{.head_dim = head_dim, .num_rotary_pairs = rotary_pairs};
     const int row_pairs = RopeRowPairs(rotary_pairs);
     std::vector<float2> packed(size_t(kRows) * row_pairs, {NAN, NAN});
     for (int row = 0; row < kRows; ++row) {
@@ -193,14 +194,16 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
       const float* row_raw = raw_floats.data() + size_t(row) * raw_heads * head_dim;
       for (int head = 0; head < layer.num_heads; ++head) {
         std::vector<float> query(layer.kv_entry.key_len);
-        cpu::MakeCachedQuery(layer, row_raw + head * head_dim, q_norm.data(), k_norm.data(), 1e-6f,
-                             table.CosRow(row), table.SinRow(row), query.data());
+        cpu::MakeCachedQuery(rotary, layer.kv_entry, row_raw + head * head_dim, q_norm.data(),
+                             k_norm.data(), 1e-6f, table.CosRow(row), table.SinRow(row),
+                             query.data());
         expected_queries.insert(expected_queries.end(), query.begin(), query.end());
       }
       for (int head = 0; head < layer.num_kv_heads; ++head) {
         const float* key = row_raw + (layer.num_heads + head) * head_dim;
         std::vector<float> entry(layer.kv_entry.entry_len);
-        cpu::MakeKvEntry(layer, key, key + layer.num_kv_heads * head_dim, k_norm.data(), 1e-6f,
+        const float* value = k_is_v ? key : key + layer.num_kv_heads * head_dim;
+        cpu::MakeKvEntry(rotary, layer.kv_entry, key, value, k_norm.data(), 1e-6f,
                          table.CosRow(row), table.SinRow(row), entry.data());
         expected_entries.insert(expected_entries.end(), entry.begin(), entry.end());
       }

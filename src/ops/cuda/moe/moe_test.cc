@@ -150,13 +150,13 @@ class Layer {
 
   std::vector<float> Expected(const Choices& choices) {
     ThreadPool threads(2);
-    MoeWeights host;
-    host.gate_up_proj = View(gate_up_, {shape_.num_experts, 2 * shape_.width, shape_.hidden});
-    host.down_proj = View(down_, {shape_.num_experts, shape_.hidden, shape_.width});
+    const TensorView gate_up =
+        View(gate_up_, {shape_.num_experts, 2 * shape_.width, shape_.hidden});
+    const TensorView down = View(down_, {shape_.num_experts, shape_.hidden, shape_.width});
     cpu::ExpertScratch scratch;
     std::vector<float> sums(Rows(shape_.hidden));
-    cpu::RunExperts({shape_.num_experts, shape_.top_k, shape_.width}, host, normed_.data(),
-                    shape_.rows, shape_.hidden, choices, scratch, sums.data(), threads);
+    cpu::RunExperts(gate_up, down, shape_.top_k, normed_.data(), shape_.rows, choices, scratch,
+                    sums.data(), threads);
     std::vector<float> expected = ToFloat(dense_);
     for (int row = 0; row < shape_.rows; ++row) {
       float* to = expected.data() + At(row);
