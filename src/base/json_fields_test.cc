@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <functional>
 
 namespace lapidary {
 namespace {
@@ -11,16 +11,6 @@ namespace {
 using testing::HasSubstr;
 
 std::string Nested(int depth) { return std::string(depth, '[') + std::string(depth, ']'); }
-
-double SecondsToParse(const std::string& text) {
-  const auto start = std::chrono::steady_clock::now();
-  static_cast<void>(ParseJson(text, "hostile").ok());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Generous: an unoptimised, sanitized build on a busy machine still passes; quadratic work does
-// not.
-constexpr double kPatienceSeconds = 10.0;
 
 TEST(ParseJson, ReadsEveryKindOfValue) {
   const auto json = ParseJson(
@@ -100,21 +90,22 @@ TEST(ParseJson, RefusesRepeatedNamesWhereAskedToAndElseKeepsTheLast) {
   EXPECT_TRUE(ParseJson(R"([{"a":1},{"a":1}])", "apart", {.unique_names = true}).ok());
 }
 
-TEST(ParseJson, EndsQuicklyOnHostileInput) {
-  EXPECT_LT(SecondsToParse(std::string(4 << 20, '[')), kPatienceSeconds);
-  EXPECT_LT(SecondsToParse(std::string(4 << 20, '{')), kPatienceSeconds);
+// Quadratic work on any of these would outlast the test's time limit by far.
+TEST(ParseJson, EndsOnHostileInput) {
+  EXPECT_FALSE(ParseJson(std::string(4 << 20, '['), "open arrays").ok());
+  EXPECT_FALSE(ParseJson(std::string(4 << 20, '{'), "open objects").ok());
   std::string half_deep;
   for (int idx = 0; idx < 20000; ++idx) half_deep += Nested(199) + ",";
-  EXPECT_LT(SecondsToParse("[" + half_deep + "0]"), kPatienceSeconds);
+  EXPECT_EQ(ParseJson("[" + half_deep + "0]", "half deep")->size(), 20001u);
 
   std::string members, objects;
-  for (int idx = 0; idx < 200000; ++idx) {
+  for (int idx = 0; idx < 600'000; ++idx) {
     members += fmt::format("\"key{}\":{},", idx, idx);
     objects += fmt::format("\"key{}\":{{}},", idx);
   }
-  EXPECT_LT(SecondsToParse("{" + members + "\"z\":0}"), kPatienceSeconds);
-  // Quadratic in nlohmann's callback parser, which scans the parent after every object.
-  EXPECT_LT(SecondsToParse("{" + objects + "\"z\":0}"), kPatienceSeconds);
+  EXPECT_EQ(ParseJson("{" + members + "\"z\":0}", "members")->size(), 600'001u);
+  // nlohmann's callback parser scans the parent after every object.
+  EXPECT_EQ(ParseJson("{" + objects + "\"z\":0}", "objects")->size(), 600'001u);
 }
 
 TEST(ParseJson, KeepsMessagesShortWhateverTheTextHolds) {

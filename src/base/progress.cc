@@ -8,12 +8,14 @@
 
 namespace lapidary {
 
-Progress::Progress(std::string label, int64_t total, Unit unit)
+Progress::Progress(std::string label, int64_t total, Unit unit,
+                   std::function<Clock::time_point()> now)
     : label_(std::move(label)),
       total_(std::max<int64_t>(total, 1)),
       unit_(unit),
       is_terminal_(isatty(STDERR_FILENO) == 1),
-      start_(std::chrono::steady_clock::now()) {}
+      now_(std::move(now)),
+      start_(now_()) {}
 
 Progress::~Progress() {
   if (drawn_ && is_terminal_) std::fputc('\n', stderr);
@@ -22,8 +24,7 @@ Progress::~Progress() {
 void Progress::Advance(int64_t amount) {
   const std::lock_guard lock(mutex_);
   done_ += amount;
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const double seconds = std::chrono::duration<double>(now_() - start_).count();
   if (seconds < 1.0) return;
   const int decile = static_cast<int>(10 * done_ / total_);
   const bool due =

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -14,8 +15,10 @@ namespace lapidary {
 class Progress {
  public:
   enum class Unit { kBytes, kItems };
+  using Clock = std::chrono::steady_clock;
 
-  Progress(std::string label, int64_t total, Unit unit);
+  Progress(std::string label, int64_t total, Unit unit,
+           std::function<Clock::time_point()> now = Clock::now);
   ~Progress();  // Finishes the line if one was begun.
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -29,7 +32,8 @@ class Progress {
   const int64_t total_;
   const Unit unit_;
   const bool is_terminal_;
-  const std::chrono::steady_clock::time_point start_;
+  const std::function<Clock::time_point()> now_;
+  const Clock::time_point start_;
   std::mutex mutex_;
   int64_t done_ = 0;
   double last_draw_seconds_ = 0.0;

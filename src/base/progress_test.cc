@@ -3,42 +3,54 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 namespace lapidary {
 namespace {
 
-TEST(Progress, PrintsNothingForWorkUnderASecond) {
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+class ProgressTest : public testing::Test {
+ protected:
+  Progress Start(const std::string& label, int64_t total, Progress::Unit unit) {
+    return Progress(label, total, unit, [this] { return now_; });
+  }
+
+  Progress::Clock::time_point now_;  // moves when the test says so
+};
+
+TEST_F(ProgressTest, PrintsNothingForWorkUnderASecond) {
   testing::internal::CaptureStderr();
   {
-    Progress progress("quick", 1000, Progress::Unit::kItems);
+    Progress progress = Start("quick", 1000, Progress::Unit::kItems);
+    now_ += milliseconds(999);
     for (int item = 0; item < 1000; ++item) progress.Advance(1);
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Progress, WritesALinePerTenthToALogOnceASecondHasPassed) {
+TEST_F(ProgressTest, WritesALinePerTenthToALogOnceASecondHasPassed) {
   testing::internal::CaptureStderr();
   {
-    Progress progress("slow", 1000, Progress::Unit::kItems);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1050));
+    Progress progress = Start("slow", 1000, Progress::Unit::kItems);
+    now_ += milliseconds(2000);
     for (int item = 0; item < 1000; ++item) progress.Advance(1);
   }
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
-  EXPECT_THAT(text, testing::HasSubstr("slow ["));
-  EXPECT_THAT(text, testing::HasSubstr("100% 1000/1000"));
+  EXPECT_THAT(text, HasSubstr("slow ["));
+  EXPECT_THAT(text, HasSubstr(" 50% 500/1000, 250.0/s, 2 s left"));
+  EXPECT_THAT(text, HasSubstr("100% 1000/1000"));
 }
 
-TEST(Progress, AcceptsAnEmptyTotalAndMoreThanTheTotal) {
+TEST_F(ProgressTest, AcceptsAnEmptyTotalAndMoreThanTheTotal) {
   testing::internal::CaptureStderr();
   {
-    Progress progress("odd", 0, Progress::Unit::kBytes);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1010));
+    Progress progress = Start("odd", 0, Progress::Unit::kBytes);
+    now_ += milliseconds(1010);
     progress.Advance(5);
     progress.Advance(5);
   }
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("100%"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("100%"));
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 namespace lapidary::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+double RealSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Shared with the engine's thread.
 struct Progression {
@@ -55,8 +57,8 @@ Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> promp
   sampling->temperature = 0.0f;
   auto shared = std::make_shared<Progression>();
   shared->run.submitted.resize(prompts.size());
-  const Clock::time_point start = Clock::now();
-  const auto now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const std::function<double()> clock = options.now ? options.now : RealSeconds;
+  const auto now = [clock, start = clock()] { return clock() - start; };
   const auto sink_of = [&](int request) {
     return [shared, now, request, on_finished = options.on_finished](const RequestEvent& event) {
       {

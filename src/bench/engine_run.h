@@ -24,8 +24,10 @@ struct EngineRun {
 };
 
 struct EngineRunOptions {
-  int max_open = 2048;                // requests given to the engine at once
-  std::function<void()> on_finished;  // after each request, on the engine's thread
+  int max_open = 2048;                     // requests given to the engine at once
+  std::function<void()> on_finished = {};  // after each request, on the engine's thread
+  // Seconds by a clock that both the caller's and the engine's thread may read; else real time.
+  std::function<double()> now = {};
 };
 
 // Every prompt runs to its output_len, greedily; nothing is kept for later prompts. An error when
