@@ -204,6 +204,7 @@ Status Serve(ServeFlags flags) {
       flags.max_model_len > 0
           ? flags.max_model_len
           : static_cast<int>(std::min<int64_t>(max_context, defaults.max_context));
+  if (flags.served_model_names.empty()) flags.served_model_names = {description.ShortName()};
   ASSIGN_OR_RETURN(const ServedModel model,
                    ServedModel::Load(text_directory, flags.served_model_names, max_model_len));
   if (model.tokenizer().vocab_size() > description.plan.vocab_size) {
@@ -252,7 +253,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
     return WithVariable(command.add_option(name, value, help))->group("Model");
   };
   add("--served-model-name", flags.served_model_names,
-      "Names requests may use, the first is in answers (default: the directory's name)")
+      "Names requests may use, the first is in answers (default: the model's directory or preset)")
       ->allow_extra_args(false)
       ->delimiter(',');
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")

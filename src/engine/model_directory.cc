@@ -5,6 +5,10 @@
 
 namespace lapidary {
 
+std::string ModelDescription::ShortName() const {
+  return directory ? std::filesystem::weakly_canonical(*directory).filename().string() : name;
+}
+
 Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
   ModelDescription model;
   model.name = model_or_preset;

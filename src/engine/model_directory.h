@@ -15,6 +15,9 @@ struct ModelDescription {
   std::optional<std::filesystem::path> directory;
   Json config;  // its config.json
   ModelPlan plan;
+
+  // What it is called where a path would be too much: the directory's own name, or the preset's.
+  std::string ShortName() const;
 };
 
 // A directory wins over a preset of the same name.

@@ -14,10 +14,7 @@ Result<ServedModel> ServedModel::Load(const std::filesystem::path& directory,
     spdlog::warn("no chat completions: {}", text.chat_template.error().message);
   }
   ServedModel model(std::move(text));
-  if (names.empty()) {
-    const std::filesystem::path clean = std::filesystem::weakly_canonical(directory);
-    names.push_back(clean.filename().string());
-  }
+  CHECK(!names.empty());
   model.names_ = std::move(names);
   model.max_model_len_ = max_model_len;
   return model;

@@ -15,7 +15,7 @@ namespace lapidary {
 // Immutable; every method may be called from many threads at once.
 class ServedModel {
  public:
-  // `names` may be empty: the directory's name then.
+  // `directory` holds the text side, wherever the weights are; there is at least one name.
   static Result<ServedModel> Load(const std::filesystem::path& directory,
                                   std::vector<std::string> names, int32_t max_model_len);
 

@@ -70,11 +70,11 @@ def checkpoint(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(request, checkpoint):
-    """start(*flags): another server, stopped when the session ends."""
+    """start(*flags): another server, of `model` or the tiny checkpoint, stopped when the session ends."""
     servers = []
 
-    def start_server(*flags):
-        servers.append(Server(request.config.getoption("--lapidary"), str(checkpoint), *flags))
+    def start_server(*flags, model=checkpoint):
+        servers.append(Server(request.config.getoption("--lapidary"), str(model), *flags))
         return servers[-1]
 
     yield start_server

@@ -206,6 +206,14 @@ def test_flags_come_from_the_environment_too(start, monkeypatch):
     assert server.stop() == 0
 
 
+def test_a_model_is_served_under_its_own_name_whatever_its_tokenizer(start, checkpoint):
+    server = start("--load-format", "dummy", "--tokenizer", str(checkpoint), model="tiny-e")
+    with server.client() as client:
+        assert [model.id for model in client.models.list().data] == ["tiny-e"]
+        assert client.completions.create(model="tiny-e", prompt="x", max_tokens=1).model == "tiny-e"
+    assert server.stop() == 0
+
+
 def test_a_client_that_does_not_read_is_dropped(start):
     server = start("--write-timeout", "0.5", "--max-num-seqs", "128")
     with connect(server) as client:
