@@ -20,7 +20,9 @@ void CheckError(const ApiError& error) {
 
 void CheckGeneration(const GenerationRequest& request) {
   CHECK(request.num_choices >= 1 && request.num_choices <= kMaxChoices);
-  CHECK(!request.max_tokens || *request.max_tokens >= 1);
+  // No token at all is enough where the prompt itself is asked about.
+  const bool asks_about_prompt = request.echo || request.num_prompt_logprobs >= 0;
+  CHECK(!request.max_tokens || *request.max_tokens >= (asks_about_prompt ? 0 : 1));
   CHECK(StopStrings::Create(request.stop).ok());
   for (const int32_t id : request.stop_token_ids) CHECK_GE(id, 0);
 }
