@@ -16,8 +16,15 @@
 
 namespace lapidary {
 
+// What the caller can do about an error.
+enum class ErrorKind {
+  kInvalid,  // ask for something else: the same call fails again
+  kBusy,     // wait: the same call may succeed later
+};
+
 struct Error {
   std::string message;
+  ErrorKind kind = ErrorKind::kInvalid;
 };
 
 // MakeError("{}: header length {} exceeds the file", path, length)

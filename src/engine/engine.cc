@@ -57,9 +57,15 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   CHECK(spec.sampling != nullptr);
   RETURN_IF_ERROR(scheduler_.CheckFits(spec));
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
+  if (num_copies > options_.limits.max_queue) {
+    return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,
+                     options_.limits.max_queue);
+  }
   if (num_queued_.fetch_add(num_copies) + num_copies > options_.limits.max_queue) {
     num_queued_.fetch_sub(num_copies);
-    return MakeError("the queue is full: {} requests are waiting", options_.limits.max_queue);
+    return Error{fmt::format("the queue is full: at most {} requests may wait; try again later",
+                             options_.limits.max_queue),
+                 ErrorKind::kBusy};
   }
   const int32_t last_point = static_cast<int32_t>(spec.prompt.size()) - 1;
   if (num_copies > 1 && (spec.cache_points.empty() || spec.cache_points.back() < last_point)) {

@@ -82,7 +82,8 @@ class Engine {
   const KvLayout& kv_layout() const { return executor_->kv_layout(); }
   const EngineOptions& options() const { return options_; }
 
-  // An error when the request can never run or the queue is full; then no event follows.
+  // An error when the request can never run (kInvalid) or the queue is full (kBusy); then no event
+  // follows.
   // `num_copies` requests share the prompt, each with its own seed (the given one plus its index);
   // ids are returned in order. The prompt's logprobs come with the first, and before any token of
   // the others.

@@ -124,9 +124,31 @@ TEST(EngineTest, AFullQueueRefusesAndSaysSo) {
     if (!id.ok()) {
       ++num_refused;
       EXPECT_NE(id.error().message.find("queue is full"), std::string::npos);
+      EXPECT_EQ(id.error().kind, ErrorKind::kBusy);
     }
   }
   EXPECT_GT(num_refused, 0);
+}
+
+TEST(EngineTest, WaitingIsNotAdvisedWhereItCannotHelp) {
+  EngineOptions options;
+  options.limits.max_queue = 3;
+  options.limits.max_model_len = 100;
+  auto engine = FakeEngine(200, options);
+  const EventSink no_event = [](const RequestEvent&) { ADD_FAILURE(); };
+  auto bad_sampling = std::make_shared<SamplingParams>();
+  bad_sampling->top_p = 2.0f;
+  SequenceSpec bad_parameter = Spec({1}, 1);
+  bad_parameter.sampling = bad_sampling;
+  for (const SequenceSpec& spec :
+       {Spec({1, 2, 3}, 98), Spec({}, 1), Spec({-1}, 1), Spec({1 << 30}, 1), bad_parameter}) {
+    const auto id = engine->Submit(spec, no_event);
+    ASSERT_FALSE(id.ok());
+    EXPECT_EQ(id.error().kind, ErrorKind::kInvalid) << id.error().message;
+  }
+  const auto copies = engine->Submit(Spec({1}, 1), /*num_copies=*/4, no_event);
+  ASSERT_FALSE(copies.ok());
+  EXPECT_EQ(copies.error().kind, ErrorKind::kInvalid) << copies.error().message;
 }
 
 TEST(EngineTest, PreemptedRequestsDoNotFillTheQueue) {

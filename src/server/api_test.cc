@@ -33,6 +33,10 @@ class FakeClient final : public Responder {
   bool gone() const override { return false; }
   void OnGone(std::function<void()>) override {}
 
+  bool is_complete() {
+    const std::lock_guard lock(mutex_);
+    return is_complete_;
+  }
   void Wait() {
     std::unique_lock lock(mutex_);
     ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return is_complete_; }));
@@ -54,28 +58,38 @@ class FakeClient final : public Responder {
   bool is_complete_ = false;
 };
 
-// Works until it is told to fail like a lost device.
+// Works until it is told to fail like a lost device, or to pause.
 class BreakableExecutor : public FakeExecutor {
  public:
   using FakeExecutor::FakeExecutor;
   StepOutput Collect() override {
     if (is_broken) throw std::runtime_error("the device is gone");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (is_paused) {
+      is_waiting = true;
+      is_paused.wait(true);
+    }
     return FakeExecutor::Collect();
   }
+  void Resume() {
+    is_paused = false;
+    is_paused.notify_all();
+  }
   std::atomic<bool> is_broken{false};
+  std::atomic<bool> is_paused{false};
+  std::atomic<bool> is_waiting{false};
 };
 
 class ApiTest : public testing::Test {
  protected:
-  ApiTest()
+  explicit ApiTest(const EngineOptions& options = {})
       : directory_(std::filesystem::path(testing::TempDir()) /
                    testing::UnitTest::GetInstance()->current_test_info()->name()) {
     const ModelPlan plan =
         MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
     auto executor = std::make_unique<BreakableExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 400);
     executor_ = executor.get();
-    engine_ = std::make_unique<Engine>(std::move(executor), EngineOptions{});
+    engine_ = std::make_unique<Engine>(std::move(executor), options);
     std::filesystem::create_directories(directory_);
     std::ofstream(directory_ / "config.json") << R"({"eos_token_id": [1]})";
     std::ofstream(directory_ / "tokenizer.json") << ByteTokenizer(plan.vocab_size).value().dump();
@@ -136,6 +150,60 @@ TEST_F(ApiTest, AFailedDeviceEndsWhatIsOpenAndEverythingAfterIs503) {
     late->Wait();
     EXPECT_EQ(late->response_.status, 503);
     EXPECT_THAT(late->response_.body, HasSubstr("engine_failed"));
+  }
+}
+
+// Three may wait while one runs, and no sequence is as long as the front end believes.
+class BusyApiTest : public ApiTest {
+ protected:
+  static EngineOptions Options() {
+    EngineOptions options;
+    options.limits.max_num_seqs = 1;
+    options.limits.max_queue = 3;
+    options.limits.max_model_len = 1000;
+    return options;
+  }
+  BusyApiTest() : ApiTest(Options()) {}
+
+  static OrderedJson ErrorOf(const FakeClient& client) {
+    return OrderedJson::parse(client.response_.body).at("error");
+  }
+};
+
+TEST_F(BusyApiTest, AFullQueueIsA503ThatAdvisesToWait) {
+  executor_->is_paused = true;
+  const auto running = Ask("POST", "/v1/completions", R"({"prompt": "x", "max_tokens": 5})");
+  while (!executor_->is_waiting) std::this_thread::yield();
+  // Each of these fills the queue; whichever comes second finds it full.
+  const char* three = R"({"prompt": "x", "max_tokens": 2, "n": 3})";
+  auto refused = Ask("POST", "/v1/completions", three);
+  auto accepted = Ask("POST", "/v1/completions", three);
+  while (!refused->is_complete() && !accepted->is_complete()) std::this_thread::yield();
+  if (accepted->is_complete()) std::swap(refused, accepted);
+  EXPECT_EQ(refused->response_.status, 503);
+  EXPECT_EQ(ErrorOf(*refused).at("code"), "queue_full");
+  EXPECT_EQ(ErrorOf(*refused).at("type"), "service_unavailable_error");
+  executor_->Resume();
+  running->Wait();
+  accepted->Wait();
+  EXPECT_EQ(running->response_.status, 200);
+  EXPECT_EQ(accepted->response_.status, 200);
+}
+
+TEST_F(BusyApiTest, WhatCanNeverRunIsA400) {
+  for (const auto& [body, message] :
+       {std::pair(R"({"prompt": "x", "max_tokens": 1010})", "the context holds 1000 tokens"),
+        std::pair(R"({"prompt": "x", "max_tokens": 1, "n": 4})",
+                  "4 sequences were asked for at once"),
+        std::pair(R"({"prompt": "x", "max_tokens": 1, "n": 4, "stream": true})",
+                  "only 3 may wait")}) {
+    const auto client = Ask("POST", "/v1/completions", body);
+    client->Wait();
+    EXPECT_EQ(client->response_.status, 400) << body;
+    EXPECT_THAT(ErrorOf(*client).at("message").get<std::string>(), HasSubstr(message));
+    EXPECT_EQ(ErrorOf(*client).at("type"), "invalid_request_error");
+    EXPECT_EQ(ErrorOf(*client).at("param"), nullptr);
+    EXPECT_EQ(ErrorOf(*client).at("code"), 400);
   }
 }
 

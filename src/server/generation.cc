@@ -18,10 +18,7 @@ Generation::Generation(Engine& engine, const ServedModel& model, ServerMetrics& 
 void Generation::Start() {
   if (responder_->gone()) return;
   if (engine_.has_failed()) return responder_->Send(ErrorResponse(EngineFailed()));
-  if (!Submit()) {
-    responder_->Send(ErrorResponse(QueueFull()));
-    return;
-  }
+  if (const ApiStatus refused = Submit()) return responder_->Send(ErrorResponse(*refused));
   responder_->OnGone([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
@@ -52,19 +49,19 @@ SequenceSpec Generation::MakeSpec(const GenerationJob::Prompt& prompt) const {
   return spec;
 }
 
-bool Generation::Submit() {
+ApiStatus Generation::Submit() {
   const GenerationRequest& request = job_.request;
   const EventSink sink = [self = shared_from_this()](RequestEvent event) {
     self->responder_->Post([self, event = std::move(event)] { self->OnEvent(event); });
   };
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
-    // What else it refuses was checked before the job was made.
     const auto ids = engine_.Submit(MakeSpec(prompt), request.num_choices, sink);
     if (!ids.ok()) {
       spdlog::warn("a request was turned away: {}", ids.error().message);
       answered_ = true;
       CancelAll();
-      return false;
+      if (ids.error().kind == ErrorKind::kBusy) return QueueFull();
+      return BadRequest(/*param=*/"", "{}", ids.error().message);
     }
     usage_.prompt_tokens += static_cast<int64_t>(prompt.prepared.ids.size());
     std::optional<OutputParserOptions> parser_options = job_.parser_options;
@@ -78,7 +75,7 @@ bool Generation::Submit() {
     prompt_logprobs_.emplace_back();
     if (NumPromptLogprobs() < 0 || prompt.prepared.ids.size() == 1) StartEcho(prompt_idx);
   }
-  return true;
+  return {};
 }
 
 void Generation::StartEcho(size_t prompt_idx) {

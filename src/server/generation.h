@@ -52,7 +52,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::optional<Clock::time_point> last_token = {};
   };
 
-  bool Submit();
+  // An error when the engine refuses one of the prompts; none of them runs then.
+  ApiStatus Submit();
   // Everything a request says about how its tokens are drawn ends here, in the spec's `sampling`;
   // see "Constrained decoding" in sampling/sampler.cc for what is not there yet.
   SequenceSpec MakeSpec(const GenerationJob::Prompt& prompt) const;

@@ -1,5 +1,6 @@
 """What must be refused, and how: the right status, OpenAI's nesting, the field at fault."""
 
+import concurrent.futures
 import json
 import time
 
@@ -142,10 +143,18 @@ def test_cors(start, server):
 
 def test_full_queue_is_503(start):
     server = start("--max-num-seqs", "1", "--max-queue", "2")
-    response = server.post(TEXT, json={"prompt": "x", "n": 5, "max_tokens": 500, "ignore_eos": True})
-    assert response.status_code == 503
-    assert int(response.headers["retry-after"]) > 0
-    assert response.json()["error"]["code"] == "queue_full"
+    body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True}
+    with concurrent.futures.ThreadPoolExecutor(16) as clients:  # more than run and wait, all at once
+        responses = list(clients.map(lambda _: server.post(TEXT, json=body), range(16)))
+    refused = [response for response in responses if response.status_code != 200]
+    assert 0 < len(refused) < len(responses)
+    for response in refused:
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) > 0
+        assert response.json()["error"]["code"] == "queue_full"
+    never = server.post(TEXT, json={"prompt": "x", "n": 5, "max_tokens": 1})
+    assert never.status_code == 400 and "retry-after" not in never.headers
+    assert "only 2 may wait" in never.json()["error"]["message"]
     assert server.post(TEXT, json={"prompt": "x", "max_tokens": 1}).status_code == 200
     server.wait_until_idle()
     assert server.stop() == 0
