@@ -44,21 +44,4 @@ Footprint MakeFootprint(const ModelPlan& plan) {
   return footprint;
 }
 
-LayerFootprint MakeLayerFootprint(const ModelPlan& plan, int layer_idx) {
-  LayerFootprint footprint;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
-    if (spec.layer != layer_idx) continue;
-    const int64_t count = spec.num_elements();
-    if (spec.component == TensorComponent::kExperts) {
-      footprint.experts += count;
-      continue;
-    }
-    footprint.total += count;
-    if (spec.role != TensorRole::kMatrix) continue;
-    if (spec.component == TensorComponent::kAttention) footprint.attention += count;
-    if (spec.component == TensorComponent::kMlp) footprint.mlp += count;
-  }
-  return footprint;
-}
-
 }  // namespace lapidary

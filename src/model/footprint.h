@@ -31,14 +31,4 @@ struct Footprint {
 
 Footprint MakeFootprint(const ModelPlan& plan);
 
-// Parameters of one layer without its experts, and of its attention and dense MLP matrices alone.
-struct LayerFootprint {
-  int64_t total = 0;
-  int64_t attention = 0;
-  int64_t mlp = 0;
-  int64_t experts = 0;
-};
-
-LayerFootprint MakeLayerFootprint(const ModelPlan& plan, int layer_idx);
-
 }  // namespace lapidary

@@ -15,6 +15,31 @@ ModelPlan PresetPlan(const std::string& name) {
   return MakeModelPlan(ParseModelConfig(*PresetConfig(name), name).value()).value();
 }
 
+// Parameters of one layer without its experts, and of its attention and dense MLP matrices alone.
+struct LayerFootprint {
+  int64_t total = 0;
+  int64_t attention = 0;
+  int64_t mlp = 0;
+  int64_t experts = 0;
+};
+
+LayerFootprint MakeLayerFootprint(const ModelPlan& plan, int layer_idx) {
+  LayerFootprint footprint;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    if (spec.layer != layer_idx) continue;
+    const int64_t count = spec.num_elements();
+    if (spec.component == TensorComponent::kExperts) {
+      footprint.experts += count;
+      continue;
+    }
+    footprint.total += count;
+    if (spec.role != TensorRole::kMatrix) continue;
+    if (spec.component == TensorComponent::kAttention) footprint.attention += count;
+    if (spec.component == TensorComponent::kMlp) footprint.mlp += count;
+  }
+  return footprint;
+}
+
 std::string Millions(int64_t count, int digits) {
   return fmt::format("{:.{}f} M", 1e-6 * count, digits);
 }

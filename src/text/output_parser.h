@@ -72,8 +72,6 @@ class OutputParser {
   // The output is over: flushes what was held back.
   void Finish(std::vector<OutputEvent>* events);
 
-  int num_calls() const { return num_calls_; }
-
  private:
   enum class State {
     kStart,  // Nothing seen yet; a bare "thought\n" may follow.

@@ -177,27 +177,4 @@ void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y
                                                 rows, in_dim, out_dim));
 }
 
-std::string DescribeAlgorithm(const cublasLtMatmulAlgo_t& algorithm) {
-  std::string text;
-  for (const auto attribute :
-       {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
-        CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-        CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
-        CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID}) {
-    uint32_t value = 0;
-    size_t written = 0;
-    (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value),
-                                               &written);
-    // Some attributes are 16 bits wide.
-    if (written == 0) {
-      uint16_t narrow = 0;
-      (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &narrow, sizeof(narrow),
-                                                 &written);
-      value = narrow;
-    }
-    text += fmt::format("{}{}", text.empty() ? "" : " ", value);
-  }
-  return text;
-}
-
 }  // namespace lapidary::cuda

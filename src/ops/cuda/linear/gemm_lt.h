@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <vector>
 
@@ -52,9 +51,5 @@ class GemmLt {
   bool uses_table_ = false;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
 };
-
-// The attributes that tell algorithms apart: id, tile, stages, split, reduction, swizzle, option,
-// inner shape, cluster shape.
-std::string DescribeAlgorithm(const cublasLtMatmulAlgo_t& algorithm);
 
 }  // namespace lapidary::cuda
