@@ -5,11 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define LAPIDARY_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define LAPIDARY_HOST_DEVICE inline
-#endif
+#include "base/host_device.h"
 
 namespace lapidary::cuda {
 
@@ -24,7 +20,7 @@ inline constexpr int kChunkRowBytes = 128;
 struct BlockShare {
   int begin;
   int end;
-  LAPIDARY_HOST_DEVICE BlockShare(uint32_t count, uint32_t block, uint32_t num_blocks)
+  LAPIDARY_HOST_DEVICE_INLINE BlockShare(uint32_t count, uint32_t block, uint32_t num_blocks)
       : begin(static_cast<int>(count * block / num_blocks)),
         end(static_cast<int>(count * (block + 1) / num_blocks)) {}
 };
@@ -46,7 +42,7 @@ static_assert(sizeof(ResidentMatrix) == 32);
 
 // Lines of a slot, rows of chunks, from the first half of a gated tile of `size` features to the
 // second: whole periods of the swizzle.
-LAPIDARY_HOST_DEVICE int HalfLines(const ResidentMatrix& matrix, int size) {
+LAPIDARY_HOST_DEVICE_INLINE int HalfLines(const ResidentMatrix& matrix, int size) {
   return (matrix.slot_chunks * size + 7) / 8 * 8;
 }
 
@@ -83,7 +79,7 @@ struct MatrixPart {
   int count;      // rows, or features
   int up_offset;  // rows from a gate to its up row; 0: not gated
 
-  LAPIDARY_HOST_DEVICE MatrixPart(const ResidentMatrix& whole, int block, int num_blocks)
+  LAPIDARY_HOST_DEVICE_INLINE MatrixPart(const ResidentMatrix& whole, int block, int num_blocks)
       : matrix(whole), num_chunks((whole.in_dim + kChunkValues - 1) / kChunkValues) {
     const int features = matrix.gated ? matrix.num_rows / 2 : matrix.num_rows;
     const BlockShare pairs(features / 2, block, num_blocks);
@@ -92,17 +88,19 @@ struct MatrixPart {
     up_offset = matrix.gated ? features : 0;
   }
 
-  LAPIDARY_HOST_DEVICE int num_tiles() const {
+  LAPIDARY_HOST_DEVICE_INLINE int num_tiles() const {
     return (count + matrix.tile_size - 1) / matrix.tile_size;
   }
-  LAPIDARY_HOST_DEVICE bool IsLast(int tile) const { return tile == matrix.most_tiles - 1; }
+  LAPIDARY_HOST_DEVICE_INLINE bool IsLast(int tile) const { return tile == matrix.most_tiles - 1; }
   // Rows, or features, for which there is room in the slots of a tile.
-  LAPIDARY_HOST_DEVICE int TileSize(int tile) const {
+  LAPIDARY_HOST_DEVICE_INLINE int TileSize(int tile) const {
     return IsLast(tile) ? matrix.last_size : matrix.tile_size;
   }
-  LAPIDARY_HOST_DEVICE int TileBegin(int tile) const { return first + tile * matrix.tile_size; }
+  LAPIDARY_HOST_DEVICE_INLINE int TileBegin(int tile) const {
+    return first + tile * matrix.tile_size;
+  }
   // Of these, so many are this block's.
-  LAPIDARY_HOST_DEVICE int TileCount(int tile) const {
+  LAPIDARY_HOST_DEVICE_INLINE int TileCount(int tile) const {
     const int left = count - tile * matrix.tile_size;
     return left < matrix.tile_size ? left : matrix.tile_size;
   }
@@ -122,19 +120,19 @@ struct LanePlace {
   int place[2] = {};
   int step = 0;
 
-  LAPIDARY_HOST_DEVICE LanePlace(int warp, int lane)
+  LAPIDARY_HOST_DEVICE_INLINE LanePlace(int warp, int lane)
       : chunk(warp % kSlotWarps / 2),
         row_(lane % 8),
         is_high_(lane / 8 % 2 == 1),
         piece_(warp % 2 * 4 + lane / 16) {}
 
   // Of a slot whose first `end` chunks are to be multiplied.
-  LAPIDARY_HOST_DEVICE int NumSteps(int end) const {
+  LAPIDARY_HOST_DEVICE_INLINE int NumSteps(int end) const {
     return (end - chunk + kChunksPerStep - 1) / kChunksPerStep;
   }
 
   // For a tile of `size` rows, or features (MatrixPart::TileSize).
-  LAPIDARY_HOST_DEVICE void SetSize(const ResidentMatrix& matrix, int size) {
+  LAPIDARY_HOST_DEVICE_INLINE void SetSize(const ResidentMatrix& matrix, int size) {
     const int up = matrix.gated && is_high_ ? HalfLines(matrix, size) : 0;
     const int row = is_high_ && !matrix.gated ? row_ + 8 : row_;
     // Of rows that the slot has no room for: any other, nobody reads their sums.
@@ -145,7 +143,7 @@ struct LanePlace {
   }
 
  private:
-  LAPIDARY_HOST_DEVICE int Swizzled(int line) const {
+  LAPIDARY_HOST_DEVICE_INLINE int Swizzled(int line) const {
     return line * kChunkRowBytes + ((piece_ ^ (line % 8)) * 16);
   }
 
@@ -157,7 +155,7 @@ struct LanePlace {
 // Where the pairs of an input x lie in shared memory, counted in pairs: of 32 values, lane t of
 // four finds the pairs that its two matrix instructions take, 2 t + {0, 8, 16, 24} on, side by
 // side.
-LAPIDARY_HOST_DEVICE int InputPlace(int pair) {
+LAPIDARY_HOST_DEVICE_INLINE int InputPlace(int pair) {
   return pair / 16 * 16 + pair % 4 * 4 + pair % 16 / 4;
 }
 
