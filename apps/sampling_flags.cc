@@ -2,8 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include <random>
-
+#include "base/random_bits.h"
 #include "front/prompt.h"
 
 namespace lapidary {
@@ -12,11 +11,6 @@ namespace {
 template <typename T>
 void Replace(T& value, const std::optional<T>& flag) {
   if (flag) value = *flag;
-}
-
-uint64_t RandomSeed() {
-  // 32 bits are enough to tell runs apart, and short enough to type.
-  return std::random_device{}();
 }
 
 }  // namespace
@@ -48,7 +42,7 @@ Result<SamplingParams> SamplingFlags::Over(const SamplingParams& defaults,
   RETURN_IF_ERROR(params.Validate(vocab_size));
   params.seed = seed.value_or(0);
   if (!params.greedy() && !seed) {
-    params.seed = RandomSeed();
+    params.seed = RandomBits() >> 32;  // enough to tell runs apart, and short enough to type
     spdlog::info("sampling with --seed {}", params.seed);
   }
   return params;

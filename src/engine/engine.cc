@@ -4,7 +4,8 @@
 
 #include <fstream>
 #include <limits>
-#include <random>
+
+#include "base/random_bits.h"
 
 namespace lapidary {
 namespace {
@@ -12,11 +13,6 @@ namespace {
 double Milliseconds(std::chrono::steady_clock::time_point from,
                     std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
-}
-
-uint64_t RandomSeed() {
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
 }
 
 // Submit counts the queue, where it can still refuse. The scheduler's own count includes preempted
@@ -32,7 +28,7 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
     : executor_(std::move(executor)),
       options_(options),
       scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
-                 WithoutQueueLimit(options.limits), RandomSeed()),
+                 WithoutQueueLimit(options.limits), RandomBits()),
       kv_checker_(executor_->plan(), executor_->kv_layout()) {
   PublishStats();
   thread_ = std::thread([this] { Loop(); });

@@ -1,12 +1,11 @@
 #include "server/choice_stream.h"
 
-#include <random>
+#include "base/random_bits.h"
 
 namespace lapidary {
 
 std::string RandomId(std::string_view prefix) {
-  thread_local std::mt19937_64 generator{std::random_device{}()};
-  return fmt::format("{}{:016x}{:08x}", prefix, generator(), generator() >> 32);
+  return fmt::format("{}{:016x}{:08x}", prefix, RandomBits(), RandomBits() >> 32);
 }
 
 ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& request,

@@ -3,8 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <charconv>
-#include <random>
 
+#include "base/random_bits.h"
 #include "server/chat_messages.h"
 #include "text/stop_strings.h"
 
@@ -12,11 +12,6 @@ namespace lapidary {
 namespace {
 
 constexpr double kAnyNumber = 1e30;
-
-uint64_t RandomSeed() {
-  thread_local std::mt19937_64 generator{std::random_device{}()};
-  return generator();
-}
 
 void ReadLogitBias(RequestFields* fields, SamplingParams* sampling) {
   const OrderedJson* biases = fields->Find("logit_bias");
@@ -49,7 +44,7 @@ void ReadSampling(RequestFields* fields, SamplingParams* sampling) {
   ReadLogitBias(fields, sampling);
   const bool has_seed = fields->Find("seed") != nullptr;
   sampling->seed =
-      has_seed ? static_cast<uint64_t>(fields->Int("seed", 0, INT64_MIN, INT64_MAX)) : RandomSeed();
+      has_seed ? static_cast<uint64_t>(fields->Int("seed", 0, INT64_MIN, INT64_MAX)) : RandomBits();
 }
 
 void ReadStop(RequestFields* fields, GenerationRequest* request) {
