@@ -18,8 +18,9 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
     : plan_(plan),
       layout_(layout),
       limits_(limits),
+      hash_seed_(hash_seed),
       pool_(num_pages),
-      prefix_cache_(pool_, hash_seed),
+      prefix_cache_(pool_),
       by_slot_(limits.max_num_seqs, nullptr),
       planned_in_(limits.max_num_seqs, 0) {
   CHECK_GT(limits.max_num_seqs, 0);
@@ -53,6 +54,7 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
         "ask for fewer tokens",
         total, pool_.num_pages() - 1);
   }
+  RETURN_IF_ERROR(CheckIdentity(spec.identity, static_cast<int64_t>(spec.prompt.size())));
   for (const int32_t id : spec.prompt) {
     if (id < 0 || id >= plan_.vocab_size) {
       return MakeError("token id {} is outside the vocabulary [0, {})", id, plan_.vocab_size);
@@ -70,7 +72,7 @@ Result<SequenceId> Scheduler::Add(SequenceSpec spec) {
   if (IsQueueFull()) return MakeError("{} requests are waiting already", waiting_.size());
   const SequenceId id = next_id_++;
   auto sequence = std::make_unique<Sequence>(
-      id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack));
+      id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
   return id;
@@ -168,7 +170,7 @@ void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {
     PageTables snapshot;
     if (keep_prefix && limits_.prefix_caching && sequence.spec.cache_at_end && length > 0 &&
         sequence.pages.TakeSnapshot(length, snapshot)) {
-      prefix_cache_.Insert(std::span(sequence.tokens).first(length), std::move(snapshot),
+      prefix_cache_.Insert(HashesOf(sequence).Of(length), length, std::move(snapshot),
                            sequence.resumed_from);
     }
     running_.erase(std::find(running_.begin(), running_.end(), &sequence));
@@ -210,11 +212,11 @@ void Scheduler::TakePromptSnapshots(Sequence& sequence) {
   while (sequence.num_cache_points_taken < points.size() &&
          points[sequence.num_cache_points_taken] <= sequence.pages.length()) {
     const int32_t point = points[sequence.num_cache_points_taken++];
-    const auto prefix = std::span(sequence.tokens).first(point);
+    if (point <= 0) continue;
+    const PrefixHash& hash = HashesOf(sequence).Of(point);
     PageTables snapshot;
-    if (point > 0 && !prefix_cache_.Contains(prefix) &&
-        sequence.pages.TakeSnapshot(point, snapshot)) {
-      prefix_cache_.Insert(prefix, std::move(snapshot), sequence.resumed_from);
+    if (!prefix_cache_.Contains(hash) && sequence.pages.TakeSnapshot(point, snapshot)) {
+      prefix_cache_.Insert(hash, point, std::move(snapshot), sequence.resumed_from);
     }
   }
 }
@@ -327,16 +329,19 @@ void Scheduler::PlanChunks(StepPlan& plan, Budget& budget) {
   }
 }
 
+const PrefixHashes& Scheduler::HashesOf(Sequence& sequence) {
+  num_hashed_tokens_ += sequence.prefix_hashes.Extend(sequence.tokens);
+  return sequence.prefix_hashes;
+}
+
 void Scheduler::Resume(Sequence& sequence, StepPlan& plan) {
-  const PrefixCache::Match match = prefix_cache_.Find(sequence.tokens);
+  const PrefixCache::Match match = prefix_cache_.Find(HashesOf(sequence));
   if (match.length == 0) return;
-  prefix_cache_.MarkUsed(match.hash);  // Now the last to be evicted.
   const int num_copies = sequence.pages.PagesToResume(match.length);
   if (num_copies > pool_.num_free() + pool_.num_reclaimable()) return;
-  while (num_copies > pool_.num_free() && prefix_cache_.num_snapshots() > 1) {
-    prefix_cache_.EvictOne();
+  while (num_copies > pool_.num_free()) {
+    if (!prefix_cache_.EvictOne(/*kept=*/match.hash)) return;
   }
-  if (num_copies > pool_.num_free()) return;
 
   std::vector<PageCopy> copies;
   CHECK(sequence.pages.Resume(match.length, *match.tables, copies));
@@ -386,6 +391,8 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       if (!running_.empty() || !FitsBesideOthers(sequence, ChunkRows(sequence, budget))) return;
     }
     const int32_t num_rows = ChunkRows(sequence, budget);
+    // Not before: a sequence that waits for room tries again at every step.
+    if (sequence.resumed_from) prefix_cache_.MarkUsed(*sequence.resumed_from, sequence.id);
     CHECK(Reserve(sequence, num_rows));
     if (sequence.num_preemptions == 0) {
       sequence.num_cached_prompt_tokens = sequence.num_planned;
@@ -494,7 +501,8 @@ SchedulerStats Scheduler::stats() const {
           .num_pages_in_use = {pool_.num_in_use(kSlidingGroup), pool_.num_in_use(kFullGroup)},
           .num_preemptions = num_preemptions_,
           .num_prompt_tokens = num_prompt_tokens_,
-          .num_prefix_hit_tokens = num_prefix_hit_tokens_};
+          .num_prefix_hit_tokens = num_prefix_hit_tokens_,
+          .num_hashed_tokens = num_hashed_tokens_};
 }
 
 void Scheduler::CheckIntegrity() const {

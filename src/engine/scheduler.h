@@ -70,6 +70,7 @@ struct SchedulerStats {
   uint64_t num_preemptions = 0;
   uint64_t num_prompt_tokens = 0;      // of admitted sequences
   uint64_t num_prefix_hit_tokens = 0;  // of those, found in the prefix cache
+  uint64_t num_hashed_tokens = 0;      // for the prefix cache; each token of a sequence once
 };
 
 class Scheduler {
@@ -157,6 +158,8 @@ class Scheduler {
   void EvictUntilFree(int num_pages);
   void Preempt(Sequence& sequence);
   void Finish(SequenceMap::iterator it, bool keep_prefix);
+  // Of all its tokens.
+  const PrefixHashes& HashesOf(Sequence& sequence);
   // Starts a waiting sequence from the longest snapshot there is; undone if it is not admitted.
   void Resume(Sequence& sequence, StepPlan& plan);
   void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
@@ -169,6 +172,7 @@ class Scheduler {
   const ModelPlan& plan_;
   const KvLayout& layout_;
   const SchedulerLimits limits_;
+  const uint64_t hash_seed_;
   PagePool pool_;
   PrefixCache prefix_cache_;
   DraftSource draft_source_;
@@ -185,6 +189,7 @@ class Scheduler {
   uint64_t num_preemptions_ = 0;
   uint64_t num_prompt_tokens_ = 0;
   uint64_t num_prefix_hit_tokens_ = 0;
+  uint64_t num_hashed_tokens_ = 0;
 };
 
 }  // namespace lapidary

@@ -236,6 +236,78 @@ TEST_P(SchedulerModes, APromptAloneEndsHoweverShortItIs) {
   }
 }
 
+TEST_P(SchedulerModes, PromptsOfOtherMediaOrAnotherAdapterShareNothing) {
+  Harness harness(256, {}, GetParam());
+  const std::vector<int32_t> prompt(100, 5);
+  const auto hits_of = [&](uint64_t adapter, uint64_t digest) {
+    const uint64_t before = harness.scheduler().stats().num_prefix_hit_tokens;
+    SequenceSpec spec = Harness::Spec(prompt, 5);
+    spec.identity.adapter = adapter;
+    if (digest != 0) spec.identity.media = {{.position = 10, .low = digest}};
+    harness.scheduler().Add(spec).value();
+    harness.RunToEnd();
+    return harness.scheduler().stats().num_prefix_hit_tokens - before;
+  };
+  EXPECT_EQ(hits_of(0, 0), 0u);
+  EXPECT_EQ(hits_of(0, 1), 0u);
+  EXPECT_EQ(hits_of(0, 2), 0u);
+  EXPECT_EQ(hits_of(1, 1), 0u);
+  EXPECT_EQ(hits_of(0, 1), 99u);
+  EXPECT_EQ(hits_of(1, 1), 99u);
+  SequenceSpec outside = Harness::Spec(prompt, 5);
+  outside.identity.media = {{.position = 100}};
+  EXPECT_FALSE(harness.scheduler().Add(outside).ok());
+}
+
+// One that waits for room is looked at again in every step.
+TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesASnapshot) {
+  SchedulerLimits limits;
+  limits.sliding_slack = 8;
+  Harness harness(60, limits, GetParam());
+  std::mt19937 random(10);
+  const auto add = [&](const std::vector<int32_t>& prompt, int max_new_tokens, bool cache_at_end) {
+    SequenceSpec spec = Harness::Spec(prompt, max_new_tokens);
+    spec.cache_points.clear();
+    spec.cache_at_end = cache_at_end;
+    return harness.scheduler().Add(spec).value();
+  };
+  // A prompt, its answer and a new question.
+  const auto converse = [&](std::vector<int32_t> prompt, int question_len) {
+    const SequenceId id = add(prompt, 5, /*cache_at_end=*/true);
+    harness.RunToEnd();
+    const auto question = RandomIds(random, question_len, 500);
+    prompt.insert(prompt.end(), harness.outputs_[id].begin(), harness.outputs_[id].end());
+    prompt.insert(prompt.end(), question.begin(), question.end());
+    return prompt;
+  };
+  const auto other_conversation = converse(RandomIds(random, 40, 500), 1);
+  const auto next_turn = converse(RandomIds(random, 40, 500), 160);
+
+  const SequenceId in_the_way = add(RandomIds(random, 120, 500), 40, /*cache_at_end=*/false);
+  harness.Turn();
+  const SequenceId waiting = add(next_turn, 5, /*cache_at_end=*/true);
+  harness.Turn();
+  const uint64_t num_hashed = harness.scheduler().stats().num_hashed_tokens;
+  for (int turn = 0; turn < 20; ++turn) harness.Turn();
+  ASSERT_EQ(harness.scheduler().stats().num_waiting, 1);
+  EXPECT_EQ(harness.scheduler().stats().num_hashed_tokens, num_hashed);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.finished_.at(in_the_way), FinishReason::kLength);
+  EXPECT_EQ(harness.outputs_[waiting],
+            FakeExecutor::Continuation(next_turn, 5, harness.vocab_size()));
+  const uint64_t num_hits = harness.scheduler().stats().num_prefix_hit_tokens;
+  EXPECT_EQ(num_hits, 44u);
+
+  // Room for a few pages: the turn that went on is overtaken, so its snapshot goes, not the older
+  // one of the other conversation.
+  ASSERT_LT(harness.scheduler().stats().num_free_pages, 9);
+  add(RandomIds(random, 24, 500), 1, /*cache_at_end=*/false);
+  harness.RunToEnd();
+  add(other_conversation, 1, /*cache_at_end=*/false);
+  harness.RunToEnd();
+  EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, num_hits + 44u);
+}
+
 TEST_P(SchedulerModes, SequencesOfOneLeaderShareItsPrompt) {
   SchedulerLimits limits;
   limits.max_num_batched_tokens = 64;

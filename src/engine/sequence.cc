@@ -16,7 +16,11 @@ const char* FinishReasonName(FinishReason reason) {
   return "error";
 }
 
-Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_)
-    : id(id_), spec(std::move(spec_)), tokens(spec.prompt), pages(std::move(pages_)) {}
+Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_, uint64_t hash_seed)
+    : id(id_),
+      spec(std::move(spec_)),
+      tokens(spec.prompt),
+      pages(std::move(pages_)),
+      prefix_hashes(hash_seed, spec.identity) {}
 
 }  // namespace lapidary

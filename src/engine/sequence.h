@@ -31,6 +31,8 @@ struct SequenceSpec {
   std::vector<int32_t> cache_points;
   // A later prompt may go on where this sequence ends.
   bool cache_at_end = true;
+  // Media behind placeholder tokens of the prompt, and the adapter.
+  PrefixIdentity identity;
   // Another sequence with the same prompt: this one waits until that prompt is in the cache. 0:
   // none.
   SequenceId leader = 0;
@@ -44,7 +46,7 @@ struct SequenceSpec {
 // With drafts in steps not collected yet, both may really be larger, by pages.num_uncertain() at
 // most: what is planned then is planned for every length the sequence may have.
 struct Sequence {
-  Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_);
+  Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_, uint64_t hash_seed);
 
   int32_t prompt_len() const { return static_cast<int32_t>(spec.prompt.size()); }
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - prompt_len(); }
@@ -74,6 +76,7 @@ struct Sequence {
   int32_t slot = -1;            // -1: waiting
   bool continues_slot = false;  // a step that samples is planned: the slot has its next token
   SequencePages pages;
+  PrefixHashes prefix_hashes;  // of `tokens`, or of fewer: extended when asked for
   size_t num_cache_points_taken = 0;
   std::optional<PrefixHash> resumed_from;
   int32_t num_cached_prompt_tokens = 0;  // found in the prefix cache when first admitted

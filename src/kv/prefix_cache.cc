@@ -13,60 +13,48 @@ void FreeTables(PagePool& pool, const PageTables& tables) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool& pool, uint64_t seed) : pool_(pool), seed_(seed) {}
+PrefixCache::PrefixCache(PagePool& pool) : pool_(pool) {}
 
 PrefixCache::~PrefixCache() { Clear(); }
 
-PrefixHash PrefixCache::HashOf(std::span<const int32_t> prefix) const {
-  PrefixHasher hasher(seed_);
-  for (const int32_t token : prefix) hasher.Add(token);
-  return hasher.hash();
-}
-
-PrefixCache::Match PrefixCache::Find(std::span<const int32_t> ids) const {
-  Match best;
-  if (snapshots_.empty()) return best;
-  PrefixHasher hasher(seed_);
-  for (size_t idx = 0; idx + 1 < ids.size(); ++idx) {
-    hasher.Add(ids[idx]);
-    const auto it = snapshots_.find(hasher.hash());
-    if (it == snapshots_.end()) continue;
-    best = {static_cast<int32_t>(idx + 1), hasher.hash(), &it->second->tables};
+PrefixCache::Match PrefixCache::Find(const PrefixHashes& hashes) const {
+  for (auto it = num_of_length_.upper_bound(hashes.length()); it != num_of_length_.end(); ++it) {
+    const auto [length, count] = *it;
+    const auto found = snapshots_.find(hashes.Of(length));
+    if (found != snapshots_.end()) return {length, found->first, &found->second->tables};
   }
-  return best;
+  return {};
 }
 
-void PrefixCache::MarkUsed(const PrefixHash& hash) {
+void PrefixCache::MakeMostRecent(SnapshotList::iterator snapshot) {
+  SnapshotList& from = snapshot->is_overtaken ? overtaken_ : current_;
+  snapshot->is_overtaken = false;
+  current_.splice(current_.end(), from, snapshot);
+}
+
+void PrefixCache::MarkUsed(const PrefixHash& hash, uint64_t user) {
   const auto it = snapshots_.find(hash);
   if (it == snapshots_.end()) return;
   Snapshot& snapshot = *it->second;
-  ++snapshot.num_uses;
-  SnapshotList& from = snapshot.is_overtaken ? overtaken_ : current_;
-  snapshot.is_overtaken = false;
-  current_.splice(current_.end(), from, it->second);
+  if (snapshot.num_users == 0 || snapshot.last_user != user) ++snapshot.num_users;
+  snapshot.last_user = user;
+  MakeMostRecent(it->second);
 }
 
-bool PrefixCache::Contains(std::span<const int32_t> prefix) const {
-  return snapshots_.contains(HashOf(prefix));
-}
-
-void PrefixCache::Insert(std::span<const int32_t> prefix, PageTables tables,
+void PrefixCache::Insert(const PrefixHash& hash, int32_t length, PageTables tables,
                          const std::optional<PrefixHash>& resumed_from) {
-  const PrefixHash hash = HashOf(prefix);
   if (const auto it = snapshots_.find(hash); it != snapshots_.end()) {
     FreeTables(pool_, tables);
-    SnapshotList& from = it->second->is_overtaken ? overtaken_ : current_;
-    it->second->is_overtaken = false;
-    current_.splice(current_.end(), from, it->second);
+    MakeMostRecent(it->second);
     return;
   }
-  current_.push_back(
-      {.hash = hash, .length = static_cast<int32_t>(prefix.size()), .tables = std::move(tables)});
+  current_.push_back({.hash = hash, .length = length, .tables = std::move(tables)});
   snapshots_[hash] = std::prev(current_.end());
+  ++num_of_length_[length];
   if (!resumed_from) return;
   const auto it = snapshots_.find(*resumed_from);
-  if (it == snapshots_.end() || it->second->is_overtaken || it->second->num_uses > 1 ||
-      it->second->length >= static_cast<int32_t>(prefix.size())) {
+  if (it == snapshots_.end() || it->second->is_overtaken || it->second->num_users > 1 ||
+      it->second->length >= length) {
     return;
   }
   it->second->is_overtaken = true;
@@ -76,18 +64,20 @@ void PrefixCache::Insert(std::span<const int32_t> prefix, PageTables tables,
 void PrefixCache::Drop(SnapshotList::iterator snapshot) {
   FreeTables(pool_, snapshot->tables);
   snapshots_.erase(snapshot->hash);
+  const auto count = num_of_length_.find(snapshot->length);
+  if (--count->second == 0) num_of_length_.erase(count);
   (snapshot->is_overtaken ? overtaken_ : current_).erase(snapshot);
 }
 
-bool PrefixCache::EvictOne() {
-  if (!overtaken_.empty()) {
-    Drop(overtaken_.begin());
-  } else if (!current_.empty()) {
-    Drop(current_.begin());
-  } else {
-    return false;
+bool PrefixCache::EvictOne(const std::optional<PrefixHash>& kept) {
+  for (SnapshotList* list : {&overtaken_, &current_}) {
+    auto it = list->begin();
+    if (it != list->end() && it->hash == kept) ++it;
+    if (it == list->end()) continue;
+    Drop(it);
+    return true;
   }
-  return true;
+  return false;
 }
 
 void PrefixCache::CountHolders(std::vector<int>& holders) const {

@@ -9,44 +9,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
+#include <map>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "kv/prefix_hashes.h"
 #include "kv/sequence_pages.h"
 
 namespace lapidary {
 
-// 128 bits over a token prefix, seeded per process so that nobody can construct a collision.
-struct PrefixHash {
-  uint64_t low = 0;
-  uint64_t high = 0;
-  bool operator==(const PrefixHash&) const = default;
-};
-
-class PrefixHasher {
- public:
-  explicit PrefixHasher(uint64_t seed) : state_{Mix(seed), Mix(~seed)} {}
-  void Add(int32_t token) {
-    state_.low = Mix(state_.low ^ (static_cast<uint32_t>(token) + 0x9e3779b97f4a7c15u));
-    state_.high = Mix(state_.high + (uint64_t{static_cast<uint32_t>(token)} << 32 | 0x85ebca6bu));
-  }
-  const PrefixHash& hash() const { return state_; }
-
- private:
-  static uint64_t Mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  }
-  PrefixHash state_;
-};
-
 class PrefixCache {
  public:
-  PrefixCache(PagePool& pool, uint64_t seed);
+  explicit PrefixCache(PagePool& pool);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -57,22 +34,24 @@ class PrefixCache {
     const PageTables* tables = nullptr;  // valid until the next Insert or Evict
   };
 
-  // The longest snapshot of a proper prefix of `ids`. Does not count as a use.
-  Match Find(std::span<const int32_t> ids) const;
-  // A sequence resumed from this snapshot: it becomes the most recently used.
-  void MarkUsed(const PrefixHash& hash);
+  // The longest snapshot of a proper prefix of what was hashed. Does not count as a use. Costs a
+  // look-up per length at which there are snapshots, however long the prompt.
+  Match Find(const PrefixHashes& hashes) const;
+  // `user` was admitted and goes on from this snapshot, now the most recently used. One that comes
+  // back after a preemption is no second user.
+  void MarkUsed(const PrefixHash& hash, uint64_t user);
 
   // Takes over the page holds of `tables` (SequencePages::TakeSnapshot). Gives them back at once
   // when the prefix is already there. `resumed_from` is overtaken by the new one, unless several
   // sequences have used it (a shared system prompt).
-  void Insert(std::span<const int32_t> prefix, PageTables tables,
+  void Insert(const PrefixHash& hash, int32_t length, PageTables tables,
               const std::optional<PrefixHash>& resumed_from);
 
-  bool Contains(std::span<const int32_t> prefix) const;
+  bool Contains(const PrefixHash& hash) const { return snapshots_.contains(hash); }
 
-  // Drops the least valuable snapshot; false when there is none. Its pages are free only if nobody
-  // else holds them.
-  bool EvictOne();
+  // Drops the least valuable snapshot but `kept`; false when there is none. Its pages are free only
+  // if nobody else holds them.
+  bool EvictOne(const std::optional<PrefixHash>& kept = std::nullopt);
   void Clear();
 
   // Adds one to holders[page] for every page hold, for integrity checks.
@@ -85,7 +64,8 @@ class PrefixCache {
     PrefixHash hash;
     int32_t length = 0;
     PageTables tables;
-    int num_uses = 0;
+    int num_users = 0;  // sequences that went on from it
+    uint64_t last_user = 0;
     bool is_overtaken = false;
   };
   struct HashOfHash {
@@ -93,15 +73,15 @@ class PrefixCache {
   };
   using SnapshotList = std::list<Snapshot>;
 
-  PrefixHash HashOf(std::span<const int32_t> prefix) const;
+  void MakeMostRecent(SnapshotList::iterator snapshot);
   void Drop(SnapshotList::iterator snapshot);
 
   PagePool& pool_;
-  const uint64_t seed_;
   // Least valuable first.
   SnapshotList overtaken_;
   SnapshotList current_;
   std::unordered_map<PrefixHash, SnapshotList::iterator, HashOfHash> snapshots_;
+  std::map<int32_t, int, std::greater<>> num_of_length_;  // snapshots by length, longest first
 };
 
 }  // namespace lapidary

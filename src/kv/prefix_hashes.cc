@@ -1,0 +1,49 @@
+#include "kv/prefix_hashes.h"
+
+#include "base/check.h"
+
+namespace lapidary {
+namespace {
+
+// No vocabulary has them.
+constexpr int32_t kMediaMark = -1;
+constexpr int32_t kAdapterMark = -2;
+
+}  // namespace
+
+Status CheckIdentity(const PrefixIdentity& identity, int64_t prompt_len) {
+  int64_t last = -1;
+  for (const MediaDigest& medium : identity.media) {
+    if (medium.position <= last || medium.position >= prompt_len) {
+      return MakeError("media must start at ascending positions of the {} prompt tokens, got {}",
+                       prompt_len, medium.position);
+    }
+    last = medium.position;
+  }
+  return {};
+}
+
+PrefixHashes::PrefixHashes(uint64_t seed, const PrefixIdentity& identity)
+    : hasher_(seed), media_(identity.media) {
+  if (identity.adapter == 0) return;
+  hasher_.Add(kAdapterMark);
+  hasher_.AddWord(identity.adapter);
+}
+
+int32_t PrefixHashes::Extend(std::span<const int32_t> tokens) {
+  const int32_t before = length();
+  CHECK_GE(static_cast<int32_t>(tokens.size()), before);
+  for (int32_t position = before; position < static_cast<int32_t>(tokens.size()); ++position) {
+    if (num_media_hashed_ < media_.size() && media_[num_media_hashed_].position == position) {
+      const MediaDigest& medium = media_[num_media_hashed_++];
+      hasher_.Add(kMediaMark);
+      hasher_.AddWord(medium.low);
+      hasher_.AddWord(medium.high);
+    }
+    hasher_.Add(tokens[position]);
+    hashes_.push_back(hasher_.hash());
+  }
+  return length() - before;
+}
+
+}  // namespace lapidary
