@@ -136,7 +136,7 @@ Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice&
   EngineOptions engine_options;
   engine_options.limits.max_num_seqs = flags.max_num_seqs;
   engine_options.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
-  engine_options.limits.max_queue = flags.max_queue;
+  engine_options.max_queue = flags.max_queue;
   engine_options.limits.max_model_len = max_model_len;
   engine_options.limits.prefix_caching = !flags.no_prefix_caching;
   engine_options.overlap = !flags.no_overlap;

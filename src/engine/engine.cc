@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <fstream>
-#include <limits>
 
 #include "base/random_bits.h"
 
@@ -15,20 +14,13 @@ double Milliseconds(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-// Submit counts the queue, where it can still refuse. The scheduler's own count includes preempted
-// sequences, which take no place of a new one.
-SchedulerLimits WithoutQueueLimit(SchedulerLimits limits) {
-  limits.max_queue = std::numeric_limits<int>::max();
-  return limits;
-}
-
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
     : executor_(std::move(executor)),
       options_(options),
-      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
-                 WithoutQueueLimit(options.limits), RandomBits()),
+      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(), options.limits,
+                 RandomBits()),
       kv_checker_(executor_->plan(), executor_->kv_layout()) {
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
@@ -53,14 +45,14 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   CHECK(spec.sampling != nullptr);
   RETURN_IF_ERROR(scheduler_.CheckFits(spec));
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
-  if (num_copies > options_.limits.max_queue) {
+  if (num_copies > options_.max_queue) {
     return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,
-                     options_.limits.max_queue);
+                     options_.max_queue);
   }
-  if (num_queued_.fetch_add(num_copies) + num_copies > options_.limits.max_queue) {
+  if (num_queued_.fetch_add(num_copies) + num_copies > options_.max_queue) {
     num_queued_.fetch_sub(num_copies);
     return Error{fmt::format("the queue is full: at most {} requests may wait; try again later",
-                             options_.limits.max_queue),
+                             options_.max_queue),
                  ErrorKind::kBusy};
   }
   const int32_t last_point = static_cast<int32_t>(spec.prompt.size()) - 1;
@@ -71,16 +63,17 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   {
     const std::lock_guard lock(mutex_);
     for (int copy_idx = 0; copy_idx < num_copies; ++copy_idx) {
-      const RequestId id = next_id_.fetch_add(1);
+      const RequestId id = ++last_id_;
       SequenceSpec copy = spec;
       if (copy_idx > 0) {
         auto sampling = std::make_shared<SamplingParams>(*spec.sampling);
         sampling->seed += static_cast<uint64_t>(copy_idx);
         copy.sampling = std::move(sampling);
         copy.num_prompt_logprobs = -1;  // The first one's are theirs.
+        copy.leader = ids[0];
       }
       ids.push_back(id);
-      submissions_.push_back({id, copy_idx > 0 ? ids[0] : 0, std::move(copy), sink, Clock::now()});
+      submissions_.push_back({id, std::move(copy), sink, Clock::now()});
     }
   }
   inbox_changed_.notify_all();
@@ -127,18 +120,12 @@ bool Engine::TakeInbox(bool may_wait) {
 }
 
 void Engine::StartRequest(Submission submission) {
-  if (submission.leader != 0) {
-    const auto leader = open_.find(submission.leader);
-    submission.spec.leader = leader == open_.end() ? 0 : leader->second.sequence;
-  }
   OpenRequest request;
   request.sink = std::move(submission.sink);
   request.submitted = submission.time;
   request.usage.prompt_tokens = static_cast<int32_t>(submission.spec.prompt.size());
-  const auto sequence = scheduler_.Add(std::move(submission.spec));
-  CHECK(sequence.ok()) << sequence.error().message;  // Submit checked everything Add refuses.
-  request.sequence = *sequence;
-  request_of_[*sequence] = submission.id;
+  const Status added = scheduler_.Add(submission.id, std::move(submission.spec));
+  CHECK(added.ok()) << added.error().message;  // Submit checked everything Add refuses.
   open_.emplace(submission.id, std::move(request));
 }
 
@@ -153,8 +140,7 @@ void Engine::End(RequestId id, RequestEvent event) {
   const auto it = open_.find(id);
   OpenRequest request = std::move(it->second);
   open_.erase(it);
-  request_of_.erase(request.sequence);
-  scheduler_.Cancel(request.sequence);
+  scheduler_.Cancel(id);
   if (!request.first_step) num_queued_.fetch_sub(1);
   ++num_finished_;
   const Clock::time_point now = Clock::now();
@@ -173,7 +159,7 @@ void Engine::End(RequestId id, RequestEvent event) {
 void Engine::MarkStarted(const StepPlan& plan) {
   const Clock::time_point now = Clock::now();
   for (const StepPlan::Entry& entry : plan.entries) {
-    OpenRequest& request = open_.at(request_of_.at(entry.id));
+    OpenRequest& request = open_.at(entry.id);
     if (request.first_step) continue;
     request.first_step = now;
     request.usage.cached_tokens = scheduler_.Find(entry.id)->num_cached_prompt_tokens;
@@ -204,9 +190,8 @@ void Engine::FailStep(const StepPlan& plan, const Json& violation) {
                 options_.check_kv_report.string());
   scheduler_.Abandon(plan);
   for (const StepPlan::Entry& entry : plan.entries) {
-    const auto it = request_of_.find(entry.id);
-    if (it == request_of_.end()) continue;
-    End(it->second, FinishReason::kError, "internal error: the KV check failed");
+    if (!open_.contains(entry.id)) continue;
+    End(entry.id, FinishReason::kError, "internal error: the KV check failed");
   }
 }
 
@@ -216,9 +201,9 @@ void Engine::CollectStep() {
   in_flight_.pop_front();
   const Clock::time_point now = Clock::now();
   for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
-    const auto id = request_of_.find(progress.id);
-    if (id == request_of_.end()) continue;
-    OpenRequest& request = open_.at(id->second);
+    const auto open = open_.find(progress.id);
+    if (open == open_.end()) continue;
+    OpenRequest& request = open->second;
     if (!request.first_token && !progress.tokens.empty()) request.first_token = now;
     num_output_tokens_ += progress.tokens.size();
     RequestEvent event;
@@ -227,10 +212,10 @@ void Engine::CollectStep() {
     if (progress.finish) {
       event.finish = progress.finish;
       event.error = std::move(progress.error);
-      End(id->second, std::move(event));
+      End(progress.id, std::move(event));
       continue;
     }
-    event.id = id->second;
+    event.id = progress.id;
     request.usage.output_tokens += static_cast<int32_t>(event.tokens.size());
     request.sink(std::move(event));
   }

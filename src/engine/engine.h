@@ -26,7 +26,8 @@
 
 namespace lapidary {
 
-using RequestId = uint64_t;
+// A request is a sequence to the scheduler, under the same id.
+using RequestId = SequenceId;
 
 struct RequestUsage {
   int32_t prompt_tokens = 0;
@@ -57,6 +58,7 @@ using EventSink = std::function<void(RequestEvent)>;
 
 struct EngineOptions {
   SchedulerLimits limits;
+  int max_queue = 4096;   // sequences submitted and not running yet
   bool overlap = true;    // plan the next step while one runs
   bool check_kv = false;  // verify every step's pages and lengths before it runs
   std::filesystem::path check_kv_report = "lapidary-kv-violation.json";
@@ -103,7 +105,6 @@ class Engine {
 
   struct OpenRequest {
     EventSink sink;
-    SequenceId sequence = 0;
     Clock::time_point submitted;
     std::optional<Clock::time_point> first_step;
     std::optional<Clock::time_point> first_token;
@@ -111,7 +112,6 @@ class Engine {
   };
   struct Submission {
     RequestId id;
-    RequestId leader;
     SequenceSpec spec;
     EventSink sink;
     Clock::time_point time;
@@ -139,7 +139,6 @@ class Engine {
 
   // Owned by the engine's thread.
   std::unordered_map<RequestId, OpenRequest> open_;
-  std::unordered_map<SequenceId, RequestId> request_of_;
   std::deque<StepPlan> in_flight_;
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
@@ -147,11 +146,13 @@ class Engine {
   uint64_t num_finished_ = 0;
 
   std::atomic<bool> has_failed_{false};
-  std::atomic<RequestId> next_id_{1};
-  std::atomic<int> num_queued_{0};  // submitted and not yet running
+  // Submitted and not yet running. Only Submit can still refuse, so it counts; preempted sequences
+  // take no place of a new one.
+  std::atomic<int> num_queued_{0};
 
   mutable std::mutex mutex_;  // guards the inbox and the published statistics
   std::condition_variable inbox_changed_;
+  RequestId last_id_ = 0;
   std::deque<Submission> submissions_;
   std::deque<RequestId> cancellations_;
   bool stopping_ = false;

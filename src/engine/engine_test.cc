@@ -114,7 +114,7 @@ TEST(EngineTest, StoppingTheEngineEndsWhatIsOpen) {
 
 TEST(EngineTest, AFullQueueRefusesAndSaysSo) {
   EngineOptions options;
-  options.limits.max_queue = 3;
+  options.max_queue = 3;
   options.limits.max_num_seqs = 1;
   std::deque<Collector> collectors(64);
   auto engine = FakeEngine(200, options);
@@ -132,7 +132,7 @@ TEST(EngineTest, AFullQueueRefusesAndSaysSo) {
 
 TEST(EngineTest, WaitingIsNotAdvisedWhereItCannotHelp) {
   EngineOptions options;
-  options.limits.max_queue = 3;
+  options.max_queue = 3;
   options.limits.max_model_len = 100;
   auto engine = FakeEngine(200, options);
   const EventSink no_event = [](const RequestEvent&) { ADD_FAILURE(); };
@@ -155,7 +155,7 @@ TEST(EngineTest, PreemptedRequestsDoNotFillTheQueue) {
   constexpr int kQueue = 8;
   constexpr int kTokens = 400;
   EngineOptions options;
-  options.limits.max_queue = kQueue;
+  options.max_queue = kQueue;
   auto engine = FakeEngine(200, options);  // Eight of these need about twice as much.
   const int vocab_size = engine->plan().vocab_size;
   std::deque<Collector> collectors(kQueue);

@@ -63,19 +63,15 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
   return {};
 }
 
-bool Scheduler::IsQueueFull() const {
-  return static_cast<int>(waiting_.size()) >= limits_.max_queue;
-}
-
-Result<SequenceId> Scheduler::Add(SequenceSpec spec) {
+Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   RETURN_IF_ERROR(CheckFits(spec));
-  if (IsQueueFull()) return MakeError("{} requests are waiting already", waiting_.size());
-  const SequenceId id = next_id_++;
+  CHECK_GT(id, last_id_);
+  last_id_ = id;
   auto sequence = std::make_unique<Sequence>(
       id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
   waiting_.push_back(sequence.get());
   sequences_.emplace(id, std::move(sequence));
-  return id;
+  return {};
 }
 
 const Sequence* Scheduler::Find(SequenceId id) const {
@@ -347,7 +343,7 @@ void Scheduler::Resume(Sequence& sequence, StepPlan& plan) {
   CHECK(sequence.pages.Resume(match.length, *match.tables, copies));
   for (const PageCopy& copy : copies) {
     pool_.Share(copy.from);
-    plan.held_pages.push_back(copy.from);
+    held_pages_.back().push_back(copy.from);
     plan.batch.page_copies.push_back(copy);
   }
   sequence.resumed_from = match.hash;
@@ -359,8 +355,8 @@ void Scheduler::UndoResume(Sequence& sequence, size_t num_copies_before, StepPla
   sequence.num_planned = 0;
   sequence.resumed_from.reset();
   while (plan.batch.page_copies.size() > num_copies_before) {
-    pool_.Free(plan.held_pages.back());
-    plan.held_pages.pop_back();
+    pool_.Free(held_pages_.back().back());
+    held_pages_.back().pop_back();
     plan.batch.page_copies.pop_back();
   }
 }
@@ -411,6 +407,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
 std::optional<StepPlan> Scheduler::Plan() {
   ++step_;
   StepPlan plan;
+  held_pages_.emplace_back();
   plan.entries.reserve(running_.size());
   plan.batch.sequences.reserve(running_.size());
   const int32_t budget = limits_.max_num_batched_tokens;
@@ -426,10 +423,10 @@ std::optional<StepPlan> Scheduler::Plan() {
   AdmitWaiting(plan, rest);
   CommitPlanned(plan);
   if (plan.entries.empty()) {
-    CHECK(plan.held_pages.empty());
+    CHECK(held_pages_.back().empty());
+    held_pages_.pop_back();
     return std::nullopt;
   }
-  held_pages_.push_back(plan.held_pages);
   return plan;
 }
 

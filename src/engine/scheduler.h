@@ -30,7 +30,6 @@ struct SchedulerLimits {
   int max_num_seqs = 256;             // running at once
   int max_num_batched_tokens = 2048;  // rows of a step
   int max_scored_rows = 64;           // of those, prompt rows whose logprobs are wanted
-  int max_queue = 4096;               // waiting at once
   int max_model_len = 0;              // tokens of a sequence; 0: the model's context
   int sliding_slack = 32;             // tokens kept behind the window
   int num_drafts = 0;                 // of a decoding sequence, by the executor's drafter
@@ -47,8 +46,7 @@ struct StepPlan {
     int32_t num_drafts = 0;
   };
   StepBatch batch;
-  std::vector<Entry> entries;         // as batch.sequences
-  std::vector<PageIndex> held_pages;  // sources of copies, held until the step is done
+  std::vector<Entry> entries;  // as batch.sequences
 };
 
 // What a finished step means for one sequence.
@@ -84,10 +82,9 @@ class Scheduler {
             const SchedulerLimits& limits, uint64_t hash_seed);
   ~Scheduler();
 
-  // An error when the sequence can never run (too long for the context or for the pool) or the
-  // queue is full; nothing is kept then.
-  Result<SequenceId> Add(SequenceSpec spec);
-  bool IsQueueFull() const;
+  // `id` is larger than all before it. An error when the sequence can never run (too long for the
+  // context or for the pool); nothing is kept then.
+  Status Add(SequenceId id, SequenceSpec spec);
   // Whether the sequence could run at all; safe from any thread.
   Status CheckFits(const SequenceSpec& spec) const;
 
@@ -177,7 +174,7 @@ class Scheduler {
   PrefixCache prefix_cache_;
   DraftSource draft_source_;
 
-  SequenceId next_id_ = 1;
+  SequenceId last_id_ = 0;
   SequenceMap sequences_;
   std::vector<Sequence*> running_;  // in order of arrival
   std::deque<Sequence*> waiting_;   // in order of arrival
@@ -185,7 +182,8 @@ class Scheduler {
   std::vector<Sequence*> by_slot_;    // null: free
   std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
   uint64_t step_ = 0;
-  std::deque<std::vector<PageIndex>> held_pages_;  // of steps planned and not completed
+  // Sources of page copies, held until their step is done: of every step planned and not completed.
+  std::deque<std::vector<PageIndex>> held_pages_;
   uint64_t num_preemptions_ = 0;
   uint64_t num_prompt_tokens_ = 0;
   uint64_t num_prefix_hit_tokens_ = 0;

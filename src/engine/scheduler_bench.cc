@@ -20,7 +20,7 @@ void DecodeStep(benchmark::State& state) {
     spec.prompt.assign(1000, idx);
     spec.max_new_tokens = 100000;
     spec.sampling = std::make_shared<SamplingParams>();
-    scheduler.Add(std::move(spec)).value();
+    CHECK(scheduler.Add(static_cast<SequenceId>(idx) + 1, std::move(spec)).ok());
   }
   const auto step = [&] {
     std::optional<StepPlan> step_plan = scheduler.Plan();

@@ -46,6 +46,11 @@ class Harness {
     return spec;
   }
 
+  Result<SequenceId> Add(SequenceSpec spec) {
+    RETURN_IF_ERROR(scheduler_.Add(last_id_ + 1, std::move(spec)));
+    return ++last_id_;
+  }
+
   // One turn of the engine loop; false when there was nothing to do.
   bool Turn() {
     while (in_flight_.size() < (overlap_ ? 2u : 1u)) {
@@ -101,6 +106,7 @@ class Harness {
   Scheduler scheduler_;
   KvChecker kv_checker_;
   const bool overlap_;
+  SequenceId last_id_ = 0;
   std::deque<StepPlan> in_flight_;
 };
 
@@ -117,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Loop, SchedulerModes, testing::Bool(),
 TEST_P(SchedulerModes, ARequestGetsItsContinuationAndEndsByLength) {
   Harness harness(64, {}, GetParam());
   const std::vector<int32_t> prompt = {2, 7, 11, 5};
-  const SequenceId id = harness.scheduler().Add(Harness::Spec(prompt, 50)).value();
+  const SequenceId id = harness.Add(Harness::Spec(prompt, 50)).value();
   harness.RunToEnd();
   EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 50, harness.vocab_size()));
   EXPECT_EQ(harness.finished_.at(id), FinishReason::kLength);
@@ -129,7 +135,7 @@ TEST_P(SchedulerModes, AStopTokenEndsARequestAndIsTheLastToken) {
   const auto expected = FakeExecutor::Continuation(prompt, 20, harness.vocab_size());
   SequenceSpec spec = Harness::Spec(prompt, 50);
   spec.stop_ids = {expected[19]};
-  const SequenceId id = harness.scheduler().Add(spec).value();
+  const SequenceId id = harness.Add(spec).value();
   harness.RunToEnd();
   EXPECT_EQ(harness.finished_.at(id), FinishReason::kStop);
   const auto first_stop = std::find(expected.begin(), expected.end(), expected[19]);
@@ -141,10 +147,9 @@ TEST_P(SchedulerModes, ALongPromptDoesNotHoldUpOthers) {
   limits.max_num_batched_tokens = 32;
   Harness harness(512, limits, GetParam());
   std::mt19937 random(1);
-  const SequenceId decoding =
-      harness.scheduler().Add(Harness::Spec(RandomIds(random, 4, 500), 200)).value();
+  const SequenceId decoding = harness.Add(Harness::Spec(RandomIds(random, 4, 500), 200)).value();
   for (int turn = 0; turn < 3; ++turn) harness.Turn();
-  harness.scheduler().Add(Harness::Spec(RandomIds(random, 1000, 500), 4)).value();
+  harness.Add(Harness::Spec(RandomIds(random, 1000, 500), 4)).value();
   const size_t before = harness.outputs_[decoding].size();
   for (int turn = 0; turn < 20; ++turn) harness.Turn();
   EXPECT_GE(harness.outputs_[decoding].size(), before + 19);
@@ -153,26 +158,22 @@ TEST_P(SchedulerModes, ALongPromptDoesNotHoldUpOthers) {
 }
 
 TEST_P(SchedulerModes, WhatCanNeverRunIsRefusedAtOnce) {
-  SchedulerLimits limits;
-  limits.max_queue = 2;
-  Harness harness(16, limits, GetParam());
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({}, 5)).ok());
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, -1)).ok());
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 99999999}, 5)).ok());
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 1000)).ok());    // pages
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 100000)).ok());  // context
-  EXPECT_TRUE(harness.scheduler().Add(Harness::Spec({1, 2}, 5)).ok());
-  EXPECT_TRUE(harness.scheduler().Add(Harness::Spec({1, 2}, 5)).ok());
-  EXPECT_FALSE(harness.scheduler().Add(Harness::Spec({1, 2}, 5)).ok());  // queue
+  Harness harness(16, {}, GetParam());
+  EXPECT_FALSE(harness.Add(Harness::Spec({}, 5)).ok());
+  EXPECT_FALSE(harness.Add(Harness::Spec({1, 2}, -1)).ok());
+  EXPECT_FALSE(harness.Add(Harness::Spec({1, 99999999}, 5)).ok());
+  EXPECT_FALSE(harness.Add(Harness::Spec({1, 2}, 1000)).ok());    // pages
+  EXPECT_FALSE(harness.Add(Harness::Spec({1, 2}, 100000)).ok());  // context
+  EXPECT_TRUE(harness.Add(Harness::Spec({1, 2}, 5)).ok());
 }
 
 TEST_P(SchedulerModes, AnIdenticalPromptIsComputedOnce) {
   Harness harness(256, {}, GetParam());
   std::mt19937 random(2);
   const std::vector<int32_t> prompt = RandomIds(random, 300, 500);
-  harness.scheduler().Add(Harness::Spec(prompt, 5)).value();
+  harness.Add(Harness::Spec(prompt, 5)).value();
   harness.RunToEnd();
-  const SequenceId again = harness.scheduler().Add(Harness::Spec(prompt, 9)).value();
+  const SequenceId again = harness.Add(Harness::Spec(prompt, 9)).value();
   harness.RunToEnd();
   EXPECT_EQ(harness.outputs_[again], FakeExecutor::Continuation(prompt, 9, harness.vocab_size()));
   EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 299u);
@@ -188,10 +189,10 @@ TEST_P(SchedulerModes, ASequenceThatFitsAloneIsNotStoppedByTheSnapshotItResumedF
   SequenceSpec spec = Harness::Spec(prompt, 3);
   spec.cache_points = {54};
   int num_pages = 2;
-  while (!Harness(num_pages, limits, GetParam(), {1, 6}).scheduler().Add(spec).ok()) ++num_pages;
+  while (!Harness(num_pages, limits, GetParam(), {1, 6}).Add(spec).ok()) ++num_pages;
   Harness harness(num_pages, limits, GetParam(), {1, 6});
   for (int round = 0; round < 3; ++round) {
-    const SequenceId id = harness.scheduler().Add(spec).value();
+    const SequenceId id = harness.Add(spec).value();
     for (int turn = 0; turn < 1000 && harness.scheduler().has_sequences(); ++turn) harness.Turn();
     ASSERT_FALSE(harness.scheduler().has_sequences()) << "round " << round;
     EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 3, harness.vocab_size()));
@@ -204,12 +205,12 @@ TEST_P(SchedulerModes, EveryPromptTokenButTheFirstIsScoredThoughThePromptIsCache
   Harness harness(256, limits, GetParam());
   std::mt19937 random(8);
   const std::vector<int32_t> prompt = RandomIds(random, 150, 500);
-  harness.scheduler().Add(Harness::Spec(prompt, 5)).value();
+  harness.Add(Harness::Spec(prompt, 5)).value();
   harness.RunToEnd();
   for (const int max_new_tokens : {0, 1, 7}) {
     SequenceSpec spec = Harness::Spec(prompt, max_new_tokens);
     spec.num_prompt_logprobs = 0;
-    const SequenceId id = harness.scheduler().Add(spec).value();
+    const SequenceId id = harness.Add(spec).value();
     harness.RunToEnd();
     EXPECT_EQ(harness.scored_ids_[id], std::vector<int32_t>(prompt.begin() + 1, prompt.end()));
     EXPECT_EQ(harness.scores_[id], FakeExecutor::Scores(prompt));
@@ -227,7 +228,7 @@ TEST_P(SchedulerModes, APromptAloneEndsHoweverShortItIs) {
     for (const int length : {1, 2, 3}) {
       SequenceSpec spec = Harness::Spec(std::vector<int32_t>(length, 5), 0);
       spec.num_prompt_logprobs = num_scores;
-      const SequenceId id = harness.scheduler().Add(spec).value();
+      const SequenceId id = harness.Add(spec).value();
       harness.RunToEnd();
       EXPECT_EQ(harness.finished_.at(id), FinishReason::kLength);
       EXPECT_EQ(harness.scores_[id].size(), num_scores < 0 ? 0u : length - 1u);
@@ -244,7 +245,7 @@ TEST_P(SchedulerModes, PromptsOfOtherMediaOrAnotherAdapterShareNothing) {
     SequenceSpec spec = Harness::Spec(prompt, 5);
     spec.identity.adapter = adapter;
     if (digest != 0) spec.identity.media = {{.position = 10, .low = digest}};
-    harness.scheduler().Add(spec).value();
+    harness.Add(spec).value();
     harness.RunToEnd();
     return harness.scheduler().stats().num_prefix_hit_tokens - before;
   };
@@ -256,7 +257,7 @@ TEST_P(SchedulerModes, PromptsOfOtherMediaOrAnotherAdapterShareNothing) {
   EXPECT_EQ(hits_of(1, 1), 99u);
   SequenceSpec outside = Harness::Spec(prompt, 5);
   outside.identity.media = {{.position = 100}};
-  EXPECT_FALSE(harness.scheduler().Add(outside).ok());
+  EXPECT_FALSE(harness.Add(outside).ok());
 }
 
 // One that waits for room is looked at again in every step.
@@ -269,7 +270,7 @@ TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesASnapshot) {
     SequenceSpec spec = Harness::Spec(prompt, max_new_tokens);
     spec.cache_points.clear();
     spec.cache_at_end = cache_at_end;
-    return harness.scheduler().Add(spec).value();
+    return harness.Add(spec).value();
   };
   // A prompt, its answer and a new question.
   const auto converse = [&](std::vector<int32_t> prompt, int question_len) {
@@ -314,11 +315,11 @@ TEST_P(SchedulerModes, SequencesOfOneLeaderShareItsPrompt) {
   Harness harness(400, limits, GetParam());
   std::mt19937 random(7);
   const std::vector<int32_t> prompt = RandomIds(random, 200, 500);
-  const SequenceId leader = harness.scheduler().Add(Harness::Spec(prompt, 10)).value();
+  const SequenceId leader = harness.Add(Harness::Spec(prompt, 10)).value();
   for (int idx = 0; idx < 3; ++idx) {
     SequenceSpec spec = Harness::Spec(prompt, 10);
     spec.leader = leader;
-    harness.scheduler().Add(spec).value();
+    harness.Add(spec).value();
   }
   harness.RunToEnd();
   EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 3u * 199u);
@@ -333,7 +334,7 @@ TEST_P(SchedulerModes, ASequenceWithDraftsInFlightIsPlannedAgain) {
   Harness harness(256, limits, GetParam());
   std::mt19937 random(11);
   const std::vector<int32_t> prompt = RandomIds(random, 30, 500);
-  const SequenceId id = harness.scheduler().Add(Harness::Spec(prompt, 120)).value();
+  const SequenceId id = harness.Add(Harness::Spec(prompt, 120)).value();
   int num_turns = 0;
   int most_in_flight = 0;
   while (harness.Turn()) {
@@ -355,7 +356,7 @@ TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
   std::map<SequenceId, std::vector<int32_t>> prompts;
   for (int idx = 0; idx < 8; ++idx) {
     const auto prompt = RandomIds(random, 20, 500);
-    prompts[harness.scheduler().Add(Harness::Spec(prompt, 120)).value()] = prompt;
+    prompts[harness.Add(Harness::Spec(prompt, 120)).value()] = prompt;
   }
   harness.RunToEnd();
   EXPECT_GT(harness.scheduler().stats().num_preemptions, 0u);
@@ -385,7 +386,7 @@ TEST_P(SchedulerModes, SessionsInTurnKeepTheirReusableTokensWhileTheyFit) {
         if (!history.empty()) reusable += history.size() - 1;
         const auto question = RandomIds(random, kQuestion, 500);
         history.insert(history.end(), question.begin(), question.end());
-        const SequenceId id = harness.scheduler().Add(Harness::Spec(history, kAnswer)).value();
+        const SequenceId id = harness.Add(Harness::Spec(history, kAnswer)).value();
         harness.RunToEnd();
         const std::vector<int32_t>& answer = harness.outputs_[id];
         ASSERT_EQ(answer, FakeExecutor::Continuation(history, kAnswer, harness.vocab_size()));
@@ -407,7 +408,6 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     limits.max_num_seqs = 1 + static_cast<int>(random() % 12);
     limits.max_num_batched_tokens = 1 + static_cast<int>(random() % 64);
     limits.max_scored_rows = 1 + static_cast<int>(random() % 16);
-    limits.max_queue = 16;
     limits.sliding_slack = 8 + static_cast<int>(random() % 24);
     limits.prefix_caching = random() % 4 != 0;
     const int draft_kind = static_cast<int>(random() % 3);  // none, the test's, the executor's
@@ -432,7 +432,8 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     std::set<SequenceId> scored;
     std::vector<std::vector<int32_t>> old_prompts = {{1, 2, 3}};
     for (int turn = 0; turn < 500 && turns_left > 0; ++turn, --turns_left) {
-      if (random() % 3 == 0) {
+      constexpr int kMaxWaiting = 16;
+      if (random() % 3 == 0 && harness.scheduler().stats().num_waiting < kMaxWaiting) {
         // A fresh prompt, or one that goes on from an older one.
         std::vector<int32_t> prompt = old_prompts[random() % old_prompts.size()];
         prompt.resize(random() % (prompt.size() + 1));
@@ -446,7 +447,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
                                    static_cast<int32_t>(1 + random() % (prompt.size() - 3)));
         }
         spec.cache_at_end = random() % 2 == 0;
-        const auto id = harness.scheduler().Add(spec);
+        const auto id = harness.Add(spec);
         if (id.ok()) {
           open[*id] = {prompt, spec.max_new_tokens};
           if (spec.num_prompt_logprobs >= 0) scored.insert(*id);

@@ -13,6 +13,7 @@
 
 namespace lapidary {
 
+// Given by whoever adds sequences, in order of arrival; 0 is nobody's.
 using SequenceId = uint64_t;
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };

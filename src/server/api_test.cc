@@ -159,7 +159,7 @@ class BusyApiTest : public ApiTest {
   static EngineOptions Options() {
     EngineOptions options;
     options.limits.max_num_seqs = 1;
-    options.limits.max_queue = 3;
+    options.max_queue = 3;
     options.limits.max_model_len = 1000;
     return options;
   }
