@@ -8,24 +8,13 @@
 
 #include <fmt/format.h>
 
-#include <string>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
+#include "base/status.h"
 
 namespace lapidary {
-
-// What the caller can do about an error.
-enum class ErrorKind {
-  kInvalid,  // ask for something else: the same call fails again
-  kBusy,     // wait: the same call may succeed later
-};
-
-struct Error {
-  std::string message;
-  ErrorKind kind = ErrorKind::kInvalid;
-};
 
 // MakeError("{}: header length {} exceeds the file", path, length)
 template <typename... Args>
@@ -67,34 +56,10 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
-template <>
-class [[nodiscard]] Result<void> {
- public:
-  Result() = default;
-  Result(Error error) : error_(std::move(error)), ok_(false) {}
-
-  bool ok() const { return ok_; }
-  explicit operator bool() const { return ok_; }
-  const Error& error() const { return error_; }
-
- private:
-  Error error_;
-  bool ok_ = true;
-};
-
-using Status = Result<void>;
-
 }  // namespace lapidary
 
 #define LAPIDARY_CONCAT_INNER(a, b) a##b
 #define LAPIDARY_CONCAT(a, b) LAPIDARY_CONCAT_INNER(a, b)
-
-// RETURN_IF_ERROR(DoSomething());
-#define RETURN_IF_ERROR(expression)                              \
-  do {                                                           \
-    if (auto status_ = (expression); !status_.ok()) [[unlikely]] \
-      return status_.error();                                    \
-  } while (false)
 
 // ASSIGN_OR_RETURN(auto config, ParseConfig(text));
 #define ASSIGN_OR_RETURN(declaration, expression) \

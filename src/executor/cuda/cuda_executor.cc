@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "executor/cuda/check_supported.h"
 #include "model/bind_weights.h"
-#include "ops/cuda/moe/moe.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -28,39 +28,6 @@ int PaddedSequences(int sequences) {
 
 // Blocks that a step's sequences enter: seldom any, since a page holds many tokens.
 int GraphTableEntries(int sequences) { return 4 * sequences + 64; }
-
-// What our kernels ask of a model beyond what a plan allows.
-Status CheckSupported(const ModelPlan& plan) {
-  const auto refuse = [](const std::string& what) {
-    return MakeError("{}; the CUDA kernels cannot run it, use --device cpu", what);
-  };
-  if (plan.hidden_size % 8 != 0) {
-    return refuse(fmt::format("hidden size {} is not a multiple of 8", plan.hidden_size));
-  }
-  for (const LayerPlan& layer : plan.layers) {
-    if (!AttentionSupports(layer.kv_entry)) {
-      return refuse(fmt::format("layer {} has heads of {} dims, {} of them rotary", layer.index,
-                                layer.head_dim, 2 * layer.rope.num_rotary_pairs));
-    }
-    if (layer.heads_per_kv_head() > 16) {
-      return refuse(fmt::format("layer {} has {} query heads for one KV head", layer.index,
-                                layer.heads_per_kv_head()));
-    }
-    if (layer.mlp_width % 8 != 0) {
-      return refuse(fmt::format("layer {} has an MLP of width {}, not a multiple of 8", layer.index,
-                                layer.mlp_width));
-    }
-  }
-  if (plan.ple && (plan.ple->width % 8 != 0 || plan.ple->width > 256)) {
-    return refuse(fmt::format("per-layer embeddings of width {}", plan.ple->width));
-  }
-  if (plan.moe && (plan.moe->num_experts > kMaxExperts || plan.moe->top_k > kMaxTopK ||
-                   plan.moe->expert_width % 8 != 0)) {
-    return refuse(fmt::format("{} experts of width {}, {} at a time", plan.moe->num_experts,
-                              plan.moe->expert_width, plan.moe->top_k));
-  }
-  return {};
-}
 
 CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   CudaForwardLimits limits;
@@ -132,8 +99,8 @@ struct CudaExecutor::Graph {
 Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan,
                                                            const TensorSource* source,
                                                            const CudaExecutorOptions& wanted) {
-  RETURN_IF_ERROR(CheckSupported(plan));
   const CudaExecutorOptions options = WithRoomForPadding(wanted);
+  RETURN_IF_ERROR(CheckSupported(plan, ForwardLimits(options).max_rows));
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     size_t free_before = 0;

@@ -92,12 +92,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void RunEmbed(const LaunchContext& context, const EmbedCall& call) {
-  CHECK_EQ(call.hidden % 8, 0);
+  CHECK_OK(EmbedSupports(call.hidden, kMaxRopeTables));
   Launch(context, EmbedKernel, dim3(2 * call.rows), dim3(kThreads), 0, call);
 }
 
 void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call) {
-  CHECK(call.width % 8 == 0 && call.width <= 8 * kWarpSize) << call.width;
+  static_assert(kMaxPerLayerWidth == 8 * kWarpSize);
+  CHECK_OK(PerLayerInputsSupports(call.width));
   constexpr int kWarps = kThreads / kWarpSize;
   const int64_t tasks = int64_t{call.rows} * call.num_layers;
   Launch(context, PerLayerInputsKernel, dim3(static_cast<unsigned>((tasks + kWarps - 1) / kWarps)),

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 
+#include "base/status.h"
 #include "ops/cuda/launch.h"
 
 namespace lapidary::cuda {
 
 inline constexpr int kMaxRopeTables = 2;
+inline constexpr int kMaxPerLayerWidth = 256;
 
 // Rows of a rotary table have room for so many pairs: each is 16-byte aligned, as readers want it.
 __host__ __device__ constexpr int RopeRowPairs(int pairs) { return (pairs + 1) / 2 * 2; }
@@ -30,6 +32,7 @@ struct EmbedCall {
   bf16* x = nullptr;            // the same in bf16; null: not wanted
   RopeTableFill rope[kMaxRopeTables];
 };
+Status EmbedSupports(int hidden, int num_rope_tables);
 void RunEmbed(const LaunchContext& context, const EmbedCall& call);
 
 // ple[row, l] = (rmsnorm(projected[row, l] / sqrt(hidden)) * norm + sqrt(width) * table[id, l])
@@ -37,7 +40,7 @@ void RunEmbed(const LaunchContext& context, const EmbedCall& call);
 struct PerLayerInputsCall {
   int rows = 0;
   int num_layers = 0;
-  int width = 0;  // a multiple of 8, at most 256
+  int width = 0;
   int hidden = 0;
   float eps = 1e-6f;
   const int32_t* token_ids = nullptr;  // [rows]
@@ -46,6 +49,7 @@ struct PerLayerInputsCall {
   const float* norm = nullptr;      // [width]
   bf16* out = nullptr;              // [rows, layers * width]
 };
+Status PerLayerInputsSupports(int width);
 void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call);
 
 // to[i] = from[row_ids[i]], rows of `row_bytes` (a multiple of 16).

@@ -64,11 +64,12 @@ __global__ void __launch_bounds__(kNormThreads)
 
 void RunResidualUpdate(const LaunchContext& context, const ResidualUpdate& update, int rows,
                        int dim, bf16* x) {
-  CHECK(rows > 0 && dim > 0 && dim % 8 == 0) << rows << " rows of " << dim;
+  CHECK_OK(ResidualUpdateSupports(dim));
+  CHECK_GE(rows, 1);
   CHECK(update.hidden != nullptr && update.hidden != update.hidden_out);
   CHECK(update.block_out == nullptr || update.post_norm != nullptr);
   const int quads = (dim + 4 * kNormThreads - 1) / (4 * kNormThreads);
-  CHECK_LE(quads, 12);
+  static_assert(kMaxResidualDim == 12 * 4 * kNormThreads);
   const auto kernel = quads <= 1   ? ResidualUpdateKernel<1>
                       : quads <= 2 ? ResidualUpdateKernel<2>
                       : quads <= 3 ? ResidualUpdateKernel<3>

@@ -90,7 +90,6 @@ void LaunchForm(const LaunchContext& context, const AttentionParams& params) {
 // Calls `use` with the form that these entries take.
 template <typename Use>
 auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
-  CHECK(AttentionSupports(entry));
   CHECK(tile_rows >= 16 && tile_rows <= (entry.value_len == 256 ? 128 : 64));
   if (entry.value_len == 256) {
     return tile_rows > 64   ? use(Separate256Wide{})
@@ -102,14 +101,6 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
 
 }  // namespace
 
-bool AttentionSupports(const KvEntryPlan& entry) {
-  const auto is = [&](int value_len, int key_offset, int key_len) {
-    return entry.value_len == value_len && entry.key_offset == key_offset &&
-           entry.key_len == key_len && entry.entry_len == key_offset + key_len;
-  };
-  return is(256, 256, 256) || is(512, 512, 512) || is(512, 0, 640);
-}
-
 int64_t AttentionPartialBytes(int max_partials, bool batch_invariant) {
   const int64_t floats =
       (batch_invariant ? CombineFloats() : 0) + int64_t{max_partials} * Shared512::kSlotFloats;
@@ -117,11 +108,12 @@ int64_t AttentionPartialBytes(int max_partials, bool batch_invariant) {
 }
 
 int AttentionBlocks(const KvEntryPlan& entry, int tile_rows) {
+  CHECK_OK(AttentionSupports(entry, 1));
   return WithForm(entry, tile_rows, [](auto form) { return Blocks<decltype(form)>(); });
 }
 
 void RunAttention(const LaunchContext& context, const AttentionCall& call) {
-  CHECK_LE(call.geometry.heads_per_kv_head(), 16);
+  CHECK_OK(AttentionSupports(call.entry, call.geometry.heads_per_kv_head()));
   const AttentionParams params = {
       .queries = call.queries,
       .out = call.out,

@@ -2,8 +2,8 @@
 //
 // Query rows and cached entries are in the form KvEntryPlan describes: a score is one dot product
 // of key_len values, the value is the entry's head. The attention scale is 1. Supported entries
-// (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640); 1 to 16 heads
-// per KV head; any number of tokens per page.
+// (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640); 1 to
+// kMaxHeadsPerKvHead heads per KV head; any number of tokens per page.
 //
 // Same items, same bits. With batch_invariant a query's bits depend on its own row and its keys
 // alone: not on the rows beside it, the chunks its prompt came in, the splits, the tile size, nor
@@ -13,14 +13,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/status.h"
 #include "model/kv_entry.h"
 #include "ops/cuda/attention/attention_work.h"
 #include "ops/cuda/launch.h"
 
 namespace lapidary::cuda {
 
-// Whether the kernels know entries of this form.
-bool AttentionSupports(const KvEntryPlan& entry);
+inline constexpr int kMaxHeadsPerKvHead = 16;
+Status AttentionSupports(const KvEntryPlan& entry, int heads_per_kv_head);
 
 struct AttentionCall {
   AttentionGeometry geometry;

@@ -429,11 +429,10 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
 }
 
 TEST(AttentionFormTest, OnlyKnownEntriesAreSupported) {
-  for (const KvEntryPlan& entry : kForms) EXPECT_TRUE(AttentionSupports(entry));
-  EXPECT_FALSE(
-      AttentionSupports({.value_len = 128, .key_offset = 128, .key_len = 128, .entry_len = 256}));
-  EXPECT_FALSE(
-      AttentionSupports({.value_len = 512, .key_offset = 0, .key_len = 512, .entry_len = 512}));
+  const auto supports = [](const KvEntryPlan& entry) { return AttentionSupports(entry, 1).ok(); };
+  for (const KvEntryPlan& entry : kForms) EXPECT_TRUE(supports(entry));
+  EXPECT_FALSE(supports({.value_len = 128, .key_offset = 128, .key_len = 128, .entry_len = 256}));
+  EXPECT_FALSE(supports({.value_len = 512, .key_offset = 0, .key_len = 512, .entry_len = 512}));
 }
 
 }  // namespace

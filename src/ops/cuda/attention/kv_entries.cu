@@ -105,7 +105,7 @@ unsigned BlocksFor(int64_t warps) { return static_cast<unsigned>((warps + kWarps
 
 void RunQueryEntry(const LaunchContext& context, const QueryEntryCall& call) {
   const unsigned blocks = BlocksFor(int64_t{call.rows} * (call.num_heads + call.num_kv_heads));
-  CHECK(call.head_dim == 256 || call.head_dim == 512) << call.head_dim;
+  CHECK_OK(QueryEntrySupports(call.head_dim));
   const auto kernel = call.head_dim == 256 ? QueryEntryKernel<256> : QueryEntryKernel<512>;
   Launch(context, kernel, dim3(blocks), dim3(kThreads), 0, call);
 }

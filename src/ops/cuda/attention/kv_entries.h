@@ -5,13 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/status.h"
 #include "model/kv_entry.h"
 #include "ops/cuda/launch.h"
 
 namespace lapidary::cuda {
 
 // raw [rows, (num_heads + kv parts) * head_dim] = [q | k | v] (k and v of owners only, no v where K
-// is V) to queries in cached form and new entries (KvEntryPlan). head_dim is 256 or 512.
+// is V) to queries in cached form and new entries (KvEntryPlan).
 struct QueryEntryCall {
   int rows = 0;
   int num_heads = 0;
@@ -30,6 +31,7 @@ struct QueryEntryCall {
   bf16* queries = nullptr;             // [rows, num_heads, key_len]
   bf16* entries = nullptr;             // [rows, num_kv_heads, entry_len]
 };
+Status QueryEntrySupports(int head_dim);
 void RunQueryEntry(const LaunchContext& context, const QueryEntryCall& call);
 
 // The new entries of one owning layer.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/result.h"
 #include "ops/cuda/linear/gemm_lt.h"
 #include "ops/cuda/linear/linear_epilogue.h"
 #include "ops/cuda/linear/linear_skinny.h"
@@ -18,7 +19,7 @@ constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 void CheckCall(const LinearCall& call, int max_rows) {
-  CHECK(call.in_dim > 0 && call.in_dim % 8 == 0) << "in_dim " << call.in_dim;
+  CHECK_OK(LinearSupports(call.in_dim));
   CHECK_GE(call.out_dim, 1);
   CHECK(call.rows >= 1 && call.rows <= max_rows) << call.rows << " rows, at most " << max_rows;
   CHECK(call.weight != nullptr && call.y != nullptr);
@@ -36,6 +37,20 @@ void CheckCall(const LinearCall& call, int max_rows) {
 }
 
 }  // namespace
+
+Status LinearSupports(int in_dim) {
+  if (in_dim < 1 || in_dim % 8 != 0) {
+    return MakeError("a matrix with {} columns, not a multiple of 8", in_dim);
+  }
+  return {};
+}
+
+Status ResidualUpdateSupports(int dim) {
+  if (dim < 1 || dim % 8 != 0 || dim > kMaxResidualDim) {
+    return MakeError("a hidden size of {} is no multiple of 8 up to {}", dim, kMaxResidualDim);
+  }
+  return {};
+}
 
 struct LinearRunner::Impl {
   explicit Impl(const LinearOptions& linear_options)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/status.h"
 #include "ops/cuda/launch.h"
 
 namespace lapidary::cuda {
@@ -58,6 +59,8 @@ struct LinearOptions {
   int max_rows = 8192;  // of a call; sizes the scratch
 };
 
+Status LinearSupports(int in_dim);
+
 class LinearRunner {
  public:
   // Allocates its workspace on the current device; nothing after that.
@@ -66,7 +69,7 @@ class LinearRunner {
   LinearRunner(const LinearRunner&) = delete;
   LinearRunner& operator=(const LinearRunner&) = delete;
 
-  // Safe to capture into a graph. in_dim must be a multiple of 8, pointers 16-byte aligned.
+  // Safe to capture into a graph. Pointers are 16-byte aligned.
   void Run(const LaunchContext& context, const LinearCall& call);
 
  private:
@@ -74,6 +77,8 @@ class LinearRunner {
   std::unique_ptr<Impl> impl_;
 };
 
+inline constexpr int kMaxResidualDim = 12288;
+Status ResidualUpdateSupports(int dim);
 // The update by itself: writes h_out and, unless null, x [rows, dim]. One block per row.
 void RunResidualUpdate(const LaunchContext& context, const ResidualUpdate& update, int rows,
                        int dim, bf16* x);

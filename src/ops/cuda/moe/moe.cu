@@ -112,7 +112,7 @@ int64_t ExpertScratchBytes(const MoeShape& shape) { return MoeScratch(shape, nul
 
 void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   const MoeShape& shape = call.shape;
-  CHECK(shape.hidden % 8 == 0 && shape.width % 8 == 0) << shape.hidden << " " << shape.width;
+  CHECK_OK(MoeSupports(shape));
   const MoeScratch scratch(shape, call.scratch);
   GroupProduct product{};
   product.order = scratch.order;
@@ -135,7 +135,7 @@ void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   product.out_dim = shape.hidden;
   RunGroupProduct(context, product, false);
 
-  CHECK_LE(shape.hidden, kMaxVectors * kCombineThreads * kVector);
+  static_assert(kMaxMoeHidden == kMaxVectors * kCombineThreads * kVector);
   const auto combine =
       shape.hidden <= kCombineThreads * kVector ? CombineKernel<1> : CombineKernel<kMaxVectors>;
   Launch(context, combine, dim3(shape.rows), dim3(kCombineThreads), 0, call, scratch.outputs);

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 
+#include "base/status.h"
 #include "ops/cuda/launch.h"
 
 namespace lapidary::cuda {
 
 inline constexpr int kMaxExperts = 256;
 inline constexpr int kMaxTopK = 16;
+inline constexpr int kMaxMoeHidden = 11264;
 
 // Sizes that everything here shares.
 struct MoeShape {
@@ -18,6 +20,9 @@ struct MoeShape {
   int num_experts = 0;
   int top_k = 0;
 };
+
+// Of routing and experts; shape.rows is the most of any call.
+Status MoeSupports(const MoeShape& shape);
 
 // Bytes of the scratch that RunRoute fills and RunExperts reads on and works in. It needs no
 // initialisation; shape.rows may be more than those of a call.

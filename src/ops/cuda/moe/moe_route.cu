@@ -398,9 +398,7 @@ GroupParams MakeGroupParams(const MoeShape& shape, const int32_t* experts,
 
 void RunRoute(const LaunchContext& context, const RouteCall& call) {
   const MoeShape& shape = call.shape;
-  CHECK(shape.num_experts <= kMaxExperts && shape.top_k <= kMaxTopK &&
-        shape.top_k <= shape.num_experts && shape.hidden % 8 == 0)
-      << shape.num_experts << " " << shape.top_k << " " << shape.hidden;
+  CHECK_OK(MoeSupports(shape));
   const MoeScratch scratch(shape, call.scratch);
 
   const auto run_logits = [&](auto kernel, int experts, int rows) {

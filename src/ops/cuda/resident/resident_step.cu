@@ -461,7 +461,7 @@ Kernel KernelFor(int tuning) {
 }  // namespace
 
 bool ResidentStepSupports(const ResidentModel& model) {
-  // Dims are multiples of 8, heads and entries those of attention.h (CudaExecutor sees to it).
+  // Dims are multiples of 8, heads and entries those of attention.h (CheckSupported sees to it).
   return model.hidden <= kMaxResidentHidden && model.vocab_size % 2 == 0 &&
          GroupsAreUniform(model) && ResidentWidths(model).max_kv_heads <= ResidentBlocks(model) &&
          model.ple_width / ResidentBlocks(model) + 2 <= kMaxMultipliers &&

@@ -562,7 +562,8 @@ int64_t SamplingScratchBytes(int num_logits_rows, int vocab_size) {
 }
 
 void RunSampling(const LaunchContext& context, const SamplingCall& call) {
-  CHECK_LE(call.vocab_size, 1 << kIdBits);
+  static_assert(kMaxSampledVocab == 1 << kIdBits);
+  CHECK_OK(SamplingSupports(call.vocab_size));
   const dim3 rows(call.rows);
   const int scan_ctas = (NumRowBlocks(call.vocab_size) + kScanBlocksPerCta - 1) / kScanBlocksPerCta;
   const dim3 scan_grid(scan_ctas, call.rows);

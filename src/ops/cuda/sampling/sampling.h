@@ -9,6 +9,7 @@
 #include <compare>
 #include <cstdint>
 
+#include "base/status.h"
 #include "executor/step_positions.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/slot_state.h"
@@ -111,6 +112,9 @@ struct SamplingCall {
   SampledRow* out = nullptr;    // [rows]
   void* scratch = nullptr;      // SamplingScratchBytes(num_logits_rows, vocab_size)
 };
+
+inline constexpr int kMaxSampledVocab = 1 << 22;
+Status SamplingSupports(int vocab_size);
 
 int64_t SamplingScratchBytes(int num_logits_rows, int vocab_size);
 
