@@ -2,31 +2,57 @@
 
 #include <cmath>
 
+#include "base/check.h"
+
 namespace lapidary {
 namespace {
 
 struct DTypeInfo {
   DType dtype;
   const char* name;
-  int size;
+  DTypeBlock block;
 };
 
 constexpr DTypeInfo kInfos[] = {
-    {DType::kF32, "F32", 4},   {DType::kF16, "F16", 2},        {DType::kBF16, "BF16", 2},
-    {DType::kF64, "F64", 8},   {DType::kI64, "I64", 8},        {DType::kI32, "I32", 4},
-    {DType::kI16, "I16", 2},   {DType::kI8, "I8", 1},          {DType::kU8, "U8", 1},
-    {DType::kBool, "BOOL", 1}, {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E5M2, "F8_E5M2", 1},
+    {DType::kF32, "F32", {1, 4}},
+    {DType::kF16, "F16", {1, 2}},
+    {DType::kBF16, "BF16", {1, 2}},
+    {DType::kF64, "F64", {1, 8}},
+    {DType::kI64, "I64", {1, 8}},
+    {DType::kI32, "I32", {1, 4}},
+    {DType::kI16, "I16", {1, 2}},
+    {DType::kI8, "I8", {1, 1}},
+    {DType::kU8, "U8", {1, 1}},
+    {DType::kBool, "BOOL", {1, 1}},
+    {DType::kF8E4M3, "F8_E4M3", {1, 1}},
+    {DType::kF8E5M2, "F8_E5M2", {1, 1}},
+    // An f16 scale, then 32 values of 4 bits.
+    {DType::kQ4_0, "Q4_0", {32, 18}},
+    // Two f16 scales for 8 scales and 8 minima of 6 bits, then 256 values of 4 bits.
+    {DType::kQ4_K, "Q4_K", {256, 144}},
 };
 
 }  // namespace
 
-int DTypeSize(DType dtype) { return kInfos[static_cast<int>(dtype)].size; }
+DTypeBlock BlockOf(DType dtype) { return kInfos[static_cast<int>(dtype)].block; }
+
+int64_t DTypeBytes(DType dtype, int64_t num_elements) {
+  const DTypeBlock block = BlockOf(dtype);
+  CHECK_EQ(num_elements % block.elements, 0) << DTypeName(dtype);
+  return num_elements / block.elements * block.bytes;
+}
+
+int DTypeSize(DType dtype) {
+  const DTypeBlock block = BlockOf(dtype);
+  CHECK_EQ(block.elements, 1) << DTypeName(dtype);
+  return block.bytes;
+}
 
 const char* DTypeName(DType dtype) { return kInfos[static_cast<int>(dtype)].name; }
 
 std::optional<DType> ParseDType(std::string_view name) {
   for (const DTypeInfo& info : kInfos) {
-    if (name == info.name) return info.dtype;
+    if (name == info.name && info.block.elements == 1) return info.dtype;
   }
   return std::nullopt;
 }

@@ -9,12 +9,40 @@
 
 namespace lapidary {
 
-enum class DType { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool, kF8E4M3, kF8E5M2 };
+// Stored one by one, as safetensors has them, and (from kQ4_0 on) in blocks, as GGUF has them.
+enum class DType {
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kQ4_0,
+  kQ4_K,
+};
 
-// Bytes per element.
+// Elements come in blocks of so many, which share their scales; a row has whole blocks only.
+struct DTypeBlock {
+  int elements = 1;
+  int bytes = 0;
+};
+DTypeBlock BlockOf(DType dtype);
+
+// Bytes of so many elements behind each other. They must be whole blocks.
+int64_t DTypeBytes(DType dtype, int64_t num_elements);
+
+// Bytes per element, of a type that is stored one by one.
 int DTypeSize(DType dtype);
-// The safetensors spelling: "BF16".
+
+// The safetensors spelling: "BF16"; of block types the GGUF one.
 const char* DTypeName(DType dtype);
+// By its safetensors spelling: never a block type.
 std::optional<DType> ParseDType(std::string_view name);
 
 // The types a weight may have.

@@ -106,6 +106,17 @@ TEST(DType, NamesAndSizesRoundTrip) {
   for (const char* name : {"", "bf16", "BF16 ", "F4", "U64X"}) EXPECT_FALSE(ParseDType(name));
 }
 
+TEST(DType, BlockTypesHaveNoElementsOfTheirOwnAndNoSafetensorsName) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_K}) {
+    EXPECT_FALSE(ParseDType(DTypeName(dtype))) << DTypeName(dtype);
+    EXPECT_FALSE(IsWeightDType(dtype)) << DTypeName(dtype);
+    EXPECT_DEATH(DTypeSize(dtype), DTypeName(dtype));
+    EXPECT_EQ(DTypeBytes(dtype, 3 * BlockOf(dtype).elements), 3 * BlockOf(dtype).bytes);
+    EXPECT_DEATH(DTypeBytes(dtype, BlockOf(dtype).elements / 2), DTypeName(dtype));
+  }
+  EXPECT_EQ(DTypeBytes(DType::kBF16, 7), 14);
+}
+
 TEST(TensorView, ToFloatsWidensEveryWeightType) {
   const float expected[] = {1.5f, -2.0f, 0.0f, 1024.0f};
   uint16_t bf16[4], f16[4];

@@ -6,6 +6,12 @@
 
 namespace lapidary {
 
+int64_t TensorView::num_bytes() const {
+  CHECK_EQ((shape.empty() ? 1 : shape.back()) % BlockOf(dtype).elements, 0)
+      << DTypeName(dtype) << " " << ShapeToString(shape);
+  return DTypeBytes(dtype, num_elements());
+}
+
 std::string ShapeToString(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

@@ -1,4 +1,5 @@
-// A tensor somebody else owns: pointer, type and shape, row-major and contiguous.
+// A tensor somebody else owns: pointer, type and shape, row-major and contiguous. Rows (along the
+// last dim) are whole blocks of the type.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 namespace lapidary {
 
 struct TensorView {
-  const std::byte* data = nullptr;  // aligned to the element size
+  const std::byte* data = nullptr;  // aligned to the element size, where there is one
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
 
@@ -20,7 +21,7 @@ struct TensorView {
     for (int64_t dim : shape) count *= dim;
     return count;
   }
-  int64_t num_bytes() const { return num_elements() * DTypeSize(dtype); }
+  int64_t num_bytes() const;
   template <typename T>
   const T* As() const {
     return reinterpret_cast<const T*>(data);
