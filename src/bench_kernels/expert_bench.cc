@@ -7,6 +7,7 @@
 #include "bench_kernels/device_array.h"
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/random_values.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/moe/moe.h"
 
 namespace lapidary {
@@ -50,7 +51,7 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     route.shape = shape;
     route.h = h.get();
     route.router_scale = norm.get();
-    route.router_weight = router.get();
+    route.router_weight = cuda::Bf16Matrix(router.get(), moe.num_experts, plan.hidden_size);
     route.per_expert_scale = scales.get();
     route.pre_norm = norm.get();
     route.experts = experts.get();
@@ -73,8 +74,9 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     call.shape = shape;
     call.weights = weights.get();
     call.x = x.get();
-    call.gate_up = gate_up.get();
-    call.down = down.get();
+    call.gate_up =
+        cuda::Bf16Matrix(gate_up.get(), moe.num_experts * 2 * moe.expert_width, plan.hidden_size);
+    call.down = cuda::Bf16Matrix(down.get(), moe.num_experts * plan.hidden_size, moe.expert_width);
     call.post_dense_norm = norm.get();
     call.post_expert_norm = norm.get();
     call.block_out = block_out.get();

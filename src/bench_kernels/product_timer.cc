@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "bench_kernels/device_copy.h"
 #include "bench_kernels/random_values.h"
+#include "ops/cuda/bf16_matrix.h"
 
 namespace lapidary {
 namespace {
@@ -70,9 +71,7 @@ LinearCall ProductTimer::MakeCall(const ProductShape& shape, int rows) {
   CHECK(rows <= kMaxRows && shape.in_dim <= kMaxDim) << shape.name << " at " << rows << " rows";
   CHECK(!shape.residual || shape.in_dim <= kMaxHidden) << shape.name;
   CHECK_LE(int64_t{rows} * shape.out_dim * (shape.f32_output() ? 4 : 2), kOutputBytes);
-  return {.weight = pool_.get(),
-          .out_dim = shape.out_dim,
-          .in_dim = shape.in_dim,
+  return {.weight = cuda::Bf16Matrix(pool_.get(), shape.out_dim, shape.in_dim),
           .rows = rows,
           .x = x_.get(),
           .epilogue = shape.epilogue,
@@ -100,7 +99,7 @@ double ProductTimer::Time(const ProductShape& shape, int rows, bool dependent, i
                                           .hidden_out = hidden_out_.get(),
                                           .pre_norm = norm_.get()};
         LinearCall call = MakeCall(shape, rows);
-        call.weight = Weights(i * weight_size, weight_size);
+        call.weight.data = Weights(i * weight_size, weight_size);
         if (shape.residual) {
           call.residual = &update;
           call.x = x_scratch_.get();
@@ -139,8 +138,9 @@ double ProductTimer::TimeAlgorithm(const ProductShape& shape, int rows,
   bool runs = true;
   const double us = Time(
       shape, rows, false, num_replays, [&](const LaunchContext& context, const LinearCall& call) {
-        runs = runs && gemm_.RunWith(algorithm, context.stream, call.weight, x_.get(), call.y,
-                                     shape.f32_output(), shape.out_dim, shape.in_dim, rows);
+        runs = runs &&
+               gemm_.RunWith(algorithm, context.stream, cuda::Bf16Values(call.weight), x_.get(),
+                             call.y, shape.f32_output(), shape.out_dim, shape.in_dim, rows);
       });
   return runs ? us : -1.0;
 }
@@ -176,7 +176,7 @@ double ProductTimer::TimeLayerChain(const ModelPlan& plan, int rows, bool depend
                                         .hidden_out = other,
                                         .pre_norm = norm_.get()};
       LinearCall call = MakeCall({"chain", in_dim, out_dim, epilogue, residual}, rows);
-      call.weight = Weights(position, int64_t{in_dim} * out_dim);
+      call.weight.data = Weights(position, int64_t{in_dim} * out_dim);
       position += int64_t{in_dim} * out_dim;
       call.x = residual ? x_scratch_.get() : x;
       call.y = y;

@@ -10,6 +10,7 @@
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/random_values.h"
 #include "ops/cuda/attention/kv_entries.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/per_layer_block.h"
@@ -67,7 +68,7 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
   call.hidden = plan.hidden_size;
   call.token_ids = ids.get();
   call.positions = positions.get();
-  call.embedding = embedding.get();
+  call.embedding = cuda::Bf16Matrix(embedding.get(), kTableIds, plan.hidden_size);
   call.hidden_out = hidden_out.get();
   call.x = x.get();
   sink.Time(
@@ -85,7 +86,7 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
   inputs.width = plan.ple->width;
   inputs.hidden = plan.hidden_size;
   inputs.token_ids = ids.get();
-  inputs.table = table.get();
+  inputs.table = cuda::Bf16Matrix(table.get(), kTableIds, static_cast<int>(columns));
   inputs.projected = projected.get();
   inputs.norm = norm.get();
   inputs.out = out.get();
@@ -152,8 +153,10 @@ void BenchPerLayerBlock(const std::string& model, const ModelPlan& plan, int row
                 2.0 * 2.0 * weight_size + row_bytes),
             [&] {
               return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
-                call.gate = gates.get() + idx * weight_size;
-                call.projection = projections.get() + idx * weight_size;
+                call.gate =
+                    cuda::Bf16Matrix(gates.get() + idx * weight_size, width, plan.hidden_size);
+                call.projection = cuda::Bf16Matrix(projections.get() + idx * weight_size,
+                                                   plan.hidden_size, width);
                 cuda::RunPerLayerBlock(LaunchContext{stream.get(), idx > 0}, call);
               });
             });

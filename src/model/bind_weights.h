@@ -1,6 +1,7 @@
 // BindWeightsTo, for the files that define a storage.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -23,7 +24,7 @@ class WeightBinder {
     }
   }
 
-  typename Storage::Matrix Matrix(const std::string& name) {
+  MatrixRef Matrix(const std::string& name) {
     return Take(name, [&](const TensorSpec& spec) { return storage_.GetMatrix(spec); });
   }
   typename Storage::Vector Vector(const std::string& name) {
@@ -31,6 +32,10 @@ class WeightBinder {
   }
   float Scalar(const std::string& name) {
     return Take(name, [&](const TensorSpec& spec) { return storage_.GetScalar(spec); });
+  }
+  // What the matrices form together, where the storage stacks them.
+  MatrixRef Stack(std::initializer_list<MatrixRef> parts) const {
+    return Storage::kStacksRows && status_.ok() ? StackRows(parts) : MatrixRef{};
   }
   const Status& status() const { return status_; }
 
@@ -61,6 +66,7 @@ void BindAttention(const LayerPlan& plan, const std::string& prefix, WeightBinde
     if (!plan.k_is_v) weights.v_proj = binder.Matrix(prefix + "self_attn.v_proj.weight");
     weights.k_norm = binder.Vector(prefix + "self_attn.k_norm.weight");
   }
+  weights.qkv_proj = binder.Stack({weights.q_proj, weights.k_proj, weights.v_proj});
   weights.o_proj = binder.Matrix(prefix + "self_attn.o_proj.weight");
   weights.q_norm = binder.Vector(prefix + "self_attn.q_norm.weight");
 }
@@ -101,6 +107,7 @@ Result<ModelWeightsOf<Storage>> BindWeightsTo(const ModelPlan& plan, Storage& st
     internal::BindAttention(layer, prefix, binder, bound.attention);
     bound.mlp.gate_proj = binder.Matrix(prefix + "mlp.gate_proj.weight");
     bound.mlp.up_proj = binder.Matrix(prefix + "mlp.up_proj.weight");
+    bound.mlp.gate_up_proj = binder.Stack({bound.mlp.gate_proj, bound.mlp.up_proj});
     bound.mlp.down_proj = binder.Matrix(prefix + "mlp.down_proj.weight");
     if (layer.has_moe) internal::BindMoe(prefix, binder, bound.moe);
     if (plan.ple) {

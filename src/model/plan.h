@@ -46,6 +46,10 @@ struct LayerPlan {
 
   bool owns_kv() const { return kv_layer == index; }
   int heads_per_kv_head() const { return num_heads / num_kv_heads; }
+  // Heads of [q; k; v], of what the layer has of them.
+  int num_qkv_heads() const {
+    return num_heads + (owns_kv() ? num_kv_heads * (k_is_v ? 1 : 2) : 0);
+  }
 };
 
 // All layers of one attention kind that own KV share page tables: a page holds some tokens of each.

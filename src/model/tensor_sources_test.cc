@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "model/bind_weights.h"
 #include "model/presets.h"
 #include "model/synthetic_values.h"
 
@@ -225,7 +226,41 @@ TEST(BindWeights, BindsEveryTensorOfEveryTinyModel) {
       EXPECT_EQ(bound.attention.k_norm.size(), layer.owns_kv() ? layer.head_dim : 0u);
       EXPECT_EQ(bound.moe.router_proj.data != nullptr, layer.has_moe);
       EXPECT_EQ(bound.ple.gate.data != nullptr, plan.ple.has_value());
+      EXPECT_EQ(bound.attention.qkv_proj.data, nullptr);  // nothing lies side by side here
       EXPECT_NE(bound.layer_scalar, 1.0f);
+    }
+  }
+}
+
+// Puts matrices behind each other, as a device does; nobody reads them here.
+struct StackingStorage {
+  using Vector = int;
+  static constexpr bool kStacksRows = true;
+
+  Result<MatrixRef> GetMatrix(const TensorSpec& spec) {
+    const MatrixRef matrix = MatrixOf({next, DType::kBF16, spec.shape});
+    next += matrix.num_bytes();
+    return matrix;
+  }
+  Result<int> GetVector(const TensorSpec&) { return 0; }
+  Result<float> GetScalar(const TensorSpec&) { return 1.0f; }
+
+  const std::byte* next = reinterpret_cast<const std::byte*>(uintptr_t{4096});
+};
+
+TEST(BindWeights, MatricesOfOneInputAreOneMatrixWhereTheyLieBehindEachOther) {
+  for (const char* preset : {"tiny-e", "tiny-moe", "tiny-dense"}) {
+    const ModelPlan plan = TinyPlan(preset);
+    StackingStorage storage;
+    const auto weights = BindWeightsTo(plan, storage);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    for (const LayerPlan& layer : plan.layers) {
+      const auto& bound = weights->layers[layer.index];
+      EXPECT_EQ(bound.attention.qkv_proj.data, bound.attention.q_proj.data);
+      EXPECT_EQ(bound.attention.qkv_proj.rows, layer.num_qkv_heads() * layer.head_dim);
+      EXPECT_EQ(bound.attention.qkv_proj.cols, plan.hidden_size);
+      EXPECT_EQ(bound.mlp.gate_up_proj.data, bound.mlp.gate_proj.data);
+      EXPECT_EQ(bound.mlp.gate_up_proj.rows, 2 * layer.mlp_width);
     }
   }
 }

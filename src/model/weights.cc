@@ -4,6 +4,11 @@
 
 namespace lapidary {
 
+Result<MatrixRef> HostStorage::GetMatrix(const TensorSpec& spec) {
+  ASSIGN_OR_RETURN(const TensorView tensor, source_.Get(spec));
+  return MatrixOf(tensor);
+}
+
 Result<std::vector<float>> HostStorage::GetVector(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(const TensorView tensor, source_.Get(spec));
   return ToFloats(tensor);

@@ -5,6 +5,7 @@
 
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/attention/kv_entries.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/moe/moe.h"
@@ -40,13 +41,16 @@ Status CheckLayer(const ModelPlan& plan, const LayerPlan& layer) {
   RETURN_IF_ERROR(QueryEntrySupports(layer.head_dim));
   RETURN_IF_ERROR(AttentionSupports(layer.kv_entry, layer.heads_per_kv_head()));
   RETURN_IF_ERROR(CheckSameHeads(plan, layer));
-  RETURN_IF_ERROR(LinearSupports(layer.num_heads * layer.head_dim));
-  return LinearSupports(layer.mlp_width);
+  const auto weight = [](int rows, int cols) { return Bf16Matrix(nullptr, rows, cols); };
+  const int hidden = plan.hidden_size;
+  RETURN_IF_ERROR(LinearSupports(weight(layer.num_qkv_heads() * layer.head_dim, hidden)));
+  RETURN_IF_ERROR(LinearSupports(weight(hidden, layer.num_heads * layer.head_dim)));
+  RETURN_IF_ERROR(LinearSupports(weight(2 * layer.mlp_width, hidden)));
+  return LinearSupports(weight(hidden, layer.mlp_width));
 }
 
 Status CheckKernels(const ModelPlan& plan, int max_rows) {
   RETURN_IF_ERROR(EmbedSupports(plan.hidden_size, NumRopeTables(plan)));
-  RETURN_IF_ERROR(LinearSupports(plan.hidden_size));
   RETURN_IF_ERROR(ResidualUpdateSupports(plan.hidden_size));
   for (const LayerPlan& layer : plan.layers) {
     if (const Status status = CheckLayer(plan, layer); !status.ok()) {
@@ -55,7 +59,7 @@ Status CheckKernels(const ModelPlan& plan, int max_rows) {
   }
   if (plan.ple) {
     RETURN_IF_ERROR(PerLayerInputsSupports(plan.ple->width));
-    RETURN_IF_ERROR(LinearSupports(plan.ple->width));
+    RETURN_IF_ERROR(LinearSupports(Bf16Matrix(nullptr, plan.hidden_size, plan.ple->width)));
   }
   if (plan.moe) {
     RETURN_IF_ERROR(MoeSupports({.rows = max_rows,

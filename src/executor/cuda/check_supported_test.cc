@@ -52,7 +52,7 @@ const Case kCases[] = {
     {"Vocabulary", "tiny-dense", Set("vocab_size", 4194304), Set("vocab_size", 4194305),
      "a vocabulary of 4194305 tokens, more than 4194304"},
     {"MlpWidth", "tiny-dense", Set("intermediate_size", 104), Set("intermediate_size", 100),
-     "layer 0: a matrix with 100 columns, not a multiple of 8"},
+     "layer 0: a matrix of 96 x 100, not of rows of a multiple of 8"},
     {"HeadDim", "tiny-dense", Set("head_dim", 512), Set("head_dim", 128),
      "layer 0: heads of 128 dims, not 256 or 512"},
     {"RotaryDimsWhereKeysAreValues", "tiny-dense", nullptr,

@@ -139,11 +139,8 @@ void CudaForward::Embed() {
 }
 
 void CudaForward::MakePerLayerInputs() {
-  const int columns = plan_.num_layers * plan_.ple->width;
   LinearCall projection;
   projection.weight = weights_.ple_projection;
-  projection.out_dim = columns;
-  projection.in_dim = plan_.hidden_size;
   projection.x = x_.As<bf16>();
   projection.y = wide_.As<bf16>();
   RunLinear(projection, kDependOther);
@@ -189,9 +186,7 @@ void CudaForward::ProjectAttention(const LayerPlan& layer) {
   const auto& weights = weights_.layers[layer.index];
   const auto residual = TakeResidual(weights.input_norm);
   LinearCall projection;
-  projection.weight = weights.attention.q_proj;  // k and v lie behind q
-  projection.out_dim = QkvHeads(layer) * layer.head_dim;
-  projection.in_dim = plan_.hidden_size;
+  projection.weight = weights.attention.qkv_proj;
   projection.y = wide_.As<bf16>();
   RunLinear(projection, residual, kDependLinear);
 
@@ -248,8 +243,6 @@ void CudaForward::AttentionOutput(const LayerPlan& layer) {
   const auto& weights = weights_.layers[layer.index];
   LinearCall call;
   call.weight = weights.attention.o_proj;
-  call.out_dim = plan_.hidden_size;
-  call.in_dim = layer.num_heads * layer.head_dim;
   call.x = attended_.As<bf16>();
   call.y = block_out_.As<bf16>();
   // The blocks of other kernels than the streaming one have a multiprocessor each and cannot be
@@ -264,16 +257,12 @@ void CudaForward::DenseMlp(const LayerPlan& layer) {
   const auto& weights = weights_.layers[layer.index];
   const auto residual = TakeResidual(weights.pre_mlp_norm);
   LinearCall gate_up;
-  gate_up.weight = weights.mlp.gate_proj;  // up lies behind gate
-  gate_up.out_dim = 2 * layer.mlp_width;
-  gate_up.in_dim = plan_.hidden_size;
+  gate_up.weight = weights.mlp.gate_up_proj;
   gate_up.epilogue = Epilogue::kGatedGelu;
   gate_up.y = wide_.As<bf16>();
   RunLinear(gate_up, residual, kDependLinear);
   LinearCall down;
   down.weight = weights.mlp.down_proj;
-  down.out_dim = plan_.hidden_size;
-  down.in_dim = layer.mlp_width;
   down.x = wide_.As<bf16>();
   down.y = block_out_.As<bf16>();
   RunLinear(down, kDependLinear);
@@ -355,8 +344,6 @@ void CudaForward::PerLayerGate(const LayerPlan& layer) {
   }
   LinearCall gate;
   gate.weight = weights.ple.gate;
-  gate.out_dim = width;
-  gate.in_dim = plan_.hidden_size;
   gate.epilogue = Epilogue::kGeluMul;
   gate.multiplier = multiplier;
   gate.multiplier_stride = multiplier_stride;
@@ -364,8 +351,6 @@ void CudaForward::PerLayerGate(const LayerPlan& layer) {
   RunLinear(gate, residual, kDependLinear);
   LinearCall projection;
   projection.weight = weights.ple.projection;
-  projection.out_dim = plan_.hidden_size;
-  projection.in_dim = width;
   projection.x = wide_.As<bf16>();
   projection.y = block_out_.As<bf16>();
   RunLinear(projection, kDependLinear);
@@ -412,8 +397,6 @@ void CudaForward::HeadBatch(int first_output, int num_outputs,
                             const std::optional<ResidualUpdate>& residual) {
   LinearCall head;
   head.weight = weights_.embedding;
-  head.out_dim = plan_.vocab_size;
-  head.in_dim = plan_.hidden_size;
   head.rows = num_outputs;
   head.x = x_.As<bf16>() + int64_t{first_output} * plan_.hidden_size;
   head.residual = residual ? &*residual : nullptr;

@@ -50,7 +50,7 @@ struct CudaForward::Sizes {
     int64_t widest = 0;
     int64_t shared_entries = 0;
     for (const LayerPlan& layer : plan.layers) {
-      widest = std::max(widest, int64_t{QkvHeads(layer)} * layer.head_dim);
+      widest = std::max(widest, int64_t{layer.num_qkv_heads()} * layer.head_dim);
       widest = std::max<int64_t>(widest, layer.mlp_width);
       queries = std::max(queries, rows * layer.num_heads * layer.kv_entry.key_len * kHalf);
       attended = std::max(attended, rows * layer.num_heads * layer.head_dim * kHalf);

@@ -75,7 +75,7 @@ DeviceStorage::DeviceStorage(const ModelPlan& plan, const TensorSource* source, 
 
 DeviceStorage::~DeviceStorage() = default;
 
-Result<DeviceStorage::Matrix> DeviceStorage::GetMatrix(const TensorSpec& spec) {
+Result<MatrixRef> DeviceStorage::GetMatrix(const TensorSpec& spec) {
   bf16* to = nullptr;
   const bool on_host = spec.name == kPleTableName && ple_placement_ == PlePlacement::kHost;
   if (on_host) {
@@ -85,13 +85,14 @@ Result<DeviceStorage::Matrix> DeviceStorage::GetMatrix(const TensorSpec& spec) {
     matrix_end_ += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
     CHECK_LE(matrix_end_, matrices_.num_bytes());
   }
+  const MatrixRef matrix = MatrixOf({reinterpret_cast<std::byte*>(to), DType::kBF16, spec.shape});
   if (source_ == nullptr) {
     RunFillSynthetic({stream_}, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(), to);
-    return to;
+    return matrix;
   }
   ASSIGN_OR_RETURN(const TensorView tensor, source_->Get(spec));
   Upload(tensor, to);
-  return to;
+  return matrix;
 }
 
 void DeviceStorage::Upload(const TensorView& tensor, bf16* to) {

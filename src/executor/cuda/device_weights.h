@@ -16,15 +16,15 @@ namespace lapidary::cuda {
 
 class DeviceStorage {
  public:
-  using Matrix = const bf16*;
   using Vector = const float*;
+  static constexpr bool kStacksRows = true;
 
   // Weights of a source, which need not outlive the binding; or synthetic ones without a source.
   DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
                 PlePlacement ple_placement, cudaStream_t stream);
   ~DeviceStorage();
 
-  Result<Matrix> GetMatrix(const TensorSpec& spec);
+  Result<MatrixRef> GetMatrix(const TensorSpec& spec);
   Result<Vector> GetVector(const TensorSpec& spec);
   Result<float> GetScalar(const TensorSpec& spec);
 
@@ -56,12 +56,5 @@ class DeviceStorage {
 };
 
 using DeviceWeights = ModelWeightsOf<DeviceStorage>;
-
-// Matrices lie one behind the other as they are bound: q, and for owners of KV k and v, are one
-// matrix with rows for so many heads, gate and up are another.
-inline int QkvHeads(const LayerPlan& layer) {
-  if (!layer.owns_kv()) return layer.num_heads;
-  return layer.num_heads + layer.num_kv_heads * (layer.k_is_v ? 1 : 2);
-}
 
 }  // namespace lapidary::cuda

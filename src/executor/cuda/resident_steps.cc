@@ -23,9 +23,9 @@ ResidentModel DescribeResidentModel(const ModelPlan& plan, const DeviceWeights& 
     const auto& own = weights.layers[layer.index];
     const auto& owner = weights.layers[layer.kv_layer];
     ResidentLayer& resident = model.layers.emplace_back();
-    resident.qkv = own.attention.q_proj;  // k and v lie behind q
+    resident.qkv = own.attention.qkv_proj;
     resident.output = own.attention.o_proj;
-    resident.gate_up = own.mlp.gate_proj;  // up lies behind gate
+    resident.gate_up = own.mlp.gate_up_proj;
     resident.down = own.mlp.down_proj;
     resident.ple_gate = own.ple.gate;
     resident.ple_projection = own.ple.projection;
@@ -40,7 +40,6 @@ ResidentModel DescribeResidentModel(const ModelPlan& plan, const DeviceWeights& 
     resident.rope = rope[layer.index];
     resident.layer_offset = layout.layer_offset[layer.kv_layer];
     resident.scale = own.layer_scalar;
-    resident.qkv_rows = QkvHeads(layer) * layer.head_dim;
     resident.rotary_pairs = layer.rope.num_rotary_pairs;
     resident.num_heads = layer.num_heads;
     resident.num_kv_heads = layer.num_kv_heads;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/check.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/elementwise.cc"
 // The order of these matters.
@@ -173,12 +175,13 @@ void MulAddTo(const float* x, float a, int64_t dim, float* acc) {
   HWY_DYNAMIC_DISPATCH(MulAddToRow)(x, a, dim, acc);
 }
 
-void GatherRow(const TensorView& table, int64_t row, float a, float* y) {
-  const int64_t dim = table.shape[1];
+void GatherRow(const MatrixRef& table, int64_t row, float a, float* y) {
+  const int64_t dim = table.cols;
   if (table.dtype == DType::kF32) {
     Scale(table.As<float>() + row * dim, a, dim, y);
     return;
   }
+  CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF16) << DTypeName(table.dtype);
   const uint16_t* bits = table.As<uint16_t>() + row * dim;
   for (int64_t idx = 0; idx < dim; ++idx) {
     y[idx] = a * (table.dtype == DType::kBF16 ? Bf16ToFloat(bits[idx]) : F16ToFloat(bits[idx]));

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "tensor/tensor_view.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cpu {
 
@@ -33,6 +33,6 @@ float ExpMinusMax(float* x, int64_t dim);
 void MulAddTo(const float* x, float a, int64_t dim, float* acc);
 
 // y = a * table[row] for an f32, f16 or bf16 table [rows, dim].
-void GatherRow(const TensorView& table, int64_t row, float a, float* y);
+void GatherRow(const MatrixRef& table, int64_t row, float a, float* y);
 
 }  // namespace lapidary::cpu

@@ -206,7 +206,7 @@ TEST(GatherRow, WidensAndScalesOneRow) {
         const RandomTensor table({4, dim}, dtype, 1.0f, random);
         for (int64_t row = 0; row < 4; ++row) {
           Guarded y(dim, 1);
-          GatherRow(table.view(), row, 53.0f, y.data());
+          GatherRow(table.matrix(), row, 53.0f, y.data());
           for (int64_t idx = 0; idx < dim; ++idx) {
             ASSERT_EQ(y[idx], 53.0f * table.Row(row)[idx]) << DTypeName(dtype);
           }
@@ -229,7 +229,8 @@ TEST(MakePerLayerInputsRow, AppliesEveryFactorOfTheSpecification) {
   for (int64_t token = 0; token < 5; ++token) {
     Guarded projected(num_layers * width, 1), inputs(num_layers * width, 1);
     std::copy(projection.begin(), projection.end(), projected.data());
-    MakePerLayerInputsRow(table.view(), token, norm, eps, hidden, projected.data(), inputs.data());
+    MakePerLayerInputsRow(table.matrix(), token, norm, eps, hidden, projected.data(),
+                          inputs.data());
     for (int64_t layer = 0; layer < num_layers; ++layer) {
       double squares = 0;
       for (int64_t idx = 0; idx < width; ++idx) {

@@ -15,10 +15,8 @@ struct LinearTask {
   const float* packed;
   const float* x;  // [rows, in]
   int64_t rows;
-  int64_t in;
-  const std::byte* weights;  // [out, in]
-  DType dtype;
-  float* y;  // [rows, out]
+  MatrixRef w;  // [out, in]
+  float* y;     // [rows, out]
   int64_t y_stride;
 };
 
@@ -238,7 +236,7 @@ void RowTileAnyRows(int64_t rows, const float* packed, const float* x, int64_t i
 
 int64_t BlockColumns(DType dtype, int64_t rows, int64_t in) {
   const int64_t bytes = rows < kManyRows ? kBlockBytes : kManyRowsBlockBytes;
-  const int64_t fitting = bytes / (in * DTypeSize(dtype));
+  const int64_t fitting = bytes / DTypeBytes(dtype, in);
   return std::clamp<int64_t>(fitting / kTileCols * kTileCols, kTileCols, kMaxBlockCols);
 }
 
@@ -246,9 +244,9 @@ int64_t BlockColumns(DType dtype, int64_t rows, int64_t in) {
 // -1: none.
 template <typename W>
 void Block(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
-  const int64_t in = task.in;
+  const int64_t in = task.w.cols;
   const int64_t depth = WholeVectors(in);
-  const W* w = reinterpret_cast<const W*>(task.weights);
+  const W* w = task.w.As<W>();
   for (int64_t row = 0; row < task.rows; row += kTileRows) {
     // The last rows do it, so that what is fetched is still there when its turn comes.
     const bool is_last = row + kTileRows >= task.rows;
@@ -260,13 +258,13 @@ void Block(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
 }
 
 void BlockOf(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
-  switch (task.dtype) {
+  switch (task.w.dtype) {
     case DType::kBF16:
       return Block<hwy::bfloat16_t>(task, begin, end, ahead);
     case DType::kF16:
       return Block<hwy::float16_t>(task, begin, end, ahead);
     default:
-      CHECK(task.dtype == DType::kF32) << DTypeName(task.dtype);
+      CHECK(task.w.dtype == DType::kF32) << DTypeName(task.w.dtype);
       return Block<float>(task, begin, end, ahead);
   }
 }
@@ -318,16 +316,16 @@ void RunBlocks(const LinearTask& task, int64_t block, int64_t begin, int64_t end
 
 }  // namespace
 
-void LinearColumns(const float* x, int64_t rows, int64_t in, const std::byte* weights, DType dtype,
-                   int64_t out_begin, int64_t out_end, float* y, int64_t y_stride) {
+void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out_begin,
+                   int64_t out_end, float* y, int64_t y_stride) {
+  const int64_t in = w.cols;
   if (rows == 0) return;
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = PackedBuffer(rows_at_once * in);
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(dtype, rows_at_once, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
-    const LinearTask task{packed, x + row * in,       count,   in, weights,
-                          dtype,  y + row * y_stride, y_stride};
+    const LinearTask task{packed, x + row * in, count, w, y + row * y_stride, y_stride};
     const int64_t num_pieces = HWY_DYNAMIC_DISPATCH(NumPackPieces)(count, in);
     for (int64_t idx = 0; idx < num_pieces; ++idx) {
       HWY_DYNAMIC_DISPATCH(PackPiece)(task.x, count, in, idx, packed);
@@ -336,11 +334,10 @@ void LinearColumns(const float* x, int64_t rows, int64_t in, const std::byte* we
   }
 }
 
-void Linear(const float* x, int64_t rows, const TensorView& w, float* y, int64_t y_stride,
+void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t y_stride,
             ThreadPool& threads) {
-  CHECK_EQ(w.shape.size(), 2u);
-  const int64_t out = w.shape[0];
-  const int64_t in = w.shape[1];
+  const int64_t out = w.rows;
+  const int64_t in = w.cols;
   if (rows == 0) return;
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = PackedBuffer(rows_at_once * in);
@@ -352,8 +349,7 @@ void Linear(const float* x, int64_t rows, const TensorView& w, float* y, int64_t
   const int64_t distance = grain * threads.num_threads();
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
-    const LinearTask task{packed,  x + row * in,       count,   in, w.data,
-                          w.dtype, y + row * y_stride, y_stride};
+    const LinearTask task{packed, x + row * in, count, w, y + row * y_stride, y_stride};
     const int64_t num_pack_pieces = HWY_DYNAMIC_DISPATCH(NumPackPieces)(count, in);
     threads.ParallelFor(num_pack_pieces, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t idx = begin; idx < end; ++idx) {

@@ -12,16 +12,16 @@
 #include <cstdint>
 
 #include "base/thread_pool.h"
-#include "tensor/tensor_view.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cpu {
 
-void Linear(const float* x, int64_t rows, const TensorView& w, float* y, int64_t y_stride,
+void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t y_stride,
             ThreadPool& threads);
 
 // The same on columns [out_begin, out_end) of y, on the calling thread; for callers that split the
-// work themselves (experts). `weights` points at w[0, 0].
-void LinearColumns(const float* x, int64_t rows, int64_t in, const std::byte* weights, DType dtype,
-                   int64_t out_begin, int64_t out_end, float* y, int64_t y_stride);
+// work themselves (experts).
+void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out_begin,
+                   int64_t out_end, float* y, int64_t y_stride);
 
 }  // namespace lapidary::cpu

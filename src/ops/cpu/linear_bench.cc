@@ -53,7 +53,9 @@ void BM_Linear(benchmark::State& state, const Shape& shape, int64_t rows, int nu
   const auto* weights = reinterpret_cast<const std::byte*>(Weights().data());
   int64_t copy = 0;
   for (auto _ : state) {
-    const TensorView w{weights + copy * bytes, DType::kBF16, {shape.out, shape.in}};
+    const MatrixRef w{.data = weights + copy * bytes,
+                      .rows = static_cast<int>(shape.out),
+                      .cols = static_cast<int>(shape.in)};
     Linear(x.data(), rows, w, y.data(), shape.out, threads);
     benchmark::ClobberMemory();
     copy = (copy + 1) % num_copies;

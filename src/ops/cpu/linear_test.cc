@@ -36,7 +36,7 @@ TEST(Linear, MatchesTheExactProductForEveryRemainderOfRowsColumnsAndDepth) {
           std::copy_n(x.data(), rows * in, used.data());
           const int64_t stride = out + rows % 3;
           Guarded y(rows * stride, misalign);
-          Linear(used.data(), rows, w.view(), y.data(), stride, threads);
+          Linear(used.data(), rows, w.matrix(), y.data(), stride, threads);
           for (int64_t row = 0; row < rows; ++row) {
             for (int64_t col = 0; col < out; ++col) {
               const ExactDot& exact = expected[row * out + col];
@@ -71,12 +71,12 @@ TEST(Linear, ARowIsBitwiseTheSameAloneInAnyBatchAndWithAnyThreads) {
       ForEachTarget([&] {
         std::vector<float> alone(kMaxRows * out);
         for (int64_t row = 0; row < kMaxRows; ++row) {
-          Linear(x.data() + row * in, 1, w.view(), alone.data() + row * out, out, *pools[0]);
+          Linear(x.data() + row * in, 1, w.matrix(), alone.data() + row * out, out, *pools[0]);
         }
         for (const int64_t rows : {2, 3, 5, 6, 7, 8, 9, 15, 16, 23, 33, 40}) {
           for (const auto& pool : pools) {
             std::vector<float> batch(rows * out);
-            Linear(x.data(), rows, w.view(), batch.data(), out, *pool);
+            Linear(x.data(), rows, w.matrix(), batch.data(), out, *pool);
             ASSERT_EQ(std::memcmp(batch.data(), alone.data(), batch.size() * sizeof(float)), 0)
                 << DTypeName(dtype) << " in " << in << " rows " << rows << " threads "
                 << pool->num_threads();
@@ -94,11 +94,11 @@ TEST(LinearColumns, WritesItsColumnsAloneAndEqualsTheWholeProduct) {
   const RandomTensor w({out, in}, DType::kBF16, 1.0f, random);
   const std::vector<float> x = random.Vector(rows * in);
   std::vector<float> whole(rows * out);
-  Linear(x.data(), rows, w.view(), whole.data(), out, threads);
+  Linear(x.data(), rows, w.matrix(), whole.data(), out, threads);
   for (int64_t begin = 0; begin <= out; ++begin) {
     for (int64_t end = begin; end <= out; ++end) {
       Guarded part(rows * out);
-      LinearColumns(x.data(), rows, in, w.view().data, DType::kBF16, begin, end, part.data(), out);
+      LinearColumns(x.data(), rows, w.matrix(), begin, end, part.data(), out);
       for (int64_t idx = 0; idx < rows * out; ++idx) {
         const bool is_asked = idx % out >= begin && idx % out < end;
         ASSERT_TRUE(is_asked ? part[idx] == whole[idx] : std::isnan(part[idx]))
@@ -118,10 +118,10 @@ TEST(Linear, WidensSpecialWeightsExactly) {
       std::vector<float> x(8, 0.0f);
       x[idx] = 1.0f;
       float y = 0;
-      Linear(x.data(), 1, {reinterpret_cast<const std::byte*>(f16), DType::kF16, {1, 8}}, &y, 1,
+      Linear(x.data(), 1, {.data = f16, .dtype = DType::kF16, .rows = 1, .cols = 8}, &y, 1,
              threads);
       EXPECT_EQ(y, F16ToFloat(f16[idx])) << idx;
-      Linear(x.data(), 1, {reinterpret_cast<const std::byte*>(bf16), DType::kBF16, {1, 8}}, &y, 1,
+      Linear(x.data(), 1, {.data = bf16, .dtype = DType::kBF16, .rows = 1, .cols = 8}, &y, 1,
              threads);
       EXPECT_EQ(y, Bf16ToFloat(bf16[idx])) << idx;
     }

@@ -11,30 +11,29 @@ namespace lapidary::cpu {
 namespace {
 
 // Runs one matrix per expert over its group of rows: y[group] = x[group] * w[expert]^T.
-//   x [assignments, in], w [experts, out, in], y [assignments, out]
-void GroupedLinear(const ExpertScratch& scratch, const TensorView& w, const float* x, float* y,
+//   x [assignments, in], w [experts * out, in], y [assignments, out]
+void GroupedLinear(const ExpertScratch& scratch, const MatrixRef& w, const float* x, float* y,
                    ThreadPool& threads) {
-  const int64_t num_experts = w.shape[0];
-  const int64_t out = w.shape[1];
-  const int64_t in = w.shape[2];
-  constexpr int64_t kColumnsPerTask = 128;
+  const int num_experts = static_cast<int>(scratch.expert_begin.size()) - 1;
+  const int out = w.rows / num_experts;
+  const int64_t in = w.cols;
+  constexpr int kColumnsPerTask = 128;
   struct Task {
     int expert;
-    int64_t begin;
+    int begin;
   };
   std::vector<Task> tasks;
   for (int expert = 0; expert < num_experts; ++expert) {
     if (scratch.expert_begin[expert] == scratch.expert_begin[expert + 1]) continue;
-    for (int64_t begin = 0; begin < out; begin += kColumnsPerTask) tasks.push_back({expert, begin});
+    for (int begin = 0; begin < out; begin += kColumnsPerTask) tasks.push_back({expert, begin});
   }
   threads.ParallelFor(static_cast<int64_t>(tasks.size()), 1, [&](int64_t first, int64_t last, int) {
     for (int64_t task_idx = first; task_idx < last; ++task_idx) {
       const Task& task = tasks[task_idx];
       const int64_t group = scratch.expert_begin[task.expert];
       const int64_t count = scratch.expert_begin[task.expert + 1] - group;
-      LinearColumns(x + group * in, count, in, w.data + task.expert * out * in * DTypeSize(w.dtype),
-                    w.dtype, task.begin, std::min(task.begin + kColumnsPerTask, out),
-                    y + group * out, out);
+      LinearColumns(x + group * in, count, w.Rows(task.expert * out, out), task.begin,
+                    std::min(task.begin + kColumnsPerTask, out), y + group * out, out);
     }
   });
 }
@@ -78,14 +77,16 @@ void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
   }
 }
 
-void RunExperts(const TensorView& gate_up, const TensorView& down, int top_k, const float* x,
+void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, const float* x,
                 int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
                 float* out, ThreadPool& threads) {
   const int64_t assignments = rows * top_k;
   CHECK_EQ(static_cast<int64_t>(choices.size()), assignments);
-  const int64_t hidden = down.shape[1];
-  const int64_t width = down.shape[2];
-  GroupByExpert(down.shape[0], choices, scratch);
+  const int64_t hidden = gate_up.cols;
+  const int64_t width = down.cols;
+  const int64_t num_experts = down.rows / hidden;
+  CHECK_EQ(gate_up.rows, num_experts * 2 * width);
+  GroupByExpert(num_experts, choices, scratch);
   scratch.inputs.resize(assignments * hidden);
   scratch.gate_up.resize(assignments * 2 * width);
   scratch.outputs.resize(assignments * hidden);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "tensor/tensor_view.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cpu {
 
@@ -36,9 +36,9 @@ struct ExpertScratch {
 
 // out[row] = sum over ranks of weight * down(gelu(gate x) * (up x)), summed in rank order: a row's
 // result does not depend on which other rows chose the same expert.
-//   gate_up [experts, 2 * width, hidden], gate rows first;  down [experts, hidden, width]
+//   gate_up [experts * 2 * width, hidden], gate rows of each first;  down [experts * hidden, width]
 //   x, out [rows, hidden];  choices [rows, top_k]
-void RunExperts(const TensorView& gate_up, const TensorView& down, int top_k, const float* x,
+void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, const float* x,
                 int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
                 float* out, ThreadPool& threads);
 

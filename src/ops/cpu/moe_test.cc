@@ -194,7 +194,7 @@ TEST(RunExperts, MatchesTheDefinition) {
         const auto choices = RandomChoices(sizes, rows, random);
         Guarded x(rows * hidden, 1), out(rows * hidden, 1);
         random.Fill(x.span());
-        RunExperts(experts.gate_up.view(), experts.down.view(), sizes.top_k, x.data(), rows,
+        RunExperts(experts.gate_up.matrix(), experts.down.matrix(), sizes.top_k, x.data(), rows,
                    choices, scratch, out.data(), threads);
         for (int64_t row = 0; row < rows; ++row) {
           ASSERT_NO_FATAL_FAILURE(
@@ -220,7 +220,8 @@ TEST(RunExperts, ARowIsBitwiseTheSameAloneInAnyBatchAndWithAnyThreads) {
   ExpertScratch scratch;
   std::vector<float> alone(rows * hidden);
   for (int64_t row = 0; row < rows; ++row) {
-    RunExperts(experts.gate_up.view(), experts.down.view(), sizes.top_k, x.data() + row * hidden, 1,
+    RunExperts(experts.gate_up.matrix(), experts.down.matrix(), sizes.top_k,
+               x.data() + row * hidden, 1,
                std::span(choices).subspan(row * sizes.top_k, sizes.top_k), scratch,
                alone.data() + row * hidden, one);
   }
@@ -228,7 +229,7 @@ TEST(RunExperts, ARowIsBitwiseTheSameAloneInAnyBatchAndWithAnyThreads) {
     ThreadPool threads(num_threads);
     for (const int64_t batch : {2, 5, 17}) {
       std::vector<float> out(batch * hidden);
-      RunExperts(experts.gate_up.view(), experts.down.view(), sizes.top_k, x.data(), batch,
+      RunExperts(experts.gate_up.matrix(), experts.down.matrix(), sizes.top_k, x.data(), batch,
                  std::span(choices).first(batch * sizes.top_k), scratch, out.data(), threads);
       ASSERT_EQ(std::memcmp(out.data(), alone.data(), out.size() * sizeof(float)), 0)
           << num_threads << " threads, " << batch << " rows";

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "tensor/matrix_ref.h"
 #include "tensor/tensor_view.h"
 
 namespace lapidary::cpu {
@@ -101,7 +102,7 @@ class RandomTensor {
   }
   RandomTensor(const RandomTensor&) = delete;
 
-  const TensorView& view() const { return view_; }
+  MatrixRef matrix() const { return MatrixOf(view_); }
   std::span<const float> values() const { return values_; }
   // Row `row` of a matrix, or of the matrices of a stack taken together.
   std::span<const float> Row(int64_t row) const {

@@ -6,9 +6,9 @@
 
 namespace lapidary::cpu {
 
-void MakePerLayerInputsRow(const TensorView& table, int64_t token, std::span<const float> norm,
+void MakePerLayerInputsRow(const MatrixRef& table, int64_t token, std::span<const float> norm,
                            float eps, int64_t hidden, float* projected, float* inputs) {
-  const int64_t columns = table.shape[1];
+  const int64_t columns = table.cols;
   const int64_t width = static_cast<int64_t>(norm.size());
   GatherRow(table, token, std::sqrt(static_cast<float>(width)), inputs);
   Scale(projected, 1.0f / std::sqrt(static_cast<float>(hidden)), columns, projected);

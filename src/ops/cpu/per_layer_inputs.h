@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tensor/tensor_view.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cpu {
 
@@ -13,7 +13,7 @@ namespace lapidary::cpu {
 //   table [tokens, layers * width];  inputs [layers * width]
 //   projected [layers * width]: the projection of the token's scaled embedding [hidden];
 //   overwritten
-void MakePerLayerInputsRow(const TensorView& table, int64_t token, std::span<const float> norm,
+void MakePerLayerInputsRow(const MatrixRef& table, int64_t token, std::span<const float> norm,
                            float eps, int64_t hidden, float* projected, float* inputs);
 
 }  // namespace lapidary::cpu

@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/vec.cuh"
 
@@ -30,7 +31,8 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {
     return;
   }
   const int row = blockIdx.x;
-  const bf16* source = call.embedding + int64_t{call.token_ids[row]} * call.hidden;
+  const bf16* source =
+      static_cast<const bf16*>(call.embedding.data) + int64_t{call.token_ids[row]} * call.hidden;
   for (int at = threadIdx.x * 8; at < call.hidden; at += kThreads * 8) {
     float values[8];
     Load8(source + at, values);
@@ -58,7 +60,9 @@ __global__ void __launch_bounds__(kThreads) PerLayerInputsKernel(PerLayerInputsC
   float table[8] = {};
   float values[8] = {};
   if (active) {
-    Load8(call.table + call.token_ids[row] * columns + layer * call.width + at, table);
+    Load8(static_cast<const bf16*>(call.table.data) + call.token_ids[row] * columns +
+              layer * call.width + at,
+          table);
     Load8(call.projected + row * columns + layer * call.width + at, values);
   }
   const float input_scale = rsqrtf(static_cast<float>(call.hidden));
@@ -93,12 +97,14 @@ __global__ void __launch_bounds__(kThreads)
 
 void RunEmbed(const LaunchContext& context, const EmbedCall& call) {
   CHECK_OK(EmbedSupports(call.hidden, kMaxRopeTables));
+  CheckBf16(call.embedding, call.embedding.rows, call.hidden);
   Launch(context, EmbedKernel, dim3(2 * call.rows), dim3(kThreads), 0, call);
 }
 
 void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call) {
   static_assert(kMaxPerLayerWidth == 8 * kWarpSize);
   CHECK_OK(PerLayerInputsSupports(call.width));
+  CheckBf16(call.table, call.table.rows, call.num_layers * call.width);
   constexpr int kWarps = kThreads / kWarpSize;
   const int64_t tasks = int64_t{call.rows} * call.num_layers;
   Launch(context, PerLayerInputsKernel, dim3(static_cast<unsigned>((tasks + kWarps - 1) / kWarps)),

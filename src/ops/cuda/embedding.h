@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
 
@@ -26,7 +27,7 @@ struct EmbedCall {
   int hidden = 0;
   const int32_t* token_ids = nullptr;  // [rows]
   const int32_t* positions = nullptr;  // [rows]
-  const bf16* embedding = nullptr;     // [vocab, hidden]
+  MatrixRef embedding;                 // [vocab, hidden]
   float scale = 1.0f;
   float* hidden_out = nullptr;  // [rows, hidden] = E[token] * scale
   bf16* x = nullptr;            // the same in bf16; null: not wanted
@@ -44,7 +45,7 @@ struct PerLayerInputsCall {
   int hidden = 0;
   float eps = 1e-6f;
   const int32_t* token_ids = nullptr;  // [rows]
-  const bf16* table = nullptr;  // [ids, layers * width], on the device or page-locked on the host
+  MatrixRef table;  // [ids, layers * width], on the device or page-locked on the host
   const bf16* projected = nullptr;  // [rows, layers * width]
   const float* norm = nullptr;      // [width]
   bf16* out = nullptr;              // [rows, layers * width]

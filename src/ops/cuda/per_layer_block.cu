@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/per_layer_block.h"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/ptx/tma.cuh"
@@ -139,10 +140,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   ArriveAtCluster();
   CopyRows(memory + layout.gate, layout.slice_pitch,
-           reinterpret_cast<const std::byte*>(call.gate) + rank * slice * 2, int64_t{2} * dim,
+           static_cast<const std::byte*>(call.gate.data) + rank * slice * 2, int64_t{2} * dim,
            kWidth, slice * 2);
   CopyRows(memory + layout.projection, SharedLayout::kProjectionPitch,
-           reinterpret_cast<const std::byte*>(call.projection) + int64_t{rank} * slice * kWidth * 2,
+           static_cast<const std::byte*>(call.projection.data) + int64_t{rank} * slice * kWidth * 2,
            kWidth * 2, slice, kWidth * 2);
   Row<kQuads> row = {};
   float4 mlp_norm[kQuads] = {}, ple_norm[kQuads] = {}, next_norm[kQuads] = {};
@@ -345,6 +346,8 @@ void RunPerLayerBlock(const LaunchContext& context, const PerLayerBlockCall& cal
   CHECK(call.rows > 0 && call.hidden_size % (kRanks * kStep) == 0) << call.hidden_size;
   CHECK(call.before.block_out != nullptr && call.after.pre_norm != nullptr);
   CHECK_NE(call.before.hidden, call.after.hidden_out);
+  CheckBf16(call.gate, kWidth, call.hidden_size);
+  CheckBf16(call.projection, call.hidden_size, kWidth);
   const SharedLayout layout(call.hidden_size);
   const Kernel kernel = KernelFor(call.hidden_size);
   Prepare(kernel, layout.total);

@@ -15,8 +15,8 @@ struct PerLayerBlockCall {
   int rows = 0;
   int hidden_size = 0;
   ResidualUpdate before;             // makes h1; its hidden_out and pre_norm are not looked at
-  const bf16* gate = nullptr;        // W_g [256, hidden_size]
-  const bf16* projection = nullptr;  // W_p [hidden_size, 256]
+  MatrixRef gate;                    // W_g [256, hidden_size]
+  MatrixRef projection;              // W_p [hidden_size, 256]
   const bf16* multiplier = nullptr;  // ple [rows, 256] with a row stride
   int64_t multiplier_stride = 0;
   ResidualUpdate after;  // makes h2 and x; its hidden and block_out are not looked at

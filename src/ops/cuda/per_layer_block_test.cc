@@ -7,6 +7,7 @@
 #include <random>
 
 #include "ops/cpu/elementwise.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/test_buffer.h"
 #include "ops/cuda/test_values.h"
 
@@ -89,8 +90,8 @@ Outputs RunBlock(const Inputs& inputs) {
   call.before.post_norm = mlp_norm.get();
   call.before.scale = kMlpScale;
   call.before.eps = kEps;
-  call.gate = gate.get();
-  call.projection = projection.get();
+  call.gate = Bf16Matrix(gate.get(), kWidth, inputs.hidden_size);
+  call.projection = Bf16Matrix(projection.get(), inputs.hidden_size, kWidth);
   call.multiplier = per_layer.get() + kWidth;
   call.multiplier_stride = kLayers * kWidth;
   call.after.post_norm = ple_norm.get();

@@ -10,6 +10,7 @@
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/rope.h"
 #include "ops/cuda/attention/kv_entries.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
@@ -67,7 +68,7 @@ TEST_F(SmallOpsTest, EmbeddingGathersRowsAndFillsRotaryTables) {
   call.hidden = kHidden;
   call.token_ids = d_ids.get();
   call.positions = d_positions.get();
-  call.embedding = d_table.get();
+  call.embedding = Bf16Matrix(d_table.get(), kVocab, kHidden);
   call.scale = 9.5f;
   call.hidden_out = hidden.get();
   call.x = x.get();
@@ -106,9 +107,15 @@ TEST_F(SmallOpsTest, PerLayerInputsMatch) {
     TestBuffer<int32_t> d_ids(ids);
     TestBuffer<bf16> d_table(table), d_projected(projected), out(kRows * columns);
     TestBuffer<float> d_norm(norm);
-    PerLayerInputsCall call{kRows,        kLayers,     width,         kHidden,
-                            1e-6f,        d_ids.get(), d_table.get(), d_projected.get(),
-                            d_norm.get(), out.get()};
+    const PerLayerInputsCall call{.rows = kRows,
+                                  .num_layers = kLayers,
+                                  .width = width,
+                                  .hidden = kHidden,
+                                  .token_ids = d_ids.get(),
+                                  .table = Bf16Matrix(d_table.get(), 10, columns),
+                                  .projected = d_projected.get(),
+                                  .norm = d_norm.get(),
+                                  .out = out.get()};
     RunPerLayerInputs({}, call);
     std::vector<float> expected(kRows * columns);
     std::vector<float> scratch(columns);

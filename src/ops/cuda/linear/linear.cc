@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/result.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/gemm_lt.h"
 #include "ops/cuda/linear/linear_epilogue.h"
 #include "ops/cuda/linear/linear_skinny.h"
@@ -19,13 +20,12 @@ constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 void CheckCall(const LinearCall& call, int max_rows) {
-  CHECK_OK(LinearSupports(call.in_dim));
-  CHECK_GE(call.out_dim, 1);
+  CHECK_OK(LinearSupports(call.weight));
   CHECK(call.rows >= 1 && call.rows <= max_rows) << call.rows << " rows, at most " << max_rows;
-  CHECK(call.weight != nullptr && call.y != nullptr);
+  CHECK(call.weight.data != nullptr && call.y != nullptr);
   CHECK(call.x != nullptr || call.residual != nullptr);
-  CHECK(Aligned(call.weight) && Aligned(call.x) && Aligned(call.y));
-  CHECK(call.epilogue != Epilogue::kGatedGelu || call.out_dim % 2 == 0) << call.out_dim;
+  CHECK(Aligned(call.weight.data) && Aligned(call.x) && Aligned(call.y));
+  CHECK(call.epilogue != Epilogue::kGatedGelu || call.out_dim() % 2 == 0) << call.out_dim();
   CHECK(call.epilogue != Epilogue::kGeluMul || call.multiplier != nullptr);
   if (call.residual != nullptr) {
     CHECK(Aligned(call.residual->hidden) && Aligned(call.residual->block_out) &&
@@ -38,9 +38,11 @@ void CheckCall(const LinearCall& call, int max_rows) {
 
 }  // namespace
 
-Status LinearSupports(int in_dim) {
-  if (in_dim < 1 || in_dim % 8 != 0) {
-    return MakeError("a matrix with {} columns, not a multiple of 8", in_dim);
+Status LinearSupports(const MatrixRef& weight) {
+  if (!IsBf16(weight)) return MakeError("a matrix in {}, not BF16", DTypeName(weight.dtype));
+  if (weight.rows < 1 || weight.cols < 1 || weight.cols % 8 != 0) {
+    return MakeError("a matrix of {} x {}, not of rows of a multiple of 8", weight.rows,
+                     weight.cols);
   }
   return {};
 }
@@ -74,31 +76,31 @@ struct LinearRunner::Impl {
 void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall& call) {
   if (call.residual != nullptr) {
     CHECK(call.x != nullptr) << "the residual update of " << call.rows << " rows needs scratch";
-    RunResidualUpdate(context, *call.residual, call.rows, call.in_dim, call.x);
+    RunResidualUpdate(context, *call.residual, call.rows, call.in_dim(), call.x);
   }
   const bool f32_output = call.epilogue == Epilogue::kSoftcap;
   if (call.epilogue != Epilogue::kGatedGelu) {
-    gemm->Run(context.stream, call.weight, call.x, call.y, f32_output, call.out_dim, call.in_dim,
-              call.rows);
+    gemm->Run(context.stream, Bf16Values(call.weight), call.x, call.y, f32_output, call.out_dim(),
+              call.in_dim(), call.rows);
     if (call.epilogue == Epilogue::kGeluMul) {
-      RunGeluMul(context, call.multiplier, call.multiplier_stride, call.rows, call.out_dim,
+      RunGeluMul(context, call.multiplier, call.multiplier_stride, call.rows, call.out_dim(),
                  static_cast<bf16*>(call.y));
     } else if (f32_output && call.softcap != 0.0f) {
-      RunSoftcap(context, call.softcap, static_cast<int64_t>(call.rows) * call.out_dim,
+      RunSoftcap(context, call.softcap, static_cast<int64_t>(call.rows) * call.out_dim(),
                  static_cast<float*>(call.y));
     }
     return;
   }
-  const int width = call.out_dim / 2;
-  const int64_t rows_at_once = scratch_bytes / (int64_t{sizeof(bf16)} * call.out_dim);
-  CHECK_GE(rows_at_once, 1) << "out_dim " << call.out_dim;
+  const int width = call.out_dim() / 2;
+  const int64_t rows_at_once = scratch_bytes / (int64_t{sizeof(bf16)} * call.out_dim());
+  CHECK_GE(rows_at_once, 1) << "out_dim " << call.out_dim();
   // Equal parts, so that no part is a sliver.
   const int num_parts = static_cast<int>((call.rows + rows_at_once - 1) / rows_at_once);
   const int part = (call.rows + num_parts - 1) / num_parts;
   for (int begin = 0; begin < call.rows; begin += part) {
     const int rows = std::min(part, call.rows - begin);
-    gemm->Run(context.stream, call.weight, call.x + int64_t{begin} * call.in_dim, scratch, false,
-              call.out_dim, call.in_dim, rows);
+    gemm->Run(context.stream, Bf16Values(call.weight), call.x + int64_t{begin} * call.in_dim(),
+              scratch, false, call.out_dim(), call.in_dim(), rows);
     RunGatedGelu(context, scratch, rows, width,
                  static_cast<bf16*>(call.y) + int64_t{begin} * width);
   }

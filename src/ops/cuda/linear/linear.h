@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
 
@@ -35,9 +36,7 @@ enum class Epilogue {
 };
 
 struct LinearCall {
-  const bf16* weight = nullptr;  // [out_dim, in_dim]
-  int out_dim = 0;
-  int in_dim = 0;
+  MatrixRef weight;  // [out_dim, in_dim]
   int rows = 0;
   // The input: x, or the residual stream after an update. With `residual`, x is scratch
   // [rows, in_dim] that an implementation may use to hold the normed rows.
@@ -48,6 +47,9 @@ struct LinearCall {
   const bf16* multiplier = nullptr;  // kGeluMul: [rows, out_dim] with a row stride
   int64_t multiplier_stride = 0;
   float softcap = 0.0f;
+
+  int out_dim() const { return weight.rows; }
+  int in_dim() const { return weight.cols; }
 };
 
 // Up to so many rows weights stream through registers, in blocks that stay for the whole call.
@@ -59,7 +61,8 @@ struct LinearOptions {
   int max_rows = 8192;  // of a call; sizes the scratch
 };
 
-Status LinearSupports(int in_dim);
+// Of a weight, wherever it lies.
+Status LinearSupports(const MatrixRef& weight);
 
 class LinearRunner {
  public:

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/test_buffer.h"
 
@@ -127,9 +128,7 @@ class LinearProblem {
       update.scale = 1.0f;
     }
     if (case_.residual == ResidualCase::kWithoutPreNorm) update.pre_norm = nullptr;
-    LinearCall call{.weight = device_weight_.get(),
-                    .out_dim = case_.out_dim,
-                    .in_dim = case_.in_dim,
+    LinearCall call{.weight = Bf16Matrix(device_weight_.get(), case_.out_dim, case_.in_dim),
                     .rows = rows,
                     .x = device_x_.get(),
                     .residual = case_.residual == ResidualCase::kNone ? nullptr : &update,

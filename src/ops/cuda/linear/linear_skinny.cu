@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/linear_skinny.h"
 #include "ops/cuda/linear/linear_store.cuh"
 #include "ops/cuda/ptx/mma.cuh"
@@ -407,8 +408,8 @@ const DeviceLimits& Limits() {
 bool StageNorms(int in_dim) { return 2 * in_dim * sizeof(float) <= kStagedNormBytes; }
 
 int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, bool has_residual) {
-  return MakeSharedLayout(call.rows, XStride(call.in_dim, plan.cluster), call.in_dim, has_residual,
-                          StageNorms(call.in_dim))
+  return MakeSharedLayout(call.rows, XStride(call.in_dim(), plan.cluster), call.in_dim(),
+                          has_residual, StageNorms(call.in_dim()))
       .total;
 }
 
@@ -417,9 +418,9 @@ int SharedBytes(const LinearCall& call, const SkinnyPlan& plan, bool has_residua
 SkinnyPlan PlanSkinny(const LinearCall& call) {
   // Measured at the models' shapes (docs/notes/2026-11-few-rows.md): slices of k up to these
   // lengths stream best, and all of a short slice at once.
-  const int num_units = (call.in_dim + 63) / 64;
+  const int num_units = (call.in_dim() + 63) / 64;
   SkinnyPlan plan;
-  plan.cluster = call.in_dim <= 3072 ? 1 : call.in_dim <= 10240 ? 2 : 4;
+  plan.cluster = call.in_dim() <= 3072 ? 1 : call.in_dim() <= 10240 ? 2 : 4;
   while (plan.cluster > 1 && num_units < plan.cluster * kSkinnyWarps) plan.cluster /= 2;
   const int num_segments = plan.cluster * kSkinnyWarps;
   const int chunks = 2 * ((num_units + num_segments - 1) / num_segments);
@@ -438,18 +439,18 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
   CHECK(plan.depth == 4 || plan.depth == 6 || plan.depth == 8);
 
   SkinnyParams params{};
-  params.weight = call.weight;
+  params.weight = Bf16Values(call.weight);
   params.x = call.x;
   params.output = MakeLinearOutput(call);
-  params.in_dim = call.in_dim;
-  params.weight_rows = call.out_dim;
+  params.in_dim = call.in_dim();
+  params.weight_rows = call.out_dim();
   params.rows = call.rows;
   params.num_tiles = NumLinearTiles(call);
   params.cluster = plan.cluster;
-  params.segments = {.num_units = (call.in_dim + 63) / 64,
+  params.segments = {.num_units = (call.in_dim() + 63) / 64,
                      .num_segments = kSkinnyWarps * plan.cluster};
-  params.x_stride = XStride(call.in_dim, plan.cluster);
-  params.stage_norms = StageNorms(call.in_dim);
+  params.x_stride = XStride(call.in_dim(), plan.cluster);
+  params.stage_norms = StageNorms(call.in_dim());
 
   if (call.residual != nullptr) {
     params.has_residual = call.rows <= plan.fused_residual_rows &&
@@ -458,11 +459,11 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
       params.residual = *call.residual;
     } else {
       CHECK(call.x != nullptr) << "the residual update of " << call.rows << " rows needs scratch";
-      RunResidualUpdate(context, *call.residual, call.rows, call.in_dim, call.x);
+      RunResidualUpdate(context, *call.residual, call.rows, call.in_dim(), call.x);
     }
   }
   const int shared_bytes = SharedBytes(call, plan, params.has_residual);
-  CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim << " is too large";
+  CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim() << " is too large";
 
   const int blocks_per_sm = std::clamp(
       std::min(BlocksPerSm(plan.depth), kSharedBytesPerSm / (shared_bytes + kReservedSharedBytes)),

@@ -21,7 +21,7 @@ inline LinearOutput MakeLinearOutput(const LinearCall& call) {
           .multiplier_stride = call.multiplier_stride,
           .softcap = call.softcap,
           .epilogue = call.epilogue,
-          .width = call.epilogue == Epilogue::kGatedGelu ? call.out_dim / 2 : call.out_dim};
+          .width = call.epilogue == Epilogue::kGatedGelu ? call.out_dim() / 2 : call.out_dim()};
 }
 
 __device__ __forceinline__ void StoreFeature(const LinearOutput& output, int row, int feature,
@@ -61,8 +61,8 @@ __device__ __forceinline__ int WeightRow(bool gated, int weight_rows, int tile, 
 
 // Tiles of a weight.
 inline int NumLinearTiles(const LinearCall& call) {
-  return call.epilogue == Epilogue::kGatedGelu ? (call.out_dim / 2 + 7) / 8
-                                               : (call.out_dim + 15) / 16;
+  return call.epilogue == Epilogue::kGatedGelu ? (call.out_dim() / 2 + 7) / 8
+                                               : (call.out_dim() + 15) / 16;
 }
 
 }  // namespace lapidary::cuda

@@ -209,30 +209,22 @@ TEST_P(CudaLinearTest, ChainsOfDependentLaunchesEqualLaunchesOneByOne) {
       };
       for (int link = 0; link < kLinks / 4; ++link) {
         const size_t layer = link % kLayers;
-        run({.weight = gate_up.get() + layer * 2 * kMlp * kDim,
-             .out_dim = 2 * kMlp,
-             .in_dim = kDim,
+        run({.weight = Bf16Matrix(gate_up.get() + layer * 2 * kMlp * kDim, 2 * kMlp, kDim),
              .epilogue = Epilogue::kGatedGelu,
              .y = mlp.get()},
             true);
-        run({.weight = down.get() + layer * kMlp * kDim,
-             .out_dim = kDim,
-             .in_dim = kMlp,
+        run({.weight = Bf16Matrix(down.get() + layer * kMlp * kDim, kDim, kMlp),
              .x = mlp.get(),
              .y = out.get()},
             false);
         block_out = out.get();
-        run({.weight = slices.get() + layer * kSlices * kDim,
-             .out_dim = kSlices,
-             .in_dim = kDim,
+        run({.weight = Bf16Matrix(slices.get() + layer * kSlices * kDim, kSlices, kDim),
              .epilogue = Epilogue::kGeluMul,
              .y = narrow.get(),
              .multiplier = multiplier.get(),
              .multiplier_stride = kSlices},
             true);
-        run({.weight = widen.get() + layer * kSlices * kDim,
-             .out_dim = kDim,
-             .in_dim = kSlices,
+        run({.weight = Bf16Matrix(widen.get() + layer * kSlices * kDim, kDim, kSlices),
              .x = narrow.get(),
              .y = out.get()},
             false);
@@ -283,9 +275,7 @@ TEST_P(CudaLinearTest, FusedResidualUpdateHasTheBitsOfTheSeparateOne) {
                           .scale = 1.25f,
                           .hidden_out = fused.get(),
                           .pre_norm = pre.get()};
-    LinearCall call{.weight = weight.get(),
-                    .out_dim = 64,
-                    .in_dim = kDim,
+    LinearCall call{.weight = Bf16Matrix(weight.get(), 64, kDim),
                     .rows = rows,
                     .x = x.get(),
                     .residual = &update,
@@ -325,9 +315,7 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
                               .hidden_out = hidden_out.get(),
                               .pre_norm = norm.get()};
   for (const int rows : {1, 3, kMaxRows}) {
-    const LinearCall call{.weight = weight.get(),
-                          .out_dim = kOutDim,
-                          .in_dim = kInDim,
+    const LinearCall call{.weight = Bf16Matrix(weight.get(), kOutDim, kInDim),
                           .rows = rows,
                           .x = x.get(),
                           .residual = &update,
@@ -373,7 +361,7 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
 
 TEST(CudaLinearPlanTest, EightRowsOfEveryModelStreamButNoMore) {
   const auto fits = [](int in_dim, int rows) {
-    const LinearCall call{.out_dim = 5376, .in_dim = in_dim, .rows = rows};
+    const LinearCall call{.weight = Bf16Matrix(nullptr, 5376, in_dim), .rows = rows};
     return SkinnyFits(call, PlanSkinny(call));
   };
   for (const int in_dim : {8, 256, 1536, 2560, 2816, 3840, 5376, 6144, 10240, 15360, 21504}) {
@@ -406,17 +394,23 @@ TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {
   }
 }
 
+TEST(CudaLinearSupportTest, OtherFormatsThanBf16AreRefused) {
+  MatrixRef weight = Bf16Matrix(nullptr, 16, 64);
+  EXPECT_TRUE(LinearSupports(weight).ok());
+  weight.dtype = DType::kQ4_0;
+  EXPECT_EQ(LinearSupports(weight).error().message, "a matrix in Q4_0, not BF16");
+  EXPECT_DEATH(Bf16Values(weight), "weights in Q4_0");
+}
+
 TEST(CudaLinearDeathTest, InputSizesThatAreNoMultipleOf8AreRefused) {
   LAPIDARY_SKIP_WITHOUT_GPU();
   LinearRunner runner({.max_rows = 4});
   TestBuffer<bf16> buffer(4096);
-  LinearCall call{.weight = buffer.get(),
-                  .out_dim = 8,
-                  .in_dim = 20,
+  LinearCall call{.weight = Bf16Matrix(buffer.get(), 8, 20),
                   .rows = 1,
                   .x = buffer.get(),
                   .y = buffer.get() + 2048};
-  EXPECT_DEATH(runner.Run({}, call), "in_dim 20");
+  EXPECT_DEATH(runner.Run({}, call), "a matrix of 8 x 20");
 }
 
 }  // namespace

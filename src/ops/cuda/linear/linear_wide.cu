@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/linear_store.cuh"
 #include "ops/cuda/linear/linear_wide.h"
 #include "ops/cuda/linear/tensor_map.h"
@@ -379,7 +380,7 @@ int NumSms() {
 int Columns(int rows) { return (rows + 15) / 16 * 16; }
 int NumKBlocks(int in_dim) { return (in_dim + kSwizzledRowValues - 1) / kSwizzledRowValues; }
 int NumTiles(const LinearCall& call, int tile_rows) {
-  return (call.out_dim + tile_rows - 1) / tile_rows;
+  return (call.out_dim() + tile_rows - 1) / tile_rows;
 }
 
 // Few rows and a weight that all multiprocessors' shared memory can hold at once: what counts is
@@ -387,7 +388,7 @@ int NumTiles(const LinearCall& call, int tile_rows) {
 WidePlan PlanSmall(const LinearCall& call) {
   constexpr int kEnoughBlocks = 120;
   WidePlan plan{.tile_rows = 64};
-  while (plan.split < 8 && 4 * plan.split <= NumKBlocks(call.in_dim) &&
+  while (plan.split < 8 && 4 * plan.split <= NumKBlocks(call.in_dim()) &&
          NumTiles(call, 64) * plan.split < kEnoughBlocks) {
     plan.split *= 2;
   }
@@ -406,7 +407,7 @@ struct CostedPlan {
 CostedPlan PlanSplit(const LinearCall& call, int split) {
   constexpr int kMaxBlocks[] = {0, 132, 132, 99, 120, 100, 96, 91, 96};  // by split, of an H200
   const int columns = Columns(std::min(call.rows, kMaxWideRows));
-  const int copies = (NumKBlocks(call.in_dim) + split - 1) / split;
+  const int copies = (NumKBlocks(call.in_dim()) + split - 1) / split;
   CostedPlan best;
   for (const int tile_rows : {64, 128, 192}) {
     if (NumTiles(call, tile_rows) * split > kMaxBlocks[split]) continue;
@@ -425,7 +426,7 @@ WidePlan PlanMany(const LinearCall& call) {
 
 CostedPlan PlanBestSplit(const LinearCall& call) {
   CostedPlan best;
-  for (int split = 1; split <= std::min(8, NumKBlocks(call.in_dim)); ++split) {
+  for (int split = 1; split <= std::min(8, NumKBlocks(call.in_dim())); ++split) {
     const CostedPlan plan = PlanSplit(call, split);
     if (plan.cost == 0.0) continue;
     if (best.cost == 0.0 || plan.cost < best.cost) best = plan;
@@ -437,7 +438,7 @@ CostedPlan PlanBestSplit(const LinearCall& call) {
 
 WidePlan PlanWide(const LinearCall& call) {
   constexpr int64_t kSmallWeight = int64_t{16} << 20;
-  if (call.rows <= 32 && int64_t{2} * call.in_dim * call.out_dim <= kSmallWeight) {
+  if (call.rows <= 32 && int64_t{2} * call.in_dim() * call.out_dim() <= kSmallWeight) {
     return PlanSmall(call);
   }
   const CostedPlan best = PlanBestSplit(call);
@@ -475,7 +476,7 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   CHECK(plan.split == 1 || !plan.persistent);
   if (call.residual != nullptr) {
     CHECK(call.x != nullptr) << "the residual update of " << call.rows << " rows needs scratch";
-    RunResidualUpdate(context, *call.residual, call.rows, call.in_dim, call.x);
+    RunResidualUpdate(context, *call.residual, call.rows, call.in_dim(), call.x);
   }
 
   const bool gated = call.epilogue == Epilogue::kGatedGelu;
@@ -485,9 +486,9 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   params.output = MakeLinearOutput(call);
   params.rows = call.rows;
   params.num_tiles = NumTiles(call, plan.tile_rows);
-  params.second_half = gated ? call.out_dim / 2 : half;
+  params.second_half = gated ? call.out_dim() / 2 : half;
   params.tile_step = gated ? half : plan.tile_rows;
-  params.num_k_blocks = NumKBlocks(call.in_dim);
+  params.num_k_blocks = NumKBlocks(call.in_dim());
   params.split = plan.split;
   params.row_parts = (call.rows + columns - 1) / columns;
   params.vectorised =
@@ -517,8 +518,9 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   CHECK_LE(shared_bytes, kMaxSharedBytes);
   const int num_clusters = plan.persistent ? std::min(params.num_tiles, num_sms) : params.num_tiles;
 
-  const CUtensorMap weight_map = MakeSwizzledMap(call.weight, call.out_dim, call.in_dim, half);
-  const CUtensorMap x_map = MakeSwizzledMap(call.x, call.rows, call.in_dim, columns);
+  const CUtensorMap weight_map =
+      MakeSwizzledMap(Bf16Values(call.weight), call.out_dim(), call.in_dim(), half);
+  const CUtensorMap x_map = MakeSwizzledMap(call.x, call.rows, call.in_dim(), columns);
   LaunchClusters(context, KernelFor(plan.tile_rows, columns), plan.split,
                  dim3(num_clusters * plan.split * params.row_parts),
                  dim3(NumThreads(plan.tile_rows)), shared_bytes, weight_map, x_map, params);

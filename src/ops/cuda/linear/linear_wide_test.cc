@@ -93,7 +93,8 @@ TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
   for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
     for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
       for (const int rows : {9, 16, 80, 128}) {
-        const WidePlan plan = PlanWide({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        const WidePlan plan =
+            PlanWide({.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = rows});
         EXPECT_LE(plan.split, (in_dim + 63) / 64) << in_dim << " " << out_dim << " " << rows;
         EXPECT_TRUE(plan.split == 1 || !plan.persistent);
       }
@@ -104,10 +105,12 @@ TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
 TEST(CudaLinearWideTest, InvariantPlansSplitByTheWeightAlone) {
   for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
     for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
-      const int split = PlanInvariant({.out_dim = out_dim, .in_dim = in_dim, .rows = 1}).split;
+      const int split =
+          PlanInvariant({.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = 1}).split;
       EXPECT_LE(split, (in_dim + 63) / 64) << in_dim << " " << out_dim;
       for (const int rows : {2, 8, 9, 64, 80, 128, 129, 300, 8192}) {
-        const WidePlan plan = PlanInvariant({.out_dim = out_dim, .in_dim = in_dim, .rows = rows});
+        const WidePlan plan =
+            PlanInvariant({.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = rows});
         EXPECT_EQ(plan.split, split) << in_dim << " " << out_dim << " " << rows;
         EXPECT_TRUE(plan.split == 1 || !plan.persistent);
         EXPECT_GE(plan.row_parts * kMaxWideRows, rows);

@@ -1,6 +1,7 @@
 // Experts in three launches after routing: gate and up of every expert over the rows that chose it,
 // down, and the sum of every row's ranks in their order.
 #include "base/check.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/moe/moe_groups.h"
 #include "ops/cuda/vec.cuh"
 
@@ -121,14 +122,14 @@ void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   product.top_k = shape.top_k;
   product.rows_per_group = RowsPerGroup(shape.rows);
   product.max_groups = MoeScratch::MaxGroups(shape, product.rows_per_group);
-  product.weight = call.gate_up;
+  product.weight = Bf16Values(call.gate_up, shape.num_experts * 2 * shape.width, shape.hidden);
   product.in = call.x;
   product.out = scratch.act;
   product.in_dim = shape.hidden;
   product.out_dim = shape.width;
   RunGroupProduct(context, product, true);
 
-  product.weight = call.down;
+  product.weight = Bf16Values(call.down, shape.num_experts * shape.hidden, shape.width);
   product.in = scratch.act;
   product.out = scratch.outputs;
   product.in_dim = shape.width;

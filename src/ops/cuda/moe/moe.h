@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
 
@@ -36,7 +37,7 @@ struct RouteCall {
   float eps = 1e-6f;
   const float* h = nullptr;                 // [rows, hidden]
   const float* router_scale = nullptr;      // [hidden]
-  const bf16* router_weight = nullptr;      // [experts, hidden]
+  MatrixRef router_weight;                  // [experts, hidden]
   const float* per_expert_scale = nullptr;  // [experts]
   const float* pre_norm = nullptr;          // [hidden]
   int32_t* experts = nullptr;               // [rows, top_k] in rank order
@@ -58,11 +59,11 @@ void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const int
 struct ExpertsCall {
   MoeShape shape;
   float eps = 1e-6f;
-  const float* weights = nullptr;           // [rows, top_k]
-  const bf16* x = nullptr;                  // [rows, hidden]
-  const bf16* gate_up = nullptr;            // [experts, 2 * width, hidden], gate rows first
-  const bf16* down = nullptr;               // [experts, hidden, width]
-  const float* post_dense_norm = nullptr;   // [hidden]
+  const float* weights = nullptr;          // [rows, top_k]
+  const bf16* x = nullptr;                 // [rows, hidden]
+  MatrixRef gate_up;                       // [experts * 2 * width, hidden], gate rows of each first
+  MatrixRef down;                          // [experts * hidden, width]
+  const float* post_dense_norm = nullptr;  // [hidden]
   const float* post_expert_norm = nullptr;  // [hidden]
   bf16* block_out = nullptr;                // [rows, hidden] in: the dense branch; out: the sum
   void* scratch = nullptr;                  // as RunRoute left it

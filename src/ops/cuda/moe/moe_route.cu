@@ -1,5 +1,6 @@
 // Routing in two launches (three for many rows): logits, then the choice and the rows by expert.
 #include "base/check.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/moe/moe_groups.h"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/vec.cuh"
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(kLogitThreads, 1) LogitKernel(RouteCall call, 
 #pragma unroll
     for (int e = 0; e < kExpertTiles; ++e) {
       const int expert = first_expert + 16 * e + g;
-      const bf16* weight = call.router_weight + int64_t{expert} * hidden + kVector * t;
+      const bf16* weight = static_cast<const bf16*>(call.router_weight.data) +
+                           int64_t{expert} * hidden + kVector * t;
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
         const bool inside = chunk + j < end_chunk && (chunk + j) * kChunk + kVector * t < hidden;
@@ -399,6 +401,7 @@ GroupParams MakeGroupParams(const MoeShape& shape, const int32_t* experts,
 void RunRoute(const LaunchContext& context, const RouteCall& call) {
   const MoeShape& shape = call.shape;
   CHECK_OK(MoeSupports(shape));
+  CheckBf16(call.router_weight, shape.num_experts, shape.hidden);
   const MoeScratch scratch(shape, call.scratch);
 
   const auto run_logits = [&](auto kernel, int experts, int rows) {

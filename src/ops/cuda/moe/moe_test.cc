@@ -11,6 +11,7 @@
 
 #include "base/thread_pool.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/test_buffer.h"
 #include "ops/cuda/test_values.h"
@@ -82,7 +83,7 @@ class Layer {
     route.eps = kEps;
     route.h = d_h_.get();
     route.router_scale = d_scale_.get();
-    route.router_weight = d_router_.get();
+    route.router_weight = Bf16Matrix(d_router_.get(), shape.num_experts, shape.hidden);
     route.per_expert_scale = d_expert_scale_.get();
     route.pre_norm = d_pre_.get();
     route.experts = experts.get();
@@ -107,8 +108,8 @@ class Layer {
     call.eps = kEps;
     call.weights = weights.get();
     call.x = x.get();
-    call.gate_up = d_gate_up_.get();
-    call.down = d_down_.get();
+    call.gate_up = Bf16Matrix(d_gate_up_.get(), shape.num_experts * 2 * shape.width, shape.hidden);
+    call.down = Bf16Matrix(d_down_.get(), shape.num_experts * shape.hidden, shape.width);
     call.post_dense_norm = d_dense_norm_.get();
     call.post_expert_norm = d_expert_norm_.get();
     call.block_out = out.get();
@@ -150,9 +151,10 @@ class Layer {
 
   std::vector<float> Expected(const Choices& choices) {
     ThreadPool threads(2);
-    const TensorView gate_up =
-        View(gate_up_, {shape_.num_experts, 2 * shape_.width, shape_.hidden});
-    const TensorView down = View(down_, {shape_.num_experts, shape_.hidden, shape_.width});
+    const MatrixRef gate_up =
+        Bf16Matrix(gate_up_.data(), shape_.num_experts * 2 * shape_.width, shape_.hidden);
+    const MatrixRef down =
+        Bf16Matrix(down_.data(), shape_.num_experts * shape_.hidden, shape_.width);
     cpu::ExpertScratch scratch;
     std::vector<float> sums(Rows(shape_.hidden));
     cpu::RunExperts(gate_up, down, shape_.top_k, normed_.data(), shape_.rows, choices, scratch,
@@ -190,10 +192,6 @@ class Layer {
     while (halves.size() < count) halves.push_back(halves[halves.size() - kPeriod]);
     return halves;
   }
-  static TensorView View(const std::vector<bf16>& values, std::vector<int64_t> shape) {
-    return {reinterpret_cast<const std::byte*>(values.data()), DType::kBF16, std::move(shape)};
-  }
-
   std::mt19937 random_{3};
   MoeShape shape_;
   std::vector<float> h_, router_scale_;

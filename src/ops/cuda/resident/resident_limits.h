@@ -22,5 +22,7 @@ struct ResidentWidths {
 int ResidentBlocks(const ResidentModel& model);
 // Whether the keys of all layers of a group can be dealt out alike: same heads and window.
 bool GroupsAreUniform(const ResidentModel& model);
+// Whether all weights are in the format that the kernel multiplies with.
+bool WeightsAreBf16(const ResidentModel& model);
 
 }  // namespace lapidary::cuda

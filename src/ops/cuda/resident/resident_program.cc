@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/tensor_map.h"
 #include "ops/cuda/resident/resident_limits.h"
 #include "ops/cuda/resident/resident_tuning.h"
@@ -117,12 +117,12 @@ class ProgramMaker {
   uint64_t* Packets(int64_t offset) const { return At<uint64_t>(offset); }
 
   // Its matrix has only its dimensions so far.
-  void Add(ResidentPhase phase, const bf16* weight) {
+  void Add(ResidentPhase phase, const MatrixRef& weight) {
     phase.matrix = PlanResidentMatrix(phase.matrix.num_rows, phase.matrix.in_dim,
                                       phase.finish == ResidentFinish::kGatedGelu, num_blocks_,
                                       kResidentTunings[ResidentTuningOf(model_.hidden)].slot_bytes);
     phases_.push_back(phase);
-    weights_.push_back(weight);
+    weights_.push_back(Bf16Values(weight, phase.matrix.num_rows, phase.matrix.in_dim));
   }
 
   // A phase that reads the residual stream, with what the last block adds to it.
@@ -153,7 +153,7 @@ class ProgramMaker {
   void AddLayer(int layer_idx) {
     const ResidentLayer& layer = model_.layers[layer_idx];
     const bool has_ple = model_.ple_width > 0;
-    ResidentPhase qkv = Residual(layer.qkv_rows, layer.input_norm);
+    ResidentPhase qkv = Residual(layer.qkv.rows, layer.input_norm);
     qkv.output = Packets(layout_.raw);
     Add(qkv, layer.qkv);
 
@@ -216,7 +216,7 @@ class ProgramMaker {
 ResidentWidths::ResidentWidths(const ResidentModel& model) {
   min_mlp_width = model.layers.front().mlp_width;
   for (const ResidentLayer& layer : model.layers) {
-    max_qkv_rows = std::max(max_qkv_rows, layer.qkv_rows);
+    max_qkv_rows = std::max(max_qkv_rows, layer.qkv.rows);
     max_attended = std::max(max_attended, layer.num_heads * layer.head_dim);
     max_mlp_width = std::max(max_mlp_width, layer.mlp_width);
     min_mlp_width = std::min(min_mlp_width, layer.mlp_width);
@@ -242,6 +242,14 @@ bool GroupsAreUniform(const ResidentModel& model) {
     if (GroupOf(*first) != GroupOf(layer)) return false;
   }
   return true;
+}
+
+bool WeightsAreBf16(const ResidentModel& model) {
+  if (!IsBf16(model.head)) return false;
+  return std::all_of(model.layers.begin(), model.layers.end(), [](const ResidentLayer& layer) {
+    return IsBf16(layer.qkv) && IsBf16(layer.output) && IsBf16(layer.gate_up) &&
+           IsBf16(layer.down) && IsBf16(layer.ple_gate) && IsBf16(layer.ple_projection);
+  });
 }
 
 int64_t ResidentScratchBytes(const ResidentModel& model) { return ScratchLayout(model).total; }

@@ -28,5 +28,22 @@ TEST(ResidentProgramTest, GroupsMayDifferButNotTheLayersOfOne) {
   EXPECT_FALSE(GroupsAreUniform(model));
 }
 
+TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
+  ResidentModel model;
+  model.layers = {Layer(0, 256, 2, 512), Layer(1, 512, 1, 0)};
+  EXPECT_TRUE(WeightsAreBf16(model));
+  model.head.dtype = DType::kQ4_0;
+  EXPECT_FALSE(WeightsAreBf16(model));
+  model.head.dtype = DType::kBF16;
+  for (MatrixRef ResidentLayer::*weight :
+       {&ResidentLayer::qkv, &ResidentLayer::output, &ResidentLayer::gate_up, &ResidentLayer::down,
+        &ResidentLayer::ple_gate, &ResidentLayer::ple_projection}) {
+    (model.layers[1].*weight).dtype = DType::kF8E4M3;
+    EXPECT_FALSE(WeightsAreBf16(model));
+    (model.layers[1].*weight).dtype = DType::kBF16;
+  }
+  EXPECT_TRUE(WeightsAreBf16(model));
+}
+
 }  // namespace
 }  // namespace lapidary::cuda

@@ -462,7 +462,7 @@ Kernel KernelFor(int tuning) {
 
 bool ResidentStepSupports(const ResidentModel& model) {
   // Dims are multiples of 8, heads and entries those of attention.h (CheckSupported sees to it).
-  return model.hidden <= kMaxResidentHidden && model.vocab_size % 2 == 0 &&
+  return model.hidden <= kMaxResidentHidden && model.vocab_size % 2 == 0 && WeightsAreBf16(model) &&
          GroupsAreUniform(model) && ResidentWidths(model).max_kv_heads <= ResidentBlocks(model) &&
          model.ple_width / ResidentBlocks(model) + 2 <= kMaxMultipliers &&
          SharedLayout(model, MaxSharedBytes()).num_slots >= kMinSlots;

@@ -16,17 +16,18 @@
 #include "model/kv_entry.h"
 #include "ops/cuda/attention/attention_work.h"
 #include "ops/cuda/launch.h"
+#include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
 
 // One layer: device pointers.
 struct ResidentLayer {
-  const bf16* qkv = nullptr;             // [qkv_rows, hidden]: q, and for owners of KV k and v
-  const bf16* output = nullptr;          // [hidden, num_heads * head_dim]
-  const bf16* gate_up = nullptr;         // [2 mlp_width, hidden]
-  const bf16* down = nullptr;            // [hidden, mlp_width]
-  const bf16* ple_gate = nullptr;        // [ple_width, hidden]
-  const bf16* ple_projection = nullptr;  // [hidden, ple_width]
+  MatrixRef qkv;             // [q; k; v] of what the layer has, rows of hidden
+  MatrixRef output;          // [hidden, num_heads * head_dim]
+  MatrixRef gate_up;         // [2 mlp_width, hidden]
+  MatrixRef down;            // [hidden, mlp_width]
+  MatrixRef ple_gate;        // [ple_width, hidden]
+  MatrixRef ple_projection;  // [hidden, ple_width]
   const float* input_norm = nullptr;
   const float* post_attention_norm = nullptr;
   const float* pre_mlp_norm = nullptr;
@@ -38,7 +39,6 @@ struct ResidentLayer {
   const float2* rope = nullptr;         // [rotary_pairs] of this step's position
   int64_t layer_offset = 0;             // of that layer, bytes from a page's start
   float scale = 1.0f;                   // of the residual stream behind the layer
-  int qkv_rows = 0;
   int rotary_pairs = 0;
   int num_heads = 0;
   int num_kv_heads = 0;
@@ -58,7 +58,7 @@ struct ResidentModel {
   int ple_width = 0;                 // 0: none
   const bf16* ple_inputs = nullptr;  // [layers, ple_width]
   const float* final_norm = nullptr;
-  const bf16* head = nullptr;  // [vocab_size, hidden]
+  MatrixRef head;  // [vocab_size, hidden]
   std::vector<ResidentLayer> layers;
 };
 
