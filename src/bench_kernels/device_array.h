@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "executor/cuda/device_memory.h"
+#include "device/device_memory.h"
 
 namespace lapidary {
 

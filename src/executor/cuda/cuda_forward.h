@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "executor/cuda/device_memory.h"
+#include "device/device_memory.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/resident_steps.h"
 #include "executor/cuda/slot_memory.h"

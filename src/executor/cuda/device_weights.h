@@ -8,7 +8,7 @@
 
 #include "base/progress.h"
 #include "executor/cuda/cuda_options.h"
-#include "executor/cuda/device_memory.h"
+#include "device/device_memory.h"
 #include "model/weights.h"
 #include "ops/cuda/launch.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "executor/cuda/device_memory.h"
+#include "device/device_memory.h"
 #include "executor/cuda/device_weights.h"
 #include "kv/kv_layout.h"
 #include "model/plan.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "executor/cuda/device_memory.h"
+#include "device/device_memory.h"
 #include "executor/cuda/slot_requests.h"
 #include "kv/kv_layout.h"
 #include "ops/cuda/prepare_step.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "device/cuda_error.h"
+#include "device/device_memory.h"
 #include "device/device_probe.h"
 
 // A test of kernels needs a GPU that can run them.
@@ -26,21 +26,18 @@ namespace lapidary::cuda {
 template <typename T>
 class TestBuffer {
  public:
-  explicit TestBuffer(size_t size) : size_(size) {
-    LAPIDARY_CUDA_CHECK(cudaMalloc(&memory_, Bytes() + 2 * kGuardBytes));
+  explicit TestBuffer(size_t size)
+      : size_(size), memory_(static_cast<int64_t>(Bytes() + 2 * kGuardBytes), "a test") {
     Poison();
   }
   explicit TestBuffer(const std::vector<T>& values) : TestBuffer(values.size()) { Upload(values); }
-  ~TestBuffer() { (void)cudaFree(memory_); }
-  TestBuffer(const TestBuffer&) = delete;
-  TestBuffer& operator=(const TestBuffer&) = delete;
 
-  T* get() { return reinterpret_cast<T*>(memory_ + kGuardBytes); }
+  T* get() { return memory_.template As<T>(kGuardBytes); }
   size_t size() const { return size_; }
 
   // All ones are NaN in bf16 and in f32.
   void Poison() {
-    LAPIDARY_CUDA_CHECK(cudaMemset(memory_, kGuard, Bytes() + 2 * kGuardBytes));
+    LAPIDARY_CUDA_CHECK(cudaMemset(memory_.template As<void>(), kGuard, Bytes() + 2 * kGuardBytes));
     LAPIDARY_CUDA_CHECK(cudaMemset(get(), 0xff, Bytes()));
   }
   // The first values; what follows stays as it is.
@@ -56,7 +53,8 @@ class TestBuffer {
   }
   bool GuardsIntact() {
     std::vector<uint8_t> all(Bytes() + 2 * kGuardBytes);
-    LAPIDARY_CUDA_CHECK(cudaMemcpy(all.data(), memory_, all.size(), cudaMemcpyDeviceToHost));
+    LAPIDARY_CUDA_CHECK(
+        cudaMemcpy(all.data(), memory_.template As<void>(), all.size(), cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < kGuardBytes; ++i) {
       if (all[i] != kGuard || all[all.size() - 1 - i] != kGuard) return false;
     }
@@ -69,7 +67,7 @@ class TestBuffer {
   size_t Bytes() const { return size_ * sizeof(T); }
 
   size_t size_;
-  unsigned char* memory_ = nullptr;
+  DeviceBuffer memory_;
 };
 
 template <typename T>

@@ -60,12 +60,11 @@ GemmLt::GemmLt() {
   const cublasOperation_t transpose = CUBLAS_OP_T;
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA,
                                                        &transpose, sizeof(transpose)));
-  LAPIDARY_CUDA_CHECK(cudaMalloc(&workspace_, GemmLt::kWorkspaceBytes));
+  workspace_ = DeviceBuffer(kWorkspaceBytes, "matrix products");
   uses_table_ = TableIsUsable();
 }
 
 GemmLt::~GemmLt() {
-  (void)cudaFree(workspace_);
   (void)cublasLtMatmulDescDestroy(operation_);
   (void)cublasLtDestroy(handle_);
 }
@@ -154,8 +153,8 @@ bool GemmLt::RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream,
   const float one = 1.0f;
   const float zero = 0.0f;
   return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
-                        &zero, y, y_layout.get(), y, y_layout.get(), &algorithm, workspace_,
-                        GemmLt::kWorkspaceBytes, stream) == CUBLAS_STATUS_SUCCESS;
+                        &zero, y, y_layout.get(), y, y_layout.get(), &algorithm,
+                        workspace_.As<void>(), kWorkspaceBytes, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "device/device_memory.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/linear/gemm_algorithms.h"
 
@@ -47,7 +48,7 @@ class GemmLt {
 
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulDesc_t operation_ = nullptr;
-  void* workspace_ = nullptr;
+  DeviceBuffer workspace_;
   bool uses_table_ = false;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
 };

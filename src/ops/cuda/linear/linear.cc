@@ -55,22 +55,19 @@ Status ResidualUpdateSupports(int dim) {
 }
 
 struct LinearRunner::Impl {
-  explicit Impl(const LinearOptions& linear_options)
-      : options(linear_options),
-        scratch_bytes(std::min(kMaxScratchBytes, options.max_rows * kScratchBytesPerRow)) {
+  explicit Impl(const LinearOptions& linear_options) : options(linear_options) {
     if (!options.batch_invariant) {
       gemm = std::make_unique<GemmLt>();
-      LAPIDARY_CUDA_CHECK(cudaMalloc(&scratch, scratch_bytes));
+      scratch = DeviceBuffer(std::min(kMaxScratchBytes, options.max_rows * kScratchBytesPerRow),
+                             "matrix products");
     }
   }
-  ~Impl() { (void)cudaFree(scratch); }
 
   void RunGemm(const LaunchContext& context, const LinearCall& call);
 
   LinearOptions options;
-  int64_t scratch_bytes = 0;
   std::unique_ptr<GemmLt> gemm;
-  bf16* scratch = nullptr;
+  DeviceBuffer scratch;
 };
 
 void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall& call) {
@@ -92,7 +89,8 @@ void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall&
     return;
   }
   const int width = call.out_dim() / 2;
-  const int64_t rows_at_once = scratch_bytes / (int64_t{sizeof(bf16)} * call.out_dim());
+  bf16* const product = scratch.As<bf16>();
+  const int64_t rows_at_once = scratch.num_bytes() / (int64_t{sizeof(bf16)} * call.out_dim());
   CHECK_GE(rows_at_once, 1) << "out_dim " << call.out_dim();
   // Equal parts, so that no part is a sliver.
   const int num_parts = static_cast<int>((call.rows + rows_at_once - 1) / rows_at_once);
@@ -100,8 +98,8 @@ void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall&
   for (int begin = 0; begin < call.rows; begin += part) {
     const int rows = std::min(part, call.rows - begin);
     gemm->Run(context.stream, Bf16Values(call.weight), call.x + int64_t{begin} * call.in_dim(),
-              scratch, false, call.out_dim(), call.in_dim(), rows);
-    RunGatedGelu(context, scratch, rows, width,
+              product, false, call.out_dim(), call.in_dim(), rows);
+    RunGatedGelu(context, product, rows, width,
                  static_cast<bf16*>(call.y) + int64_t{begin} * width);
   }
 }

@@ -1,4 +1,4 @@
-#include "executor/cuda/device_memory.h"
+#include "device/device_memory.h"
 
 #include <fmt/format.h>
 
