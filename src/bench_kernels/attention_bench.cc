@@ -101,11 +101,12 @@ std::vector<Case> Cases(const std::string& model, const ModelPlan& plan) {
 // Everything of a case but the items.
 class CaseRunner {
  public:
-  explicit CaseRunner(const Case& spec)
-      : spec_(spec),
+  CaseRunner(const DeviceInfo& device, const Case& spec)
+      : device_(device),
+        spec_(spec),
         tokens_per_page_(spec.geometry.window > 0 ? 16 : 64),
         page_values_(int64_t{spec.geometry.num_kv_heads} * tokens_per_page_ * spec.entry.entry_len),
-        partials_(cuda::AttentionPartialBytes(kPartials, true) / 4),
+        partials_(cuda::AttentionPartialBytes(device, kPartials, true) / 4),
         counters_(std::vector<int32_t>(kPartials, 0)),
         new_entries_(Random(Rows() * spec.geometry.num_kv_heads * spec.entry.entry_len)),
         queries_(Random(Rows() * spec.geometry.num_heads * spec.entry.key_len)),
@@ -117,14 +118,14 @@ class CaseRunner {
 
   // Median microseconds of a launch.
   double Time(AttentionWorkOptions work) {
-    work.num_blocks = cuda::AttentionBlocks(spec_.entry, work.tile_rows);
+    work.num_blocks = cuda::AttentionBlocks(device_, spec_.entry, work.tile_rows);
     std::vector<AttentionItem> items;
     cuda::PlanAttentionWork(spec_.geometry, sequences_, work, items);
     DeviceArray<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});
     items.resize(std::max<size_t>(items.size(), work.num_blocks));
     DeviceArray<AttentionItem> device_items(items);
     return TimeGraphUs(stream_.get(), num_copies_, [&](int copy) {
-      cuda::RunAttention({.stream = stream_.get(), .dependent = true},
+      cuda::RunAttention({.stream = stream_.get(), .dependent = true, .device = &device_},
                          {.geometry = spec_.geometry,
                           .entry = spec_.entry,
                           .queries = queries_.get(),
@@ -187,6 +188,7 @@ class CaseRunner {
     return page_ids;
   }
 
+  const DeviceInfo& device_;
   const Case spec_;
   const int tokens_per_page_;
   const int64_t page_values_;
@@ -243,7 +245,7 @@ void BenchAttention(const std::string& model, const ModelPlan& plan, const Bench
       if (variant.name == "unsplit" && spec.prefix > 50'000) continue;
       KernelRow row = MakeRow(spec, variant.name);
       if (!sink.wants(row)) continue;
-      if (!runner) runner.emplace(spec);
+      if (!runner) runner.emplace(sink.device, spec);
       row.us = runner->Time(variant.work);
       if (variant.name.empty()) {
         default_us = row.us;

@@ -1,4 +1,4 @@
-// What every benchmark of kernels is given: which rows are wanted, and where they go.
+// What every benchmark of kernels is given: the GPU, which rows are wanted, and where they go.
 #pragma once
 
 #include <functional>
@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "bench_kernels/kernel_row.h"
+#include "device/device_info.h"
 
 namespace lapidary {
 
 struct BenchSink {
+  DeviceInfo device;
   std::function<bool(const KernelRow&)> wants;  // by its label: nothing is measured yet
   std::function<void(KernelRow)> add;
   std::vector<int> rows;  // of products and small kernels

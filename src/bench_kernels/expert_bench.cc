@@ -31,6 +31,10 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
   const MoePlan& moe = *plan.moe;
   const int64_t hidden = plan.hidden_size;
   const cuda::Stream stream;
+  const auto context = [&](bool dependent) {
+    return cuda::LaunchContext{
+        .stream = stream.get(), .dependent = dependent, .device = &sink.device};
+  };
   auto norm = Random<float>(stream.get(), hidden, 1.0f);
   auto scales = Random<float>(stream.get(), moe.num_experts, 1.0f);
   auto router = Random<bf16>(stream.get(), moe.num_experts * hidden, 0.5f);
@@ -64,12 +68,11 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
                   .bytes = 2.0 * moe.num_experts * hidden + 6.0 * rows * hidden,
                   .flops = 2.0 * rows * moe.num_experts * hidden};
     sink.Time(row, [&] {
-      return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
-        cuda::RunRoute({stream.get(), idx > 0}, route);
-      });
+      return TimeGraphUs(stream.get(), kLaunches,
+                         [&](int idx) { cuda::RunRoute(context(idx > 0), route); });
     });
 
-    cuda::RunRoute({stream.get()}, route);
+    cuda::RunRoute(context(false), route);
     cuda::ExpertsCall call;
     call.shape = shape;
     call.weights = weights.get();
@@ -90,9 +93,8 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     row.bytes = 2.0 * touched * expert_values + 6.0 * rows * hidden;
     row.flops = 2.0 * rows * moe.top_k * expert_values;
     sink.Time(row, [&] {
-      return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
-        cuda::RunExperts({stream.get(), idx > 0}, call);
-      });
+      return TimeGraphUs(stream.get(), kLaunches,
+                         [&](int idx) { cuda::RunExperts(context(idx > 0), call); });
     });
   }
 }

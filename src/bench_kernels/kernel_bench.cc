@@ -43,8 +43,9 @@ Result<KernelBenchResult> BenchKernels(const std::string& model, const ModelPlan
   };
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
+    sink.device = DescribeDevice(options.gpu_ordinal);
     {
-      ProductTimer timer;
+      ProductTimer timer(sink.device);
       result.copy_gbps = timer.CopyGbps();
       BenchLinear(model, plan, timer, sink);
     }
@@ -64,10 +65,9 @@ Result<AlgorithmSearch> SearchAlgorithms(const std::vector<NamedPlan>& models, i
                                          const std::function<void(int64_t, int64_t)>& on_progress) {
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(gpu_ordinal));
-    cudaDeviceProp properties{};
-    LAPIDARY_CUDA_CHECK(cudaGetDeviceProperties(&properties, gpu_ordinal));
-    ProductTimer timer;
-    return SearchWith(timer, models, properties.name, on_progress);
+    const DeviceInfo device = DescribeDevice(gpu_ordinal);
+    ProductTimer timer(device);
+    return SearchWith(timer, models, device.name, on_progress);
   } catch (const CudaError& error) {
     return MakeError("{}", error.what());
   }

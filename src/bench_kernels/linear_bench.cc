@@ -46,7 +46,7 @@ void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
       const SkinnyPlan standard = cuda::PlanSkinny(call);
       double standard_us = 0.0;
       const auto add = [&](const std::string& variant, const SkinnyPlan& plan, bool dependent) {
-        if (!cuda::SkinnyFits(call, plan)) return;
+        if (!cuda::SkinnyFits(sink.device, call, plan)) return;
         KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0);
         if (!sink.wants(row)) return;
         if (standard_us == 0.0) standard_us = timer.TimePlan(shape, rows, standard, true);
@@ -83,7 +83,7 @@ void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer
                     const BenchSink& sink) {
   for (const ProductShape& shape : shapes) {
     for (const int rows : {16, 32, 80, 128}) {
-      const WidePlan standard = cuda::PlanWide(timer.MakeCall(shape, rows));
+      const WidePlan standard = cuda::PlanWide(sink.device, timer.MakeCall(shape, rows));
       double standard_us = 0.0;
       const auto add = [&](const std::string& variant, const WidePlan& plan) {
         KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0);
@@ -99,12 +99,12 @@ void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer
           if (tiles * split > (split == 1 ? 4096 : 300) || 64 * split > shape.in_dim) continue;
           if (split < 8 && tiles * split < 88 && 128 * split <= shape.in_dim) continue;
           for (const bool alone : {false, true}) {
-            if (alone ? tiles * split > 132 : tile_rows > 128) continue;
+            if (alone ? tiles * split > sink.device.num_sms : tile_rows > 128) continue;
             add(fmt::format("t{} k{}{}", tile_rows, split, alone ? " alone" : ""),
                 {.tile_rows = tile_rows, .split = split, .alone = alone});
           }
         }
-        if (tiles > 132) {
+        if (tiles > sink.device.num_sms) {
           add(fmt::format("t{} persistent", tile_rows),
               {.tile_rows = tile_rows, .persistent = true});
         }

@@ -18,7 +18,7 @@ using cuda::SkinnyPlan;
 
 constexpr int64_t kPoolBytes = int64_t{9} << 30;  // weights; every launch takes other ones
 constexpr int64_t kOutputBytes = int64_t{512} << 20;
-constexpr int64_t kRotatedBytes = int64_t{250} << 20;  // four times the L2 cache
+constexpr int kRotatedCaches = 4;  // times the L2 cache
 constexpr int kMaxDim = 21504;
 constexpr int kMaxHidden = 5376;
 constexpr int kMaxPleWidth = 256;
@@ -26,8 +26,9 @@ constexpr int kReplays = 9;
 
 }  // namespace
 
-ProductTimer::ProductTimer()
-    : runner_({.max_rows = kMaxRows}),
+ProductTimer::ProductTimer(const DeviceInfo& device)
+    : device_(device),
+      runner_({.max_rows = kMaxRows}),
       invariant_runner_({.batch_invariant = true, .max_rows = kMaxRows}),
       pool_(kPoolBytes / sizeof(bf16)),
       x_(int64_t{kMaxRows} * kMaxDim),
@@ -87,7 +88,7 @@ double ProductTimer::Time(const ProductShape& shape, int rows, bool dependent, i
   const int64_t weight_size = int64_t{shape.in_dim} * shape.out_dim;
   const double work_us = 2.0 * rows * static_cast<double>(weight_size) / 600e6 +
                          2.0 * static_cast<double>(weight_size) / 4e6;
-  int num_launches = static_cast<int>(kRotatedBytes / (2 * weight_size)) + 1;
+  int num_launches = static_cast<int>(kRotatedCaches * device_.l2_bytes / (2 * weight_size)) + 1;
   num_launches = std::clamp(num_launches, 4, std::max(4, static_cast<int>(5000.0 / work_us)));
   num_launches = std::min(num_launches, 160);
   return TimeGraphUs(
@@ -104,7 +105,7 @@ double ProductTimer::Time(const ProductShape& shape, int rows, bool dependent, i
           call.residual = &update;
           call.x = x_scratch_.get();
         }
-        run(LaunchContext{stream_.get(), dependent && i > 0}, call);
+        run(Context(dependent && i > 0), call);
       },
       num_replays);
 }
@@ -184,7 +185,7 @@ double ProductTimer::TimeLayerChain(const ModelPlan& plan, int rows, bool depend
         call.residual = &update;
         std::swap(hidden, other);
       }
-      const LaunchContext context{stream_.get(), dependent && !first};
+      const LaunchContext context = Context(dependent && !first);
       first = false;
       if (!change) {
         runner_.Run(context, call);

@@ -17,7 +17,7 @@ class ProductTimer {
  public:
   static constexpr int kMaxRows = 4096;
 
-  ProductTimer();
+  explicit ProductTimer(const DeviceInfo& device);
 
   // A large copy on the device, read plus written.
   double CopyGbps();
@@ -51,10 +51,14 @@ class ProductTimer {
   // Some weights of the pool, 256-byte aligned, at about `position` of an endless stream.
   const cuda::bf16* Weights(int64_t position, int64_t size);
 
+  cuda::LaunchContext Context(bool dependent) const {
+    return {.stream = stream_.get(), .dependent = dependent, .device = &device_};
+  }
   // Calls run(context, call) for a graph's launches, each with other weights.
   template <typename Run>
   double Time(const ProductShape& shape, int rows, bool dependent, int num_replays, const Run& run);
 
+  const DeviceInfo device_;
   cuda::Stream stream_;
   cuda::LinearRunner runner_;
   cuda::LinearRunner invariant_runner_;

@@ -41,9 +41,9 @@ DeviceArray<int32_t> Counting(int count, int modulus) {
 
 // Times a call as the steps' graphs launch it, each behind the one before.
 template <typename Run>
-double TimeCalls(const cuda::Stream& stream, const Run& run) {
+double TimeCalls(const cuda::Stream& stream, const BenchSink& sink, const Run& run) {
   return TimeGraphUs(stream.get(), kLaunches, [&](int idx) {
-    run(LaunchContext{stream.get(), idx > 0});
+    run(LaunchContext{.stream = stream.get(), .dependent = idx > 0, .device = &sink.device});
   });
 }
 
@@ -72,8 +72,9 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
   call.hidden_out = hidden_out.get();
   call.x = x.get();
   sink.Time(
-      Row(model, "embed", fmt::format("{}", hidden), rows, rows * hidden * (2.0 + 4.0 + 2.0)),
-      [&] { return TimeCalls(stream, [&](const LaunchContext& c) { cuda::RunEmbed(c, call); }); });
+      Row(model, "embed", fmt::format("{}", hidden), rows, rows * hidden * (2.0 + 4.0 + 2.0)), [&] {
+        return TimeCalls(stream, sink, [&](const LaunchContext& c) { cuda::RunEmbed(c, call); });
+      });
   if (!plan.ple) return;
   const int64_t columns = int64_t{plan.num_layers} * plan.ple->width;
   auto table = Random<bf16>(stream.get(), kTableIds * columns);
@@ -93,7 +94,7 @@ void BenchEmbedding(const std::string& model, const ModelPlan& plan, int rows,
   sink.Time(Row(model, "per_layer_inputs", fmt::format("{}x{}", plan.num_layers, plan.ple->width),
                 rows, rows * columns * 6.0),
             [&] {
-              return TimeCalls(stream,
+              return TimeCalls(stream, sink,
                                [&](const LaunchContext& c) { cuda::RunPerLayerInputs(c, inputs); });
             });
 }
@@ -114,7 +115,7 @@ void BenchResidual(const std::string& model, const ModelPlan& plan, int rows,
   sink.Time(Row(model, "residual_update", fmt::format("{}", plan.hidden_size), rows,
                 static_cast<double>(size) * (4.0 + 2.0 + 4.0 + 2.0)),
             [&] {
-              return TimeCalls(stream, [&](const LaunchContext& c) {
+              return TimeCalls(stream, sink, [&](const LaunchContext& c) {
                 cuda::RunResidualUpdate(c, update, rows, plan.hidden_size, x.get());
               });
             });
@@ -125,7 +126,7 @@ void BenchPerLayerBlock(const std::string& model, const ModelPlan& plan, int row
                         const cuda::Stream& stream, const BenchSink& sink) {
   if (!plan.ple || rows > cuda::kMaxPerLayerBlockRows) return;
   const int width = plan.ple->width;
-  if (!cuda::PerLayerBlockSupports(plan.hidden_size, width)) return;
+  if (!cuda::PerLayerBlockSupports(sink.device, plan.hidden_size, width)) return;
   const int64_t size = int64_t{rows} * plan.hidden_size;
   const int64_t weight_size = int64_t{width} * plan.hidden_size;
   auto hidden = Random<float>(stream.get(), size);
@@ -157,7 +158,8 @@ void BenchPerLayerBlock(const std::string& model, const ModelPlan& plan, int row
                     cuda::Bf16Matrix(gates.get() + idx * weight_size, width, plan.hidden_size);
                 call.projection = cuda::Bf16Matrix(projections.get() + idx * weight_size,
                                                    plan.hidden_size, width);
-                cuda::RunPerLayerBlock(LaunchContext{stream.get(), idx > 0}, call);
+                cuda::RunPerLayerBlock(
+                    {.stream = stream.get(), .dependent = idx > 0, .device = &sink.device}, call);
               });
             });
 }
@@ -193,7 +195,7 @@ void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
                 fmt::format("{}q/{}kv d{}", layer.num_heads, kv_heads, layer.head_dim), rows,
                 2.0 * rows * static_cast<double>(raw_width + query_width + entry_width)),
             [&] {
-              return TimeCalls(stream,
+              return TimeCalls(stream, sink,
                                [&](const LaunchContext& c) { cuda::RunQueryEntry(c, call); });
             });
 }
@@ -234,7 +236,7 @@ void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
     sink.Time(Row(model, greedy ? "sample_greedy" : "sample_top_k_top_p",
                   fmt::format("{}", plan.vocab_size), rows, 4.0 * rows * plan.vocab_size),
               [&] {
-                return TimeCalls(stream,
+                return TimeCalls(stream, sink,
                                  [&](const LaunchContext& c) { cuda::RunSampling(c, call); });
               });
   }

@@ -88,8 +88,13 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   ~Event() { cudaEventDestroy(event_); }
+  cudaEvent_t get() const { return event_; }
   void Record(cudaStream_t stream) { LAPIDARY_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void Wait() const { LAPIDARY_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  // What is queued on the stream from now on waits, on the device.
+  void MakeWait(cudaStream_t stream) const {
+    LAPIDARY_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));
+  }
 
  private:
   cudaEvent_t event_ = nullptr;

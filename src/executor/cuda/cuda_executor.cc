@@ -47,8 +47,8 @@ CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
   return options;
 }
 
-StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOptions& options,
-                                 const SlotMemory& slots) {
+StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan,
+                                 const CudaExecutorOptions& options, const SlotMemory& slots) {
   StepArrays::Options arrays;
   arrays.replaced_capacity = slots.replaced_capacity();
   for (int group = 0; group < kNumKvGroups; ++group) {
@@ -62,7 +62,7 @@ StepArrays::Options ArrayOptions(const ModelPlan& plan, const CudaExecutorOption
     for (const bool is_decode : {true, false}) {
       AttentionWorkOptions& work = is_decode ? arrays.decode_work[group] : arrays.mixed_work[group];
       work.tile_rows = is_decode ? DecodeTileRows(layer.num_kv_heads) : kMixedTileRows;
-      work.num_blocks = AttentionBlocks(layer.kv_entry, work.tile_rows);
+      work.num_blocks = AttentionBlocks(device, layer.kv_entry, work.tile_rows);
       work.batch_invariant = options.batch_invariant;
       work.max_partials = kMaxPartials;
     }
@@ -103,14 +103,15 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   RETURN_IF_ERROR(CheckSupported(plan, ForwardLimits(options).max_rows));
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
+    const DeviceInfo device = DescribeDevice(options.gpu_ordinal);
     size_t free_before = 0;
     size_t total = 0;
     LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
-    std::unique_ptr<CudaExecutor> executor(new CudaExecutor(plan, source, options));
+    std::unique_ptr<CudaExecutor> executor(new CudaExecutor(device, plan, source, options));
     RETURN_IF_ERROR(executor->LoadWeights());
     executor->forward_ =
-        std::make_unique<CudaForward>(executor->plan_, executor->weights_, executor->layout_,
-                                      *executor->slots_, ForwardLimits(options));
+        std::make_unique<CudaForward>(executor->device_, executor->plan_, executor->weights_,
+                                      executor->layout_, *executor->slots_, ForwardLimits(options));
     executor->AllocateStepBuffers();
     RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
     return executor;
@@ -119,18 +120,19 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   }
 }
 
-CudaExecutor::CudaExecutor(const ModelPlan& plan, const TensorSource* source,
-                           const CudaExecutorOptions& options)
-    : plan_(plan),
+CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
+                           const TensorSource* source, const CudaExecutorOptions& options)
+    : device_(device),
+      plan_(plan),
       options_(options),
       layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, sizeof(bf16))),
-      context_{.stream = stream_.get(), .synchronous = options.synchronous} {
+      context_{.stream = stream_.get(), .synchronous = options.synchronous, .device = &device_} {
   CHECK_EQ(layout_.element_bytes, static_cast<int>(sizeof(bf16)));
   storage_ = std::make_unique<DeviceStorage>(plan_, source, options.dummy_seed,
-                                             options.ple_placement, stream_.get());
+                                             options.ple_placement, context_);
   // One slot more than sequences: that of padding rows.
   slots_ = std::make_unique<SlotMemory>(plan_, layout_, options.max_num_seqs + 1);
-  step_arrays_ = std::make_unique<StepArrays>(ArrayOptions(plan_, options, *slots_));
+  step_arrays_ = std::make_unique<StepArrays>(ArrayOptions(device_, plan_, options, *slots_));
   for (int idx = 0; idx < kMaxInFlight; ++idx) idle_.push_back(std::make_unique<InFlight>());
 }
 
@@ -268,8 +270,7 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
   }
   LAPIDARY_CUDA_CHECK(
       cudaMemcpyAsync(copies_.As<void>(), pairs, num_bytes, cudaMemcpyHostToDevice, stream_.get()));
-  RunCopyPages({.stream = stream_.get(), .synchronous = options_.synchronous},
-               pool_.As<std::byte>(), layout_.page_bytes, copies_.As<int32_t>(),
+  RunCopyPages(context_, pool_.As<std::byte>(), layout_.page_bytes, copies_.As<int32_t>(),
                static_cast<int>(copies.size()));
 }
 
@@ -308,8 +309,7 @@ void CudaExecutor::Submit(StepBatch batch) {
   std::unique_ptr<InFlight> step = std::move(idle_.back());
   idle_.pop_back();
   step->batch = std::move(batch);
-  if (slots_->Bind({.stream = stream_.get(), .synchronous = options_.synchronous},
-                   step->batch.bindings, step->bindings)) {
+  if (slots_->Bind(context_, step->batch.bindings, step->bindings)) {
     graphs_.clear();
   }
   RunPageCopies(*step);

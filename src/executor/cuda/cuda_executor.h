@@ -36,7 +36,7 @@ class CudaExecutor : public Executor {
   int num_graphs_for_test() const;
 
  private:
-  CudaExecutor(const ModelPlan& plan, const TensorSource* source,
+  CudaExecutor(const DeviceInfo& device, const ModelPlan& plan, const TensorSource* source,
                const CudaExecutorOptions& options);
   Status LoadWeights();
   Status AllocatePool(int64_t free_before);
@@ -63,6 +63,7 @@ class CudaExecutor : public Executor {
   void RunOrReplay(const UniformStep& padded, const DeviceStep& step);
   static void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
 
+  const DeviceInfo device_;
   const ModelPlan plan_;
   const CudaExecutorOptions options_;
   const KvLayout layout_;

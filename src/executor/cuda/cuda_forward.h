@@ -61,10 +61,13 @@ struct DeviceStep {
 class CudaForward : public ForwardOps {
  public:
   // Everything but `limits` must outlive this. `pool` holds the KV pages.
-  CudaForward(const ModelPlan& plan, const DeviceWeights& weights, const KvLayout& layout,
-              const SlotMemory& slots, const CudaForwardLimits& limits);
+  CudaForward(const DeviceInfo& device, const ModelPlan& plan, const DeviceWeights& weights,
+              const KvLayout& layout, const SlotMemory& slots, const CudaForwardLimits& limits);
 
   void set_pool(std::byte* pool) { pool_ = pool; }
+
+  // Whether a step is one of those that run as one kernel.
+  bool IsResident(const DeviceStep& step) const;
 
   // Queues the kernels of a step: the sampled rows are then on their way to sampled().
   void Run(const LaunchContext& context, const DeviceStep& step, bool skip_unneeded_rows);
@@ -96,7 +99,6 @@ class CudaForward : public ForwardOps {
 
   // The step's own arrays, from what the host planned and where the slots stand.
   void Prepare();
-  bool IsResident(const DeviceStep& step) const;
   // Everything between the embedding and the sampler.
   void RunResident();
 

@@ -42,7 +42,7 @@ struct CudaForward::Sizes {
   int64_t small_entries = 0;
   int64_t large_entries = 0;
 
-  Sizes(const ModelPlan& plan, const CudaForwardLimits& limits) {
+  Sizes(const DeviceInfo& device, const ModelPlan& plan, const CudaForwardLimits& limits) {
     const int64_t rows = limits.max_rows;
     constexpr int64_t kHalf = sizeof(bf16);
     hidden = rows * plan.hidden_size * static_cast<int64_t>(sizeof(float));
@@ -73,7 +73,7 @@ struct CudaForward::Sizes {
     logits = int64_t{limits.max_logit_rows} * plan.vocab_size * static_cast<int64_t>(sizeof(float));
     sampled = rows * static_cast<int64_t>(sizeof(SampledRow));
     sampling_scratch = SamplingScratchBytes(limits.max_logit_rows, plan.vocab_size);
-    partials = AttentionPartialBytes(limits.max_partials, limits.batch_invariant);
+    partials = AttentionPartialBytes(device, limits.max_partials, limits.batch_invariant);
     if (plan.moe) {
       router_choice = rows * plan.moe->top_k * 8;
       expert_scratch =
@@ -83,16 +83,16 @@ struct CudaForward::Sizes {
   }
 };
 
-CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
-                         const KvLayout& layout, const SlotMemory& slots,
-                         const CudaForwardLimits& limits)
+CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
+                         const DeviceWeights& weights, const KvLayout& layout,
+                         const SlotMemory& slots, const CudaForwardLimits& limits)
     : plan_(plan),
       weights_(weights),
       layout_(layout),
       slots_(slots),
       limits_(limits),
       linear_({.batch_invariant = limits.batch_invariant, .max_rows = limits.max_rows}) {
-  const Sizes sizes(plan, limits);
+  const Sizes sizes(device, plan, limits);
   constexpr const char* kPurpose = "a step's activations";
   for (DeviceBuffer& hidden : hidden_) hidden = DeviceBuffer(sizes.hidden, kPurpose);
   x_ = DeviceBuffer(sizes.narrow, kPurpose);
@@ -173,12 +173,12 @@ CudaForward::CudaForward(const ModelPlan& plan, const DeviceWeights& weights,
   large_stored_ = upload(large);
   // These kernels' results depend on their row alone, but are not the bits of the others.
   has_per_layer_block_ = plan.ple && !limits.batch_invariant &&
-                         PerLayerBlockSupports(plan.hidden_size, plan.ple->width);
+                         PerLayerBlockSupports(device, plan.hidden_size, plan.ple->width);
   if (limits.resident_steps && !limits.batch_invariant && !plan.moe) {
     std::vector<const float2*> rope;
     for (const int table : rope_of_layer_) rope.push_back(rope_tables_[table].As<float2>());
     resident_ = ResidentSteps::Create(
-        DescribeResidentModel(plan, weights, layout, rope, ple_inputs_.As<bf16>()));
+        device, DescribeResidentModel(plan, weights, layout, rope, ple_inputs_.As<bf16>()));
   }
 }
 

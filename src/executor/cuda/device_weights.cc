@@ -49,8 +49,8 @@ struct DeviceStorage::Staging {
 };
 
 DeviceStorage::DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
-                             PlePlacement ple_placement, cudaStream_t stream)
-    : source_(source), dummy_seed_(dummy_seed), ple_placement_(ple_placement), stream_(stream) {
+                             PlePlacement ple_placement, const LaunchContext& context)
+    : source_(source), dummy_seed_(dummy_seed), ple_placement_(ple_placement), context_(context) {
   int64_t matrix_bytes = 0;
   int64_t vector_bytes = 0;
   int64_t ple_bytes = 0;
@@ -87,7 +87,7 @@ Result<MatrixRef> DeviceStorage::GetMatrix(const TensorSpec& spec) {
   }
   const MatrixRef matrix = MatrixOf({reinterpret_cast<std::byte*>(to), DType::kBF16, spec.shape});
   if (source_ == nullptr) {
-    RunFillSynthetic({stream_}, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(), to);
+    RunFillSynthetic(context_, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(), to);
     return matrix;
   }
   ASSIGN_OR_RETURN(const TensorView tensor, source_->Get(spec));
@@ -107,9 +107,9 @@ void DeviceStorage::Upload(const TensorView& tensor, bf16* to) {
     staging_->threads.ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
       ConvertToBf16(tensor, first + begin, end - begin, piece + begin);
     });
-    LAPIDARY_CUDA_CHECK(
-        cudaMemcpyAsync(to + first, piece, count * sizeof(bf16), cudaMemcpyDefault, stream_));
-    staging_->sent[which].Record(stream_);
+    LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to + first, piece, count * sizeof(bf16), cudaMemcpyDefault,
+                                        context_.stream));
+    staging_->sent[which].Record(context_.stream);
     staging_->used[which] = true;
     progress_->Advance(count * static_cast<int64_t>(sizeof(bf16)));
   }
@@ -132,8 +132,8 @@ Result<DeviceStorage::Vector> DeviceStorage::GetVector(const TensorSpec& spec) {
   vector_end_ += VectorBytes(spec);
   CHECK_LE(vector_end_, vectors_.num_bytes());
   LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(float),
-                                      cudaMemcpyHostToDevice, stream_));
-  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(stream_));  // `values` goes away.
+                                      cudaMemcpyHostToDevice, context_.stream));
+  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // `values` goes away.
   return to;
 }
 
@@ -143,7 +143,7 @@ Result<float> DeviceStorage::GetScalar(const TensorSpec& spec) {
 }
 
 void DeviceStorage::Finish() {
-  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(context_.stream));
   staging_.reset();
   progress_.reset();
   source_ = nullptr;

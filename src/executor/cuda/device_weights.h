@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/progress.h"
-#include "executor/cuda/cuda_options.h"
 #include "device/device_memory.h"
+#include "executor/cuda/cuda_options.h"
 #include "model/weights.h"
 #include "ops/cuda/launch.h"
 
@@ -21,7 +21,7 @@ class DeviceStorage {
 
   // Weights of a source, which need not outlive the binding; or synthetic ones without a source.
   DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
-                PlePlacement ple_placement, cudaStream_t stream);
+                PlePlacement ple_placement, const LaunchContext& context);
   ~DeviceStorage();
 
   Result<MatrixRef> GetMatrix(const TensorSpec& spec);
@@ -42,7 +42,7 @@ class DeviceStorage {
   const TensorSource* source_;
   const uint64_t dummy_seed_;
   const PlePlacement ple_placement_;
-  const cudaStream_t stream_;
+  const LaunchContext context_;
   DeviceBuffer matrices_;
   DeviceBuffer vectors_;
   PinnedBuffer ple_table_;

@@ -54,15 +54,16 @@ ResidentModel DescribeResidentModel(const ModelPlan& plan, const DeviceWeights& 
   return model;
 }
 
-std::unique_ptr<ResidentSteps> ResidentSteps::Create(ResidentModel model) {
-  if (!ResidentStepSupports(model)) return nullptr;
-  return std::unique_ptr<ResidentSteps>(new ResidentSteps(std::move(model)));
+std::unique_ptr<ResidentSteps> ResidentSteps::Create(const DeviceInfo& device,
+                                                     ResidentModel model) {
+  if (!ResidentStepSupports(device, model)) return nullptr;
+  return std::unique_ptr<ResidentSteps>(new ResidentSteps(device, std::move(model)));
 }
 
-ResidentSteps::ResidentSteps(ResidentModel model)
-    : model_(std::move(model)), scratch_(ResidentScratchBytes(model_), kPurpose) {
+ResidentSteps::ResidentSteps(const DeviceInfo& device, ResidentModel model)
+    : model_(std::move(model)), scratch_(ResidentScratchBytes(device, model_), kPurpose) {
   LAPIDARY_CUDA_CHECK(cudaMemset(scratch_.As<void>(), 0, scratch_.num_bytes()));
-  const std::vector<std::byte> program = MakeResidentProgram(model_, scratch_.As<void>());
+  const std::vector<std::byte> program = MakeResidentProgram(device, model_, scratch_.As<void>());
   program_ = DeviceBuffer(static_cast<int64_t>(program.size()), kPurpose);
   LAPIDARY_CUDA_CHECK(
       cudaMemcpy(program_.As<void>(), program.data(), program.size(), cudaMemcpyHostToDevice));

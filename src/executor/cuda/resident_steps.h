@@ -20,14 +20,14 @@ ResidentModel DescribeResidentModel(const ModelPlan& plan, const DeviceWeights& 
 
 class ResidentSteps {
  public:
-  // Null: the kernel cannot run the model.
-  static std::unique_ptr<ResidentSteps> Create(ResidentModel model);
+  // Null: the kernel cannot run the model there.
+  static std::unique_ptr<ResidentSteps> Create(const DeviceInfo& device, ResidentModel model);
 
   // The program is set here.
   void Run(const LaunchContext& context, ResidentStepCall call) const;
 
  private:
-  explicit ResidentSteps(ResidentModel model);
+  ResidentSteps(const DeviceInfo& device, ResidentModel model);
 
   const ResidentModel model_;
   DeviceBuffer scratch_;

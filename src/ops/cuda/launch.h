@@ -19,7 +19,9 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "device/cuda_error.h"
+#include "device/device_info.h"
 
 namespace lapidary::cuda {
 
@@ -29,7 +31,17 @@ struct LaunchContext {
   cudaStream_t stream = nullptr;
   bool dependent = false;    // launch as a programmatic dependent of the kernel before
   bool synchronous = false;  // wait for every kernel, so that a fault names the one that caused it
+  const DeviceInfo* device = nullptr;  // the stream's; must outlive this
+
+  const DeviceInfo& Device() const {
+    CHECK(device != nullptr) << "a launch that depends on its device without one";
+    return *device;
+  }
 };
+
+// CUDA wants to be asked, on every device, before a kernel may have much shared memory or large
+// clusters. Launches ask; for queries of a kernel's occupancy it must be done before.
+void PrepareKernel(const DeviceInfo& device, const void* kernel, int cluster, size_t shared_bytes);
 
 // Waits for the stream; an error carries the kernel's name.
 void WaitAndName(cudaStream_t stream, const void* kernel);
@@ -38,6 +50,10 @@ void WaitAndName(cudaStream_t stream, const void* kernel);
 template <typename... Params, typename... Args>
 void LaunchClusters(const LaunchContext& context, void (*kernel)(Params...), int cluster, dim3 grid,
                     dim3 block, size_t shared_bytes, Args&&... args) {
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  if (cluster > 1 || shared_bytes > 0) {
+    PrepareKernel(context.Device(), function, cluster, shared_bytes);
+  }
   cudaLaunchAttribute attributes[2]{};
   int num_attributes = 0;
   if (cluster > 1) {
@@ -59,7 +75,7 @@ void LaunchClusters(const LaunchContext& context, void (*kernel)(Params...), int
   config.numAttrs = num_attributes;
   LAPIDARY_CUDA_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...));
-  if (context.synchronous) WaitAndName(context.stream, reinterpret_cast<const void*>(kernel));
+  if (context.synchronous) WaitAndName(context.stream, function);
 }
 
 template <typename... Params, typename... Args>

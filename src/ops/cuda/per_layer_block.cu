@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "device/device_scope.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/per_layer_block.h"
@@ -301,30 +302,20 @@ Kernel KernelFor(int hidden_size) {
                       : PerLayerBlockKernel<kMaxQuads>;
 }
 
-// Lets the kernel have clusters of this size and so much shared memory.
-void Prepare(Kernel kernel, int shared_bytes) {
-  LAPIDARY_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-  LAPIDARY_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-}
-
 }  // namespace
 
-bool PerLayerBlockSupports(int hidden_size, int ple_width) {
+bool PerLayerBlockSupports(const DeviceInfo& device, int hidden_size, int ple_width) {
   if (ple_width != kWidth || hidden_size % (kRanks * kStep) != 0) return false;
   if (hidden_size > kMaxQuads * 4 * kThreads) return false;
   const SharedLayout layout(hidden_size);
-  int device = 0;
-  int most_bytes = 0;
-  LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
-  LAPIDARY_CUDA_CHECK(
-      cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const DeviceScope scope(device.ordinal);
   const Kernel kernel = KernelFor(hidden_size);
   cudaFuncAttributes attributes;
   LAPIDARY_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  if (layout.total + static_cast<int>(attributes.sharedSizeBytes) > most_bytes) return false;
-  Prepare(kernel, layout.total);
+  if (layout.total + static_cast<int>(attributes.sharedSizeBytes) > device.shared_bytes_per_block) {
+    return false;
+  }
+  PrepareKernel(device, reinterpret_cast<const void*>(kernel), kRanks, layout.total);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kRanks, 1, 1};
@@ -350,7 +341,6 @@ void RunPerLayerBlock(const LaunchContext& context, const PerLayerBlockCall& cal
   CheckBf16(call.projection, call.hidden_size, kWidth);
   const SharedLayout layout(call.hidden_size);
   const Kernel kernel = KernelFor(call.hidden_size);
-  Prepare(kernel, layout.total);
   const int num_clusters = (call.rows + kRows - 1) / kRows;
   LaunchClusters(context, kernel, kRanks, dim3(num_clusters * kRanks), dim3(kThreads), layout.total,
                  call);

@@ -26,8 +26,8 @@ struct PerLayerBlockCall {
 // For more rows, products of their own are faster.
 constexpr int kMaxPerLayerBlockRows = 128;
 
-// Whether the kernel can run a model of these dimensions on the current device.
-bool PerLayerBlockSupports(int hidden_size, int ple_width);
+// Whether the kernel can run a model of these dimensions on a device.
+bool PerLayerBlockSupports(const DeviceInfo& device, int hidden_size, int ple_width);
 void RunPerLayerBlock(const LaunchContext& context, const PerLayerBlockCall& call);
 
 }  // namespace lapidary::cuda

@@ -100,7 +100,7 @@ Outputs RunBlock(const Inputs& inputs) {
   call.after.pre_norm = next_norm.get();
   call.after.eps = kEps;
   call.x = x.get();
-  RunPerLayerBlock({}, call);
+  RunPerLayerBlock(TestContext(), call);
   LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_TRUE(hidden_out.GuardsIntact());
   EXPECT_TRUE(x.GuardsIntact());
@@ -141,7 +141,7 @@ class PerLayerBlockTest : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     LAPIDARY_SKIP_WITHOUT_GPU();
-    ASSERT_TRUE(PerLayerBlockSupports(GetParam(), kWidth));
+    ASSERT_TRUE(PerLayerBlockSupports(TestDevice(), GetParam(), kWidth));
   }
 };
 
@@ -179,10 +179,11 @@ INSTANTIATE_TEST_SUITE_P(Sizes, PerLayerBlockTest, testing::Values(1536, 2560, 2
 
 TEST(PerLayerBlockSupportTest, OtherDimensionsAreLeftToOtherKernels) {
   LAPIDARY_SKIP_WITHOUT_GPU();
-  EXPECT_FALSE(PerLayerBlockSupports(1536, 128));
-  EXPECT_FALSE(PerLayerBlockSupports(1536 + 16, kWidth));
-  EXPECT_FALSE(PerLayerBlockSupports(3072, kWidth));  // more than the shared memory holds
-  EXPECT_FALSE(PerLayerBlockSupports(8192, kWidth));
+  EXPECT_FALSE(PerLayerBlockSupports(TestDevice(), 1536, 128));
+  EXPECT_FALSE(PerLayerBlockSupports(TestDevice(), 1536 + 16, kWidth));
+  EXPECT_FALSE(
+      PerLayerBlockSupports(TestDevice(), 3072, kWidth));  // more than the shared memory holds
+  EXPECT_FALSE(PerLayerBlockSupports(TestDevice(), 8192, kWidth));
 }
 
 }  // namespace

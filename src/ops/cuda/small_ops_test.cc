@@ -42,7 +42,7 @@ TEST_F(SmallOpsTest, SyntheticWeightsAreTheHostsBitForBit) {
     std::vector<uint16_t> expected(spec.num_elements());
     FillSyntheticStored(spec, 9, 0, DType::kBF16, std::as_writable_bytes(std::span(expected)));
     TestBuffer<bf16> made(expected.size());
-    RunFillSynthetic({}, MakeSyntheticLaw(spec, 9), spec.num_elements(), made.get());
+    RunFillSynthetic(TestContext(), MakeSyntheticLaw(spec, 9), spec.num_elements(), made.get());
     const std::vector<bf16> values = made.Download();
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), expected.size() * 2), 0);
     EXPECT_TRUE(made.GuardsIntact());
@@ -73,7 +73,7 @@ TEST_F(SmallOpsTest, EmbeddingGathersRowsAndFillsRotaryTables) {
   call.hidden_out = hidden.get();
   call.x = x.get();
   call.rope[0] = {frequencies.get(), kPairs, rope_table.get()};
-  RunEmbed({}, call);
+  RunEmbed(TestContext(), call);
   const std::vector<float> values = hidden.Download();
   for (size_t row = 0; row < ids.size(); ++row) {
     for (int at = 0; at < kHidden; ++at) {
@@ -116,7 +116,7 @@ TEST_F(SmallOpsTest, PerLayerInputsMatch) {
                                   .projected = d_projected.get(),
                                   .norm = d_norm.get(),
                                   .out = out.get()};
-    RunPerLayerInputs({}, call);
+    RunPerLayerInputs(TestContext(), call);
     std::vector<float> expected(kRows * columns);
     std::vector<float> scratch(columns);
     for (int row = 0; row < kRows; ++row) {
@@ -192,7 +192,7 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
     call.rotary_pairs = layer.rope.num_rotary_pairs;
     call.queries = queries.get();
     call.entries = entries.get();
-    RunQueryEntry({}, call);
+    RunQueryEntry(TestContext(), call);
 
     const std::vector<float> raw_floats = ToFloat(raw);
     std::vector<float> expected_queries;
@@ -263,14 +263,14 @@ TEST_F(SmallOpsTest, EntriesReachTheirPagesAndNothingElse) {
   call.slots[1] = slots1.get();
   call.pool = reinterpret_cast<std::byte*>(pool.get());
   call.page_bytes = kPageBytes;
-  RunStoreEntries({}, call);
+  RunStoreEntries(TestContext(), call);
   EXPECT_TRUE(SameBits(pool.Download(), expected));
   EXPECT_TRUE(pool.GuardsIntact());
 
   // Copies happen in order: 2 to 1, then what is in 1 to 3.
   const std::vector<int32_t> from_to = {2, 1, 1, 3};
   TestBuffer<int32_t> d_from_to(from_to);
-  RunCopyPages({}, call.pool, kPageBytes, d_from_to.get(), 2);
+  RunCopyPages(TestContext(), call.pool, kPageBytes, d_from_to.get(), 2);
   const int64_t page_len = kPageBytes / 2;
   std::copy_n(expected.begin() + 2 * page_len, page_len, expected.begin() + 1 * page_len);
   std::copy_n(expected.begin() + 1 * page_len, page_len, expected.begin() + 3 * page_len);

@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void RunFillSynthetic(const LaunchContext& context, const SyntheticLaw& law, int64_t count,
                       bf16* to) {
-  Launch(context, FillSyntheticKernel, dim3(132 * 16), dim3(kThreads), 0, law, count, to);
+  Launch(context, FillSyntheticKernel, dim3(16 * context.Device().num_sms), dim3(kThreads), 0, law,
+         count, to);
 }
 
 }  // namespace lapidary::cuda

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <vector>
 
+#include "device/device_info.h"
 #include "device/device_memory.h"
 #include "device/device_probe.h"
+#include "ops/cuda/launch.h"
 
 // A test of kernels needs a GPU that can run them.
 #define LAPIDARY_SKIP_WITHOUT_GPU()                                                 \
@@ -22,6 +24,15 @@
   } while (false)
 
 namespace lapidary::cuda {
+
+// The GPU of the tests.
+inline const DeviceInfo& TestDevice() {
+  static const DeviceInfo device = DescribeDevice(0);
+  return device;
+}
+inline LaunchContext TestContext(cudaStream_t stream = nullptr, bool dependent = false) {
+  return {.stream = stream, .dependent = dependent, .device = &TestDevice()};
+}
 
 template <typename T>
 class TestBuffer {

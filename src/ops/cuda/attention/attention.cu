@@ -15,14 +15,13 @@ using Separate256Wide = AttentionForm<256, 256, 256, 8, 1>;
 using Separate512 = AttentionForm<512, 512, 512, 4, 1>;
 using Shared512 = AttentionForm<512, 0, 640, 4, 1>;
 
-constexpr int kMaxSms = 160;  // more than any card of the architecture has
-
 // Room for the running totals of all blocks, whatever the form.
-constexpr int64_t CombineFloats() {
-  return int64_t{kMaxSms} * std::max({Separate256Few::kCombineFloats * Separate256Few::kBlocksPerSm,
-                                      Separate256::kCombineFloats * Separate256::kBlocksPerSm,
-                                      Separate256Wide::kCombineFloats, Separate512::kCombineFloats,
-                                      Shared512::kCombineFloats});
+int64_t CombineFloats(const DeviceInfo& device) {
+  return int64_t{device.num_sms} *
+         std::max({Separate256Few::kCombineFloats * Separate256Few::kBlocksPerSm,
+                   Separate256::kCombineFloats * Separate256::kBlocksPerSm,
+                   Separate256Wide::kCombineFloats, Separate512::kCombineFloats,
+                   Shared512::kCombineFloats});
 }
 
 template <typename Form>
@@ -68,23 +67,14 @@ __global__ void __launch_bounds__(kAttentionThreads, Form::kBlocksPerSm)
 }
 
 template <typename Form>
-int Blocks() {
-  int device = 0;
-  int num_sms = 0;
-  LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
-  LAPIDARY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
-  return std::min(num_sms, kMaxSms) * Form::kBlocksPerSm;
+int Blocks(const DeviceInfo& device) {
+  return device.num_sms * Form::kBlocksPerSm;
 }
 
 template <typename Form>
 void LaunchForm(const LaunchContext& context, const AttentionParams& params) {
-  static const int num_blocks = [] {
-    LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(
-        AttentionKernel<Form>, cudaFuncAttributeMaxDynamicSharedMemorySize, Form::kSharedBytes));
-    return Blocks<Form>();
-  }();
-  Launch(context, AttentionKernel<Form>, dim3(num_blocks), dim3(kAttentionThreads),
-         Form::kSharedBytes, params);
+  Launch(context, AttentionKernel<Form>, dim3(Blocks<Form>(context.Device())),
+         dim3(kAttentionThreads), Form::kSharedBytes, params);
 }
 
 // Calls `use` with the form that these entries take.
@@ -101,15 +91,15 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
 
 }  // namespace
 
-int64_t AttentionPartialBytes(int max_partials, bool batch_invariant) {
-  const int64_t floats =
-      (batch_invariant ? CombineFloats() : 0) + int64_t{max_partials} * Shared512::kSlotFloats;
+int64_t AttentionPartialBytes(const DeviceInfo& device, int max_partials, bool batch_invariant) {
+  const int64_t floats = (batch_invariant ? CombineFloats(device) : 0) +
+                         int64_t{max_partials} * Shared512::kSlotFloats;
   return floats * static_cast<int64_t>(sizeof(float));
 }
 
-int AttentionBlocks(const KvEntryPlan& entry, int tile_rows) {
+int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows) {
   CHECK_OK(AttentionSupports(entry, 1));
-  return WithForm(entry, tile_rows, [](auto form) { return Blocks<decltype(form)>(); });
+  return WithForm(entry, tile_rows, [&](auto form) { return Blocks<decltype(form)>(device); });
 }
 
 void RunAttention(const LaunchContext& context, const AttentionCall& call) {
@@ -126,7 +116,8 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       .items = call.items,
       .num_items = call.num_items,
       .combined_totals = call.batch_invariant ? call.partials : nullptr,
-      .partials = call.batch_invariant ? call.partials + CombineFloats() : call.partials,
+      .partials =
+          call.batch_invariant ? call.partials + CombineFloats(context.Device()) : call.partials,
       .counters = call.counters,
       .tokens_per_page = call.tokens_per_page,
       .num_heads = call.geometry.num_heads,

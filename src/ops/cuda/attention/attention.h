@@ -49,10 +49,10 @@ struct AttentionCall {
 
 // Bytes of the buffer for so many partial results (16 rows each), and for the blocks' own running
 // totals, which only batch_invariant needs.
-int64_t AttentionPartialBytes(int max_partials, bool batch_invariant);
+int64_t AttentionPartialBytes(const DeviceInfo& device, int max_partials, bool batch_invariant);
 
-// Blocks of a launch on the current device: AttentionWorkOptions::num_blocks.
-int AttentionBlocks(const KvEntryPlan& entry, int tile_rows = 64);
+// Blocks of a launch: AttentionWorkOptions::num_blocks.
+int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows = 64);
 
 // One launch of a fixed grid whatever the items are, so graphs can replay it.
 void RunAttention(const LaunchContext& context, const AttentionCall& call);

@@ -20,6 +20,7 @@
 #include "ops/cuda/attention/attention_work.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/ptx/warp_mma.cuh"
+#include "ops/cuda/sm90.h"
 
 namespace lapidary::cuda {
 
@@ -39,8 +40,8 @@ struct AttentionForm {
   static constexpr int kBlocksPerSm = kBlocksPerSmValue;
   static constexpr int kStateRows =
       kMaxRowTiles == 1 ? 32 : 128;  // that shared memory has room for
-  // An SM has 228 KiB, of which each block costs 1 KiB more than it asks for.
-  static constexpr int kSharedBytes = 228 * 1024 / kBlocksPerSm - 1024;
+  static constexpr int kSharedBytes =
+      kSm90SharedBytesPerSm / kBlocksPerSm - kSm90ReservedSharedBytes;
 
   static constexpr int kWarpColumns = kValueLen / kAttentionWarps;
   static constexpr int kSlotFloats = kAttentionPartialRows * (kValueLen + 2);

@@ -177,8 +177,9 @@ class AttentionStep {
   // The rows in order, without those of nobody: [queries of all sequences, heads, value_len].
   std::vector<uint16_t> Run(const RunOptions& options) {
     AttentionWorkOptions work = options.work;
-    work.num_blocks =
-        options.num_blocks > 0 ? options.num_blocks : AttentionBlocks(spec_.entry, work.tile_rows);
+    work.num_blocks = options.num_blocks > 0
+                          ? options.num_blocks
+                          : AttentionBlocks(TestDevice(), spec_.entry, work.tile_rows);
     std::vector<AttentionItem> items;
     PlanAttentionWork(spec_.geometry, sequences_, work, items);
     num_splits_ = 1;
@@ -186,11 +187,11 @@ class AttentionStep {
       num_splits_ = std::max<int>(num_splits_, item.num_splits);
     }
     TestBuffer<AttentionItem> device_items(
-        std::max<size_t>(items.size(), AttentionBlocks(spec_.entry, work.tile_rows)));
+        std::max<size_t>(items.size(), AttentionBlocks(TestDevice(), spec_.entry, work.tile_rows)));
     device_items.Upload(items);
     TestBuffer<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});
     const int64_t partial_floats =
-        AttentionPartialBytes(work.max_partials, work.batch_invariant) / 4;
+        AttentionPartialBytes(TestDevice(), work.max_partials, work.batch_invariant) / 4;
     // Nothing may rest on what the scratch holds.
     TestBuffer<float> partials(partial_floats);
     TestBuffer<int32_t> counters(std::vector<int32_t>(work.max_partials, 0));
@@ -214,7 +215,7 @@ class AttentionStep {
                                 .partials = partials.get(),
                                 .counters = counters.get()};
     for (int time = 0; time < options.times; ++time) {
-      RunAttention({.stream = nullptr, .dependent = options.dependent}, call);
+      RunAttention(TestContext(nullptr, options.dependent), call);
     }
     LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
     for (const int32_t counter : counters.Download()) EXPECT_EQ(counter, 0);

@@ -347,7 +347,8 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
     constexpr int kPages = 200;
     constexpr int kMaxRows = 40;
     constexpr int kMaxItems = 4096;
-    const AttentionWorkOptions work = {.num_blocks = AttentionBlocks(entry), .max_partials = 1024};
+    const AttentionWorkOptions work = {.num_blocks = AttentionBlocks(TestDevice(), entry),
+                                       .max_partials = 1024};
     Noise noise(5);
     const auto random = [&](int64_t size, float range) {
       std::vector<uint16_t> values(size);
@@ -364,7 +365,7 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
     TestBuffer<AttentionSequence> sequences(kMaxRows);
     TestBuffer<AttentionItem> items(kMaxItems);
     TestBuffer<int32_t> num_items(std::vector<int32_t>{0});
-    TestBuffer<float> partials(AttentionPartialBytes(work.max_partials, false) / 4);
+    TestBuffer<float> partials(AttentionPartialBytes(TestDevice(), work.max_partials, false) / 4);
     TestBuffer<int32_t> counters(std::vector<int32_t>(work.max_partials, 0));
     TestBuffer<uint16_t> out(int64_t{kMaxRows} * 8 * entry.value_len);
     const AttentionCall call = {.geometry = geometry,
@@ -386,8 +387,8 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
     cudaGraphExec_t replay = nullptr;
     LAPIDARY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     LAPIDARY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    RunAttention({.stream = stream}, call);
-    RunAttention({.stream = stream, .dependent = true}, call);
+    RunAttention(TestContext(stream), call);
+    RunAttention(TestContext(stream, /*dependent=*/true), call);
     LAPIDARY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
     LAPIDARY_CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
 
@@ -411,7 +412,7 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
       num_items.Upload({static_cast<int32_t>(plan.size())});
       const std::vector<uint16_t> poison(int64_t{kMaxRows} * 8 * entry.value_len, kNan);
       out.Upload(poison);
-      RunAttention({.stream = stream}, call);
+      RunAttention(TestContext(stream), call);
       LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(stream));
       const auto eager = out.Download();
       out.Upload(poison);

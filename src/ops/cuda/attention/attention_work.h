@@ -53,7 +53,7 @@ struct AttentionGeometry {
 };
 
 struct AttentionWorkOptions {
-  int num_blocks = 264;          // that run at once (AttentionBlocks): enough to fill them
+  int num_blocks = 1;            // that run at once (AttentionBlocks): enough to fill them
   bool batch_invariant = false;  // splits of a fixed key length, whatever else is in the step
   int max_partials = 0;          // capacity of the buffer for split tiles
   int tile_rows = 64;            // (query, head) pairs of a tile at most: 16, 32, 64 or 128

@@ -119,8 +119,8 @@ void RunStoreEntries(const LaunchContext& context, const StoreEntriesCall& call)
 void RunCopyPages(const LaunchContext& context, std::byte* pool, int64_t page_bytes,
                   const int32_t* from_to, int num_copies) {
   CHECK_EQ(page_bytes % 16, 0);
-  Launch(context, CopyPagesKernel, dim3(264), dim3(kThreads), 0, pool, page_bytes, from_to,
-         num_copies);
+  Launch(context, CopyPagesKernel, dim3(2 * context.Device().num_sms), dim3(kThreads), 0, pool,
+         page_bytes, from_to, num_copies);
 }
 
 }  // namespace lapidary::cuda

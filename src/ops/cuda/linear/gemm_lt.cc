@@ -36,20 +36,16 @@ Layout MakeLayout(cudaDataType type, int rows, int columns) {
   return Layout(layout);
 }
 
-// Once a process, however many runners it makes.
 bool TableIsUsable() {
-  static const bool usable = [] {
-    const size_t version = cublasLtGetVersion();
-    if (version == GemmTableVersion()) {
-      spdlog::info("cuBLASLt {}: {} algorithms from the table", version, GemmTable().size());
-      return true;
-    }
-    spdlog::info(
-        "cuBLASLt {}: its heuristic chooses algorithms, for the measured ones are of version {}",
-        version, GemmTableVersion());
-    return false;
-  }();
-  return usable;
+  const size_t version = cublasLtGetVersion();
+  if (version == GemmTableVersion()) {
+    spdlog::info("cuBLASLt {}: {} algorithms from the table", version, GemmTable().size());
+    return true;
+  }
+  spdlog::info(
+      "cuBLASLt {}: its heuristic chooses algorithms, for the measured ones are of version {}",
+      version, GemmTableVersion());
+  return false;
 }
 
 }  // namespace

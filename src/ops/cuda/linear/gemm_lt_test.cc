@@ -79,8 +79,8 @@ TEST_F(GemmLtTest, EveryAlgorithmOfTheTableGivesTheProduct) {
     x_size = std::max(x_size, int64_t{entry.shape.rows} * entry.shape.in_dim);
   }
   TestBuffer<bf16> weight(weight_size), x(x_size);
-  RunFillSynthetic({}, kWeightLaw, weight_size, weight.get());
-  RunFillSynthetic({}, kInputLaw, x_size, x.get());
+  RunFillSynthetic(TestContext(), kWeightLaw, weight_size, weight.get());
+  RunFillSynthetic(TestContext(), kInputLaw, x_size, x.get());
   GemmLt gemm;
   for (const GemmAlgorithm& entry : GemmTable()) {
     EXPECT_TRUE(gemm.FromTable(entry.shape).has_value());
@@ -102,8 +102,8 @@ TEST_F(GemmLtTest, AShapeThatTheTableDoesNotKnowTakesTheHeuristic) {
   ASSERT_EQ(FindGemmAlgorithm(shape), nullptr);
   TestBuffer<bf16> weight(size_t(shape.out_dim) * shape.in_dim);
   TestBuffer<bf16> x(size_t(shape.rows) * shape.in_dim);
-  RunFillSynthetic({}, kWeightLaw, weight.size(), weight.get());
-  RunFillSynthetic({}, kInputLaw, x.size(), x.get());
+  RunFillSynthetic(TestContext(), kWeightLaw, weight.size(), weight.get());
+  RunFillSynthetic(TestContext(), kInputLaw, x.size(), x.get());
   GemmLt gemm;
   EXPECT_FALSE(gemm.FromTable(shape).has_value());
   Check<bf16>(gemm, shape, shape.rows, weight.get(), x.get());

@@ -111,14 +111,14 @@ LinearRunner::~LinearRunner() = default;
 void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   CheckCall(call, impl_->options.max_rows);
   if (impl_->options.batch_invariant) {
-    RunWide(context, call, PlanInvariant(call));
+    RunWide(context, call, PlanInvariant(context.Device(), call));
     return;
   }
   const SkinnyPlan plan = PlanSkinny(call);
-  if (SkinnyFits(call, plan)) {
+  if (SkinnyFits(context.Device(), call, plan)) {
     RunSkinny(context, call, plan);
-  } else if (WideIsWorthwhile(call)) {
-    RunWide(context, call, PlanWide(call));
+  } else if (WideIsWorthwhile(context.Device(), call)) {
+    RunWide(context, call, PlanWide(context.Device(), call));
   } else {
     impl_->RunGemm(context, call);
   }

@@ -7,7 +7,7 @@ namespace lapidary::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 132 * 16;
+constexpr int kBlocksPerSm = 16;  // at most
 
 // kWidth values that are loaded and stored as one word of 16 or 2 bytes.
 template <int kWidth>
@@ -59,9 +59,10 @@ __global__ void __launch_bounds__(kThreads) SoftcapKernel(float cap, int64_t num
   }
 }
 
-dim3 GridFor(int64_t num_items) {
+dim3 GridFor(const LaunchContext& context, int64_t num_items) {
+  const int64_t max_blocks = int64_t{kBlocksPerSm} * context.Device().num_sms;
   return dim3(static_cast<unsigned>(
-      std::clamp<int64_t>((num_items + kThreads - 1) / kThreads, 1, kMaxBlocks)));
+      std::clamp<int64_t>((num_items + kThreads - 1) / kThreads, 1, max_blocks)));
 }
 
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -72,7 +73,7 @@ void RunGeluProduct(const LaunchContext& context, const bf16* left, int64_t left
                     Aligned(left) && Aligned(right) && Aligned(y);
   const int packs = wide ? width / 8 : width;
   const int64_t num_packs = static_cast<int64_t>(rows) * packs;
-  Launch(context, wide ? GeluProductKernel<8> : GeluProductKernel<1>, GridFor(num_packs),
+  Launch(context, wide ? GeluProductKernel<8> : GeluProductKernel<1>, GridFor(context, num_packs),
          dim3(kThreads), 0, left, left_stride, right, right_stride, num_packs, packs, y);
 }
 
@@ -89,7 +90,8 @@ void RunGeluMul(const LaunchContext& context, const bf16* multiplier, int64_t st
 }
 
 void RunSoftcap(const LaunchContext& context, float cap, int64_t num_values, float* y) {
-  Launch(context, SoftcapKernel, GridFor(num_values), dim3(kThreads), 0, cap, num_values, y);
+  Launch(context, SoftcapKernel, GridFor(context, num_values), dim3(kThreads), 0, cap, num_values,
+         y);
 }
 
 }  // namespace lapidary::cuda

@@ -378,31 +378,12 @@ SkinnyKernelPointer KernelFor(int depth) {
   return depth == 4 ? SkinnyKernel<4> : depth == 6 ? SkinnyKernel<6> : SkinnyKernel<8>;
 }
 
-constexpr int kMaxSharedBytes = 227 * 1024;
-constexpr int kSharedBytesPerSm = 228 * 1024;
-constexpr int kReservedSharedBytes = 1024 + 256;  // the system's per block, and static variables
-constexpr int kSharedBytesForTwoBlocks = 112 * 1024;  // so that two blocks share a multiprocessor
+constexpr int kStaticSharedBytes = 256;  // at most
 
-// Facts of the current device that every launch needs, asked for once.
-struct DeviceLimits {
-  int num_sms = 0;
-};
-
-const DeviceLimits& Limits() {
-  static const DeviceLimits limits = [] {
-    DeviceLimits found;
-    int device = 0;
-    LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
-    LAPIDARY_CUDA_CHECK(
-        cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, device));
-    // Raising the limit once is enough; it is a property of the kernel, not of a launch.
-    for (const int depth : {4, 6, 8}) {
-      LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(
-          KernelFor(depth), cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes - 1024));
-    }
-    return found;
-  }();
-  return limits;
+// Dynamic shared memory of a block: at most, and so that two blocks share an SM.
+int MaxSharedBytes(const DeviceInfo& device) { return device.shared_bytes_per_block - 1024; }
+int SharedBytesForTwoBlocks(const DeviceInfo& device) {
+  return device.shared_bytes_per_sm / 2 - 2 * 1024;
 }
 
 bool StageNorms(int in_dim) { return 2 * in_dim * sizeof(float) <= kStagedNormBytes; }
@@ -428,12 +409,12 @@ SkinnyPlan PlanSkinny(const LinearCall& call) {
   return plan;
 }
 
-bool SkinnyFits(const LinearCall& call, const SkinnyPlan& plan) {
-  return call.rows <= kMaxStreamedRows && SharedBytes(call, plan, false) <= kMaxSharedBytes - 1024;
+bool SkinnyFits(const DeviceInfo& device, const LinearCall& call, const SkinnyPlan& plan) {
+  return call.rows <= kMaxStreamedRows && SharedBytes(call, plan, false) <= MaxSharedBytes(device);
 }
 
 void RunSkinny(const LaunchContext& context, const LinearCall& call, const SkinnyPlan& plan) {
-  const DeviceLimits& limits = Limits();
+  const DeviceInfo& device = context.Device();
   CHECK(call.rows >= 1 && call.rows <= kMaxStreamedRows) << call.rows << " rows";
   CHECK(plan.cluster == 1 || plan.cluster == 2 || plan.cluster == 4 || plan.cluster == 8);
   CHECK(plan.depth == 4 || plan.depth == 6 || plan.depth == 8);
@@ -454,7 +435,7 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
 
   if (call.residual != nullptr) {
     params.has_residual = call.rows <= plan.fused_residual_rows &&
-                          SharedBytes(call, plan, true) <= kSharedBytesForTwoBlocks;
+                          SharedBytes(call, plan, true) <= SharedBytesForTwoBlocks(device);
     if (params.has_residual) {
       params.residual = *call.residual;
     } else {
@@ -463,13 +444,14 @@ void RunSkinny(const LaunchContext& context, const LinearCall& call, const Skinn
     }
   }
   const int shared_bytes = SharedBytes(call, plan, params.has_residual);
-  CHECK_LE(shared_bytes, kMaxSharedBytes - 1024) << "in_dim " << call.in_dim() << " is too large";
+  CHECK_LE(shared_bytes, MaxSharedBytes(device)) << "in_dim " << call.in_dim() << " is too large";
 
-  const int blocks_per_sm = std::clamp(
-      std::min(BlocksPerSm(plan.depth), kSharedBytesPerSm / (shared_bytes + kReservedSharedBytes)),
-      1, plan.blocks_per_sm);
+  const int taken_bytes = shared_bytes + kStaticSharedBytes + device.reserved_shared_bytes;
+  const int blocks_per_sm =
+      std::clamp(std::min(BlocksPerSm(plan.depth), device.shared_bytes_per_sm / taken_bytes), 1,
+                 plan.blocks_per_sm);
   // No more clusters than run at once, each with the same number of tiles but for the last.
-  const int max_clusters = std::max(1, limits.num_sms * blocks_per_sm / plan.cluster);
+  const int max_clusters = std::max(1, device.num_sms * blocks_per_sm / plan.cluster);
   const int tiles_per_cluster = (params.num_tiles + max_clusters - 1) / max_clusters;
   const int num_clusters = (params.num_tiles + tiles_per_cluster - 1) / tiles_per_cluster;
 

@@ -28,7 +28,7 @@ SkinnyPlan PlanSkinny(const LinearCall& call);
 
 // Whether a call has no more than kMaxStreamedRows rows and shared memory has room for them;
 // PlanSkinny sees to the latter for every model's shapes.
-bool SkinnyFits(const LinearCall& call, const SkinnyPlan& plan);
+bool SkinnyFits(const DeviceInfo& device, const LinearCall& call, const SkinnyPlan& plan);
 
 // For calls that fit. With more rows than plan.fused_residual_rows, the residual update is a launch
 // of its own.

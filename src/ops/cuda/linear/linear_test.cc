@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/test_devices.h"
 #include "ops/cuda/linear/linear_problem.h"
 #include "ops/cuda/linear/linear_skinny.h"
 
@@ -25,7 +26,7 @@ class CudaLinearTest : public ::testing::TestWithParam<bool> {
   void TearDown() override {
     if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
   }
-  LaunchContext Context(bool dependent = true) const { return {stream_, dependent}; }
+  LaunchContext Context(bool dependent = true) const { return TestContext(stream_, dependent); }
 
   void Check(const LinearCase& c, int max_features = 200) {
     SCOPED_TRACE(c.Name());
@@ -331,11 +332,11 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
                                   .depth = depth,
                                   .blocks_per_sm = blocks_per_sm,
                                   .fused_residual_rows = fused_rows};
-            ASSERT_TRUE(SkinnyFits(call, plan));
+            ASSERT_TRUE(SkinnyFits(TestDevice(), call, plan));
             SCOPED_TRACE(fmt::format("rows {} cluster {} depth {} blocks {} fused {}", rows,
                                      cluster, depth, blocks_per_sm, fused_rows));
             y.Poison();
-            RunSkinny({}, call, plan);
+            RunSkinny(TestContext(), call, plan);
             LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
             ASSERT_TRUE(y.GuardsIntact());
             std::vector<bf16> values = y.Download();
@@ -360,15 +361,16 @@ TEST(CudaLinearPlanTest, PlansOfOneClusterSizeGiveTheSameBits) {
 }
 
 TEST(CudaLinearPlanTest, EightRowsOfEveryModelStreamButNoMore) {
-  const auto fits = [](int in_dim, int rows) {
+  const auto fits = [](int in_dim, int rows, const DeviceInfo& device = TestH200()) {
     const LinearCall call{.weight = Bf16Matrix(nullptr, 5376, in_dim), .rows = rows};
-    return SkinnyFits(call, PlanSkinny(call));
+    return SkinnyFits(device, call, PlanSkinny(call));
   };
   for (const int in_dim : {8, 256, 1536, 2560, 2816, 3840, 5376, 6144, 10240, 15360, 21504}) {
     EXPECT_TRUE(fits(in_dim, 1) && fits(in_dim, 8)) << in_dim;
     EXPECT_FALSE(fits(in_dim, 9)) << in_dim;
   }
   EXPECT_FALSE(fits(65536, 8)) << "more than shared memory holds";
+  EXPECT_TRUE(fits(40960, 8) && !fits(40960, 8, TestSmallerCard())) << "some hold less";
 }
 
 TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {
@@ -382,7 +384,7 @@ TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {
       .hidden = hidden.get(), .scale = 2.0f, .hidden_out = hidden_out.get()};
   for (bf16* target : {static_cast<bf16*>(nullptr), x.get()}) {
     hidden_out.Poison();
-    RunResidualUpdate({}, update, kRows, kDim, target);
+    RunResidualUpdate(TestContext(), update, kRows, kDim, target);
     LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
     const std::vector<float> out = hidden_out.Download();
     for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(out[i], 2.0f * values[i]);
@@ -410,7 +412,7 @@ TEST(CudaLinearDeathTest, InputSizesThatAreNoMultipleOf8AreRefused) {
                   .rows = 1,
                   .x = buffer.get(),
                   .y = buffer.get() + 2048};
-  EXPECT_DEATH(runner.Run({}, call), "a matrix of 8 x 20");
+  EXPECT_DEATH(runner.Run(TestContext(), call), "a matrix of 8 x 20");
 }
 
 }  // namespace

@@ -355,26 +355,13 @@ WideKernelPointer KernelFor(int tile_rows, int columns) {
                             : KernelForColumns<192>(columns);
 }
 
-constexpr int kMaxSharedBytes = 226 * 1024;     // of a block, static variables left out
-constexpr int kSharedBytesForTwo = 108 * 1024;  // two blocks, and room for a small kernel beside
 constexpr int kAlignmentBytes = 1024;
 
-int NumSms() {
-  static const int num_sms = [] {
-    int device = 0, found = 0;
-    LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
-    LAPIDARY_CUDA_CHECK(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device));
-    // Raising the limit once is enough; it is a property of the kernel, not of a launch.
-    for (const int tile_rows : {64, 128, 192}) {
-      for (int columns = 16; columns <= kMaxWideRows; columns += 16) {
-        LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(KernelFor(tile_rows, columns),
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 kMaxSharedBytes));
-      }
-    }
-    return found;
-  }();
-  return num_sms;
+// Dynamic shared memory of a block: at most, and so that there is room for another one and for a
+// small kernel beside.
+int MaxSharedBytes(const DeviceInfo& device) { return device.shared_bytes_per_block - 1024; }
+int SharedBytesForTwo(const DeviceInfo& device) {
+  return device.shared_bytes_per_sm / 2 - 6 * 1024;
 }
 
 int Columns(int rows) { return (rows + 15) / 16 * 16; }
@@ -385,11 +372,11 @@ int NumTiles(const LinearCall& call, int tile_rows) {
 
 // Few rows and a weight that all multiprocessors' shared memory can hold at once: what counts is
 // how early it gets there. Small blocks, two of which find room beside each other, start early.
-WidePlan PlanSmall(const LinearCall& call) {
-  constexpr int kEnoughBlocks = 120;
+WidePlan PlanSmall(const DeviceInfo& device, const LinearCall& call) {
+  const int enough_blocks = device.num_sms * 10 / 11;
   WidePlan plan{.tile_rows = 64};
   while (plan.split < 8 && 4 * plan.split <= NumKBlocks(call.in_dim()) &&
-         NumTiles(call, 64) * plan.split < kEnoughBlocks) {
+         NumTiles(call, 64) * plan.split < enough_blocks) {
     plan.split *= 2;
   }
   return plan;
@@ -404,13 +391,12 @@ struct CostedPlan {
   WidePlan plan;
   double cost = 0.0;  // 0: none
 };
-CostedPlan PlanSplit(const LinearCall& call, int split) {
-  constexpr int kMaxBlocks[] = {0, 132, 132, 99, 120, 100, 96, 91, 96};  // by split, of an H200
+CostedPlan PlanSplit(const DeviceInfo& device, const LinearCall& call, int split) {
   const int columns = Columns(std::min(call.rows, kMaxWideRows));
   const int copies = (NumKBlocks(call.in_dim()) + split - 1) / split;
   CostedPlan best;
   for (const int tile_rows : {64, 128, 192}) {
-    if (NumTiles(call, tile_rows) * split > kMaxBlocks[split]) continue;
+    if (NumTiles(call, tile_rows) * split > device.cluster_blocks[split]) continue;
     const double cost = copies * StageBytes(tile_rows, columns) / 80.0 + 0.4 * tile_rows * columns +
                         (split > 1 ? 3000.0 : 0.0);
     if (best.cost != 0.0 && cost >= best.cost) continue;
@@ -424,10 +410,11 @@ WidePlan PlanMany(const LinearCall& call) {
   return {.tile_rows = 128, .persistent = call.rows <= kFewRows};
 }
 
-CostedPlan PlanBestSplit(const LinearCall& call) {
+CostedPlan PlanBestSplit(const DeviceInfo& device, const LinearCall& call) {
   CostedPlan best;
-  for (int split = 1; split <= std::min(8, NumKBlocks(call.in_dim())); ++split) {
-    const CostedPlan plan = PlanSplit(call, split);
+  const int max_split = std::min(DeviceInfo::kMaxCluster, NumKBlocks(call.in_dim()));
+  for (int split = 1; split <= max_split; ++split) {
+    const CostedPlan plan = PlanSplit(device, call, split);
     if (plan.cost == 0.0) continue;
     if (best.cost == 0.0 || plan.cost < best.cost) best = plan;
   }
@@ -436,39 +423,40 @@ CostedPlan PlanBestSplit(const LinearCall& call) {
 
 }  // namespace
 
-WidePlan PlanWide(const LinearCall& call) {
+WidePlan PlanWide(const DeviceInfo& device, const LinearCall& call) {
   constexpr int64_t kSmallWeight = int64_t{16} << 20;
   if (call.rows <= 32 && int64_t{2} * call.in_dim() * call.out_dim() <= kSmallWeight) {
-    return PlanSmall(call);
+    return PlanSmall(device, call);
   }
-  const CostedPlan best = PlanBestSplit(call);
+  const CostedPlan best = PlanBestSplit(device, call);
   return best.cost == 0.0 ? PlanMany(call) : best.plan;
 }
 
-WidePlan PlanInvariant(const LinearCall& call) {
+WidePlan PlanInvariant(const DeviceInfo& device, const LinearCall& call) {
   constexpr int kMiddlingRows = 64;
   LinearCall middling = call;
   middling.rows = kMiddlingRows;
-  const CostedPlan chosen = PlanBestSplit(middling);
+  const CostedPlan chosen = PlanBestSplit(device, middling);
   const int split = chosen.cost == 0.0 ? 1 : chosen.plan.split;
   if (call.rows > kMaxWideRows) {
     return {.tile_rows = 128,
             .split = split,
             .row_parts = (call.rows + kMaxWideRows - 1) / kMaxWideRows};
   }
-  return chosen.cost == 0.0 ? PlanMany(call) : PlanSplit(call, split).plan;
+  return chosen.cost == 0.0 ? PlanMany(call) : PlanSplit(device, call, split).plan;
 }
 
-bool WideIsWorthwhile(const LinearCall& call) {
+bool WideIsWorthwhile(const DeviceInfo& device, const LinearCall& call) {
   if (call.rows <= kFewRows) return true;
   if (call.rows > kMaxWideRows) return false;
   // Here cuBLASLt's product is as fast or faster, and only saving the epilogue's kernel pays.
   if (call.epilogue == Epilogue::kStore) return false;
-  return call.epilogue != Epilogue::kGatedGelu || NumTiles(call, 128) <= 2 * 132;
+  return call.epilogue != Epilogue::kGatedGelu || NumTiles(call, 128) <= 2 * device.num_sms;
 }
 
 void RunWide(const LaunchContext& context, const LinearCall& call, const WidePlan& plan) {
-  const int num_sms = NumSms();
+  const DeviceInfo& device = context.Device();
+  const int max_shared_bytes = MaxSharedBytes(device);
   CHECK_GE(plan.row_parts, 1);
   CHECK(call.rows >= 1 && call.rows <= kMaxWideRows * plan.row_parts) << call.rows;
   CHECK(plan.tile_rows % 64 == 0 && plan.tile_rows >= 64 && plan.tile_rows <= 192);
@@ -500,7 +488,7 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   const int stage_bytes = StageBytes(plan.tile_rows, columns);
   const int staging_bytes = StagingBytes(plan.tile_rows, columns);
   const bool alone = plan.alone || plan.persistent || BlocksPerSm(plan.tile_rows) == 1;
-  const int room = (alone ? kMaxSharedBytes : kSharedBytesForTwo) - kAlignmentBytes -
+  const int room = (alone ? max_shared_bytes : SharedBytesForTwo(device)) - kAlignmentBytes -
                    (plan.persistent ? staging_bytes : 0);
   params.stages = std::min(kMaxStages, room / stage_bytes);
   if (!plan.persistent) {
@@ -514,9 +502,10 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
       std::max(params.stages * stage_bytes, params.staging + staging_bytes + received_bytes) +
       kAlignmentBytes;
   // A ring that leaves no room for a second block keeps blocks apart.
-  if (alone) shared_bytes = std::max(shared_bytes, kMaxSharedBytes / 2 + 1024);
-  CHECK_LE(shared_bytes, kMaxSharedBytes);
-  const int num_clusters = plan.persistent ? std::min(params.num_tiles, num_sms) : params.num_tiles;
+  if (alone) shared_bytes = std::max(shared_bytes, max_shared_bytes / 2 + 1024);
+  CHECK_LE(shared_bytes, max_shared_bytes);
+  const int num_clusters =
+      plan.persistent ? std::min(params.num_tiles, device.num_sms) : params.num_tiles;
 
   const CUtensorMap weight_map =
       MakeSwizzledMap(Bf16Values(call.weight), call.out_dim(), call.in_dim(), half);

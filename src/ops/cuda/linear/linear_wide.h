@@ -25,15 +25,15 @@ struct WidePlan {
   int row_parts = 1;        // blocks that share a tile's weights and take some rows of x each
 };
 
-// The plan for a weight and a number of rows.
-WidePlan PlanWide(const LinearCall& call);
+// The plan for a weight and a number of rows on a device.
+WidePlan PlanWide(const DeviceInfo& device, const LinearCall& call);
 
-// The same with a split that depends on the weight alone, for any number of rows.
-WidePlan PlanInvariant(const LinearCall& call);
+// The same with a split that depends on the weight and the device alone, for any number of rows.
+WidePlan PlanInvariant(const DeviceInfo& device, const LinearCall& call);
 
 // Whether RunWide is the fastest way to run a call, as measured
 // (docs/notes/2026-11-wide-products.md).
-bool WideIsWorthwhile(const LinearCall& call);
+bool WideIsWorthwhile(const DeviceInfo& device, const LinearCall& call);
 
 // Up to kMaxWideRows rows in each of the plan's parts. The residual update is a launch of its own.
 void RunWide(const LaunchContext& context, const LinearCall& call, const WidePlan& plan);

@@ -3,6 +3,7 @@
 #include <map>
 #include <ostream>
 
+#include "device/test_devices.h"
 #include "ops/cuda/linear/linear_problem.h"
 
 namespace lapidary::cuda {
@@ -30,7 +31,7 @@ std::vector<WidePlan> AllWidePlans() {
 
 void CheckWide(LinearProblem& problem, const WidePlan& plan, int rows, int max_features) {
   SCOPED_TRACE(fmt::format("{}, {} rows", Describe(plan), rows));
-  problem.RunBy({}, rows, [&](const LaunchContext& context, const LinearCall& call) {
+  problem.RunBy(TestContext(), rows, [&](const LaunchContext& context, const LinearCall& call) {
     RunWide(context, call, plan);
   });
   problem.Check(rows, max_features);
@@ -79,7 +80,7 @@ TEST(CudaLinearWideTest, PlansOfOneSplitGiveTheSameBits) {
   for (int turn = 0; turn < 5; ++turn) {
     for (const WidePlan& plan : AllWidePlans()) {
       SCOPED_TRACE(Describe(plan));
-      problem.RunBy({}, 80, [&](const LaunchContext& context, const LinearCall& call) {
+      problem.RunBy(TestContext(), 80, [&](const LaunchContext& context, const LinearCall& call) {
         RunWide(context, call, plan);
       });
       const auto [first, is_new] = by_split.try_emplace(plan.split, problem.Output());
@@ -88,35 +89,64 @@ TEST(CudaLinearWideTest, PlansOfOneSplitGiveTheSameBits) {
   }
 }
 
-// Every model's shapes have a plan that fits them.
-TEST(CudaLinearWideTest, ChosenPlansSplitNoMoreThanThereIs) {
-  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
-    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
+// What PlanWide and PlanInvariant decide, without a GPU: on cards of either size.
+class WidePlannerTest : public testing::TestWithParam<DeviceInfo> {
+ protected:
+  const DeviceInfo& device_ = GetParam();
+};
+INSTANTIATE_TEST_SUITE_P(Cards, WidePlannerTest, testing::Values(TestH200(), TestSmallerCard()));
+
+constexpr int kInDims[] = {8, 64, 72, 256, 1536, 2816, 12288, 21504};
+constexpr int kOutDims[] = {1, 64, 256, 1536, 2560, 24576, 262144};
+
+// Every model's shapes have a plan that fits them, and all blocks of one that keeps them apart run
+// at once.
+TEST_P(WidePlannerTest, ChosenPlansFitTheWeightAndTheCard) {
+  for (const int in_dim : kInDims) {
+    for (const int out_dim : kOutDims) {
       for (const int rows : {9, 16, 80, 128}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", in_dim, out_dim, rows));
         const WidePlan plan =
-            PlanWide({.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = rows});
-        EXPECT_LE(plan.split, (in_dim + 63) / 64) << in_dim << " " << out_dim << " " << rows;
+            PlanWide(device_, {.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = rows});
+        EXPECT_LE(plan.split, (in_dim + 63) / 64);
         EXPECT_TRUE(plan.split == 1 || !plan.persistent);
+        if (!plan.alone) continue;
+        const int num_tiles = (out_dim + plan.tile_rows - 1) / plan.tile_rows;
+        EXPECT_LE(num_tiles * plan.split, device_.cluster_blocks[plan.split]);
       }
     }
   }
 }
 
-TEST(CudaLinearWideTest, InvariantPlansSplitByTheWeightAlone) {
-  for (const int in_dim : {8, 64, 72, 256, 1536, 2816, 12288, 21504}) {
-    for (const int out_dim : {1, 64, 256, 1536, 2560, 24576, 262144}) {
-      const int split =
-          PlanInvariant({.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = 1}).split;
+TEST_P(WidePlannerTest, InvariantPlansSplitByTheWeightAlone) {
+  for (const int in_dim : kInDims) {
+    for (const int out_dim : kOutDims) {
+      const auto plan_for = [&](int rows) {
+        return PlanInvariant(device_,
+                             {.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = rows});
+      };
+      const int split = plan_for(1).split;
       EXPECT_LE(split, (in_dim + 63) / 64) << in_dim << " " << out_dim;
       for (const int rows : {2, 8, 9, 64, 80, 128, 129, 300, 8192}) {
-        const WidePlan plan =
-            PlanInvariant({.weight = Bf16Matrix(nullptr, out_dim, in_dim), .rows = rows});
+        const WidePlan plan = plan_for(rows);
         EXPECT_EQ(plan.split, split) << in_dim << " " << out_dim << " " << rows;
         EXPECT_TRUE(plan.split == 1 || !plan.persistent);
         EXPECT_GE(plan.row_parts * kMaxWideRows, rows);
       }
     }
   }
+}
+
+// 128 tiles of 192 rows: a card with an SM for each takes them at once, a smaller one in turns.
+TEST(WidePlannerCardsTest, ACardWithFewerSmsTakesAnotherPlan) {
+  const LinearCall call{.weight = Bf16Matrix(nullptr, 24576, 1536), .rows = 80};
+  EXPECT_TRUE(PlanWide(TestH200(), call).alone);
+  EXPECT_FALSE(PlanWide(TestSmallerCard(), call).alone);
+  const LinearCall gated{.weight = Bf16Matrix(nullptr, 128 * 250, 1536),
+                         .rows = 128,
+                         .epilogue = Epilogue::kGatedGelu};
+  EXPECT_TRUE(WideIsWorthwhile(TestH200(), gated));
+  EXPECT_FALSE(WideIsWorthwhile(TestSmallerCard(), gated));
 }
 
 }  // namespace

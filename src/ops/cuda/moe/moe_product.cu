@@ -209,15 +209,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 
 template <typename T>
 void RunTile(const LaunchContext& context, const GroupProduct& product, bool gated) {
-  static const bool ready = [] {
-    for (const auto kernel : {GroupProductKernel<T, true>, GroupProductKernel<T, false>}) {
-      LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               T::kSharedBytes));
-    }
-    return true;
-  }();
-  CHECK(ready);
   CHECK_LE(product.rows_per_group, T::kRows);
   const int features = gated ? T::kWeightRows / 2 : T::kWeightRows;
   const dim3 grid(static_cast<unsigned>(product.max_groups),

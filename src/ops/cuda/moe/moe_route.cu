@@ -406,8 +406,6 @@ void RunRoute(const LaunchContext& context, const RouteCall& call) {
 
   const auto run_logits = [&](auto kernel, int experts, int rows) {
     const int shared_bytes = shape.hidden * static_cast<int>(sizeof(float));
-    LAPIDARY_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     Launch(context, kernel,
            dim3((shape.num_experts + experts - 1) / experts, (shape.rows + rows - 1) / rows),
            dim3(kLogitThreads), shared_bytes, call, scratch.logits);

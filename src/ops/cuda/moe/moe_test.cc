@@ -90,7 +90,7 @@ class Layer {
     route.weights = weights.get();
     route.x = x.get();
     route.scratch = scratch.get();
-    RunRoute({}, route);
+    RunRoute(TestContext(), route);
     if (forced != nullptr) {
       std::vector<int32_t> forced_experts;
       std::vector<float> forced_weights;
@@ -101,7 +101,7 @@ class Layer {
       experts.Upload(forced_experts);
       weights.Upload(forced_weights);
       scratch.Poison();
-      RunGroupRows({}, shape, experts.get(), scratch.get());
+      RunGroupRows(TestContext(), shape, experts.get(), scratch.get());
     }
     ExpertsCall call;
     call.shape = shape;
@@ -114,7 +114,7 @@ class Layer {
     call.post_expert_norm = d_expert_norm_.get();
     call.block_out = out.get();
     call.scratch = scratch.get();
-    RunExperts({}, call);
+    RunExperts(TestContext(), call);
     Result result{experts.Download(), weights.Download(), out.Download()};
     EXPECT_TRUE(experts.GuardsIntact() && weights.GuardsIntact() && x.GuardsIntact() &&
                 out.GuardsIntact() && scratch.GuardsIntact());

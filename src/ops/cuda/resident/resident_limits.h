@@ -19,7 +19,7 @@ struct ResidentWidths {
 
 // Blocks of the launch: an SM each, and a part of the outputs of attention and MLP and of the
 // activations for each block (resident_exchange.cuh builds on that).
-int ResidentBlocks(const ResidentModel& model);
+int ResidentBlocks(const DeviceInfo& device, const ResidentModel& model);
 // Whether the keys of all layers of a group can be dealt out alike: same heads and window.
 bool GroupsAreUniform(const ResidentModel& model);
 // Whether all weights are in the format that the kernel multiplies with.

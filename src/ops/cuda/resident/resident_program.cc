@@ -27,7 +27,7 @@ struct ScratchLayout {
   int64_t number = 0;
   int64_t total = 0;
 
-  explicit ScratchLayout(const ResidentModel& model) {
+  ScratchLayout(const DeviceInfo& device, const ResidentModel& model) {
     const ResidentWidths widths(model);
     raw = Place(PacketBytes(widths.max_qkv_rows));
     attended = Place(PacketBytes(widths.max_attended));
@@ -36,7 +36,7 @@ struct ScratchLayout {
     mlp_out = Place(PacketBytes(model.hidden));
     ple_gate = Place(PacketBytes(model.ple_width));
     ple_out = Place(PacketBytes(model.hidden));
-    const int64_t splits = ResidentBlocks(model);  // one each
+    const int64_t splits = ResidentBlocks(device, model);  // one each
     partial_sums = Place(splits * static_cast<int64_t>(kSplitSumBytes));
     partial_weights = Place(splits * kSplitHeads * static_cast<int64_t>(sizeof(uint4)));
     for (const ResidentLayer& layer : model.layers) {
@@ -65,8 +65,11 @@ ResidentKvGroup GroupOf(const ResidentLayer& layer) {
 
 class ProgramMaker {
  public:
-  ProgramMaker(const ResidentModel& model, void* scratch)
-      : model_(model), layout_(model), scratch_(static_cast<std::byte*>(scratch)) {}
+  ProgramMaker(const DeviceInfo& device, const ResidentModel& model, void* scratch)
+      : model_(model),
+        layout_(device, model),
+        scratch_(static_cast<std::byte*>(scratch)),
+        num_blocks_(ResidentBlocks(device, model)) {}
 
   std::vector<std::byte> Make() {
     for (size_t idx = 0; idx < model_.layers.size(); ++idx) AddLayer(static_cast<int>(idx));
@@ -202,7 +205,7 @@ class ProgramMaker {
   const ResidentModel& model_;
   const ScratchLayout layout_;
   std::byte* const scratch_;
-  const int num_blocks_ = ResidentBlocks(model_);
+  const int num_blocks_;
   std::vector<ResidentPhase> phases_;
   std::vector<const bf16*> weights_;  // of the phases
   std::vector<int> phase_of_owner_ = std::vector<int>(model_.layers.size());
@@ -227,12 +230,8 @@ ResidentWidths::ResidentWidths(const ResidentModel& model) {
   widest_input = std::max({model.hidden, max_attended, max_mlp_width, model.ple_width});
 }
 
-int ResidentBlocks(const ResidentModel& model) {
-  int device = 0;
-  int num_sms = 0;
-  LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
-  LAPIDARY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
-  return std::min({num_sms, model.hidden / 2, ResidentWidths(model).min_mlp_width / 2});
+int ResidentBlocks(const DeviceInfo& device, const ResidentModel& model) {
+  return std::min({device.num_sms, model.hidden / 2, ResidentWidths(model).min_mlp_width / 2});
 }
 
 bool GroupsAreUniform(const ResidentModel& model) {
@@ -252,10 +251,13 @@ bool WeightsAreBf16(const ResidentModel& model) {
   });
 }
 
-int64_t ResidentScratchBytes(const ResidentModel& model) { return ScratchLayout(model).total; }
+int64_t ResidentScratchBytes(const DeviceInfo& device, const ResidentModel& model) {
+  return ScratchLayout(device, model).total;
+}
 
-std::vector<std::byte> MakeResidentProgram(const ResidentModel& model, void* scratch) {
-  return ProgramMaker(model, scratch).Make();
+std::vector<std::byte> MakeResidentProgram(const DeviceInfo& device, const ResidentModel& model,
+                                           void* scratch) {
+  return ProgramMaker(device, model, scratch).Make();
 }
 
 }  // namespace lapidary::cuda

@@ -1,6 +1,7 @@
 // What the host decides about a resident step, without a GPU.
 #include <gtest/gtest.h>
 
+#include "device/test_devices.h"
 #include "ops/cuda/resident/resident_limits.h"
 
 namespace lapidary::cuda {
@@ -43,6 +44,45 @@ TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
     (model.layers[1].*weight).dtype = DType::kBF16;
   }
   EXPECT_TRUE(WeightsAreBf16(model));
+}
+
+// E2B's dimensions.
+ResidentModel MakeModel() {
+  ResidentModel model;
+  model.hidden = 1536;
+  model.vocab_size = 262144;
+  model.ple_width = 256;
+  for (const int window : {512, 0}) {
+    ResidentLayer layer = Layer(window > 0 ? 0 : 1, window > 0 ? 256 : 512, 1, window);
+    layer.qkv = Bf16Matrix(nullptr, 10 * layer.head_dim, model.hidden);
+    layer.mlp_width = 6144;
+    layer.entry = {.value_len = layer.head_dim,
+                   .key_offset = layer.head_dim,
+                   .key_len = layer.head_dim,
+                   .entry_len = 2 * layer.head_dim};
+    layer.kv_layer = static_cast<int>(model.layers.size());
+    model.layers.push_back(layer);
+  }
+  return model;
+}
+
+TEST(ResidentProgramTest, EverySmOfACardHasABlockUnlessTheModelIsNarrower) {
+  ResidentModel model = MakeModel();
+  EXPECT_EQ(ResidentBlocks(TestH200(), model), 132);
+  EXPECT_EQ(ResidentBlocks(TestSmallerCard(), model), 108);
+  EXPECT_GT(ResidentScratchBytes(TestH200(), model), ResidentScratchBytes(TestSmallerCard(), model))
+      << "splits of attention have a place for each block";
+  model.hidden = 128;
+  EXPECT_EQ(ResidentBlocks(TestH200(), model), 64);
+}
+
+TEST(ResidentProgramTest, ACardNeedsSharedMemoryForTheRing) {
+  const ResidentModel model = MakeModel();
+  EXPECT_TRUE(ResidentStepSupports(TestH200(), model));
+  EXPECT_TRUE(ResidentStepSupports(TestSmallerCard(), model));
+  DeviceInfo tight = TestSmallerCard();
+  tight.shared_bytes_per_block = 64 * 1024;
+  EXPECT_FALSE(ResidentStepSupports(tight, model));
 }
 
 }  // namespace

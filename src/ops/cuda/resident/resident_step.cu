@@ -440,15 +440,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   }
 }
 
-int MaxSharedBytes() {
-  int device = 0;
-  int num_bytes = 0;
-  LAPIDARY_CUDA_CHECK(cudaGetDevice(&device));
-  LAPIDARY_CUDA_CHECK(
-      cudaDeviceGetAttribute(&num_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return num_bytes;
-}
-
 using Kernel = void (*)(KernelParams);
 template <int kTuning = 0>
 Kernel KernelFor(int tuning) {
@@ -460,22 +451,23 @@ Kernel KernelFor(int tuning) {
 
 }  // namespace
 
-bool ResidentStepSupports(const ResidentModel& model) {
+bool ResidentStepSupports(const DeviceInfo& device, const ResidentModel& model) {
+  const int num_blocks = ResidentBlocks(device, model);
   // Dims are multiples of 8, heads and entries those of attention.h (CheckSupported sees to it).
   return model.hidden <= kMaxResidentHidden && model.vocab_size % 2 == 0 && WeightsAreBf16(model) &&
-         GroupsAreUniform(model) && ResidentWidths(model).max_kv_heads <= ResidentBlocks(model) &&
-         model.ple_width / ResidentBlocks(model) + 2 <= kMaxMultipliers &&
-         SharedLayout(model, MaxSharedBytes()).num_slots >= kMinSlots;
+         GroupsAreUniform(model) && ResidentWidths(model).max_kv_heads <= num_blocks &&
+         model.ple_width / num_blocks + 2 <= kMaxMultipliers &&
+         SharedLayout(model, device.shared_bytes_per_block).num_slots >= kMinSlots;
 }
 
 void RunResidentStep(const LaunchContext& context, const ResidentModel& model,
                      const ResidentStepCall& call) {
-  const KernelParams params{.call = call, .shared = SharedLayout(model, MaxSharedBytes())};
+  const DeviceInfo& device = context.Device();
+  const KernelParams params{.call = call,
+                            .shared = SharedLayout(model, device.shared_bytes_per_block)};
   CHECK_GE(params.shared.num_slots, kMinSlots);
   const auto kernel = KernelFor(ResidentTuningOf(model.hidden));
-  LAPIDARY_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           params.shared.total()));
-  Launch(context, kernel, dim3(ResidentBlocks(model)), dim3(kResidentThreads),
+  Launch(context, kernel, dim3(ResidentBlocks(device, model)), dim3(kResidentThreads),
          params.shared.total(), params);
 }
 

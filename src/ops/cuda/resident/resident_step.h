@@ -62,12 +62,13 @@ struct ResidentModel {
   std::vector<ResidentLayer> layers;
 };
 
-// Whether the kernel can run a model of these dimensions on the current device.
-bool ResidentStepSupports(const ResidentModel& model);
+// Whether the kernel can run a model of these dimensions on a device.
+bool ResidentStepSupports(const DeviceInfo& device, const ResidentModel& model);
 // What the blocks exchange; zero before the first step.
-int64_t ResidentScratchBytes(const ResidentModel& model);
+int64_t ResidentScratchBytes(const DeviceInfo& device, const ResidentModel& model);
 // The work of a step, phase by phase, for the scratch it is given; to be copied to the device.
-std::vector<std::byte> MakeResidentProgram(const ResidentModel& model, void* scratch);
+std::vector<std::byte> MakeResidentProgram(const DeviceInfo& device, const ResidentModel& model,
+                                           void* scratch);
 
 struct ResidentStepCall {
   const void* program = nullptr;  // MakeResidentProgram, in device memory

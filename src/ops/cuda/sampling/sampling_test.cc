@@ -126,8 +126,8 @@ Outcome RunOnDevice(const std::vector<float>& logits, int vocab_size,
   call.replaced = replaced.get();
   call.out = out.get();
   call.scratch = scratch.get();
-  RunSampling({}, call);
-  if (call.needs.drafts) RunAccept({}, call);
+  RunSampling(TestContext(), call);
+  if (call.needs.drafts) RunAccept(TestContext(), call);
   LAPIDARY_CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_TRUE(SameBits(device_logits.Download(), logits)) << "the logits did not come back";
   EXPECT_TRUE(out.GuardsIntact() && scratch.GuardsIntact() && device_states.GuardsIntact() &&
