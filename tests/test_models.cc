@@ -25,6 +25,12 @@ Json TestConfig(const std::string& name) {
   return ParseJson(ReadFile(path, kMaxConfigFileBytes).value(), path.string()).value();
 }
 
+ModelPlan TestPlan(const std::string& name, const Json& changes) {
+  Json config = TestConfig(name);
+  config.update(changes);
+  return MakeModelPlan(ParseModelConfig(config, name).value()).value();
+}
+
 std::filesystem::path MakeTestModel(const std::string& name, const SynthOptions& options,
                                     const TemporaryDirectory& directory) {
   ThreadPool threads(2);

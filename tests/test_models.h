@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/json_fields.h"
+#include "model/plan.h"
 #include "synth/synth.h"
 
 namespace lapidary {
@@ -27,6 +28,9 @@ class TemporaryDirectory {
 
 // The config of a preset, or of tests/goldens/NAME.config.json.
 Json TestConfig(const std::string& name);
+
+// The plan of such a config with some of its fields changed.
+ModelPlan TestPlan(const std::string& name, const Json& changes);
 
 // Writes the checkpoint to `directory` / name and returns that path.
 std::filesystem::path MakeTestModel(const std::string& name, const SynthOptions& options,

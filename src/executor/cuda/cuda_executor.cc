@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "device/device_turn.h"
 #include "executor/cuda/check_supported.h"
 #include "model/bind_weights.h"
 
@@ -337,10 +338,14 @@ void CudaExecutor::Submit(StepBatch batch) {
     if (step->logits.num_bytes() < num_bytes) step->logits = PinnedBuffer(num_bytes, "logits");
     device_step.logits_out = step->logits.As<float>();
   }
-  if (uses_graph) {
-    RunOrReplay(padded, device_step);
-  } else {
-    RunKernels(device_step);
+  {
+    std::optional<DeviceTurn> turn;
+    if (forward_->IsResident(device_step)) turn.emplace(device_, stream_.get());
+    if (uses_graph) {
+      RunOrReplay(padded, device_step);
+    } else {
+      RunKernels(device_step);
+    }
   }
   const int64_t sampled_bytes = int64_t{device_step.shape.sampled} * sizeof(SampledRow);
   if (sampled_bytes > 0) {
