@@ -1,0 +1,108 @@
+// The specification written down once more for tests: plain loops, doubles, explicit K and V. Every
+// slip that an implementation could make can be made here on purpose.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "model/plan.h"
+#include "model/weights.h"
+
+namespace lapidary {
+
+// Ways to get the model wrong, each a plausible slip.
+enum class Mistake {
+  kNone,
+  kOnePlusNormWeight,
+  kScaledAttention,
+  kNoValueNorm,
+  kNoQueryNormWeight,
+  kNormAfterRope,
+  kKeyNormOfAnotherLayer,
+  kWindowTooLong,
+  kWindowTooShort,
+  kFirstKeyLost,
+  kPreviousKeyLost,
+  kOwnKeyLost,
+  kWrongKvHead,
+  kRopeDenominatorIsRotaryDims,
+  kRopePairsNeighbours,
+  kQueryRopeOneAhead,
+  kNoPostAttentionNormWeight,
+  kNoPostMlpNormWeight,
+  kPostNormsSwapped,
+  kMlpGateUpSwapped,
+  kGeluByErf,
+  kNoLayerScalar,
+  kNoSoftcap,
+  kNearestDonor,
+  kPleNoSumScale,
+  kPleNoProjectionScale,
+  kPleNoTokenScale,
+  kPleRawEmbedding,
+  kPleNormOverWholeRow,
+  kPleOfPreviousLayer,
+  kPleReadsNormed,
+  kNoPlePostNormWeight,
+  kNoPle,
+  kLayerScalarBeforePle,
+  kMoeNoRenormalisation,
+  kMoeScaleBeforeRenormalisation,
+  kMoeNoPerExpertScale,
+  kMoeNoRouterRootScale,
+  kMoeRouterReadsNormed,
+  kMoeGateUpSwapped,
+  kMoeDenseAndExpertNormsSwapped,
+};
+
+class NaiveDecoder {
+ public:
+  using Vec = std::vector<double>;
+
+  // Where values are rounded: nowhere, or to bf16 where the GPU stores activations as such. The
+  // residual stream and all sums stay as they are.
+  enum class Rounding { kNone, kBf16 };
+
+  NaiveDecoder(const ModelPlan& plan, const TensorSource& source, Mistake mistake = Mistake::kNone,
+               Rounding rounding = Rounding::kNone);
+
+  // To be spoilt before a run.
+  Vec& tensor(const std::string& name) { return tensors_.at(name); }
+
+  // The logits of every position.
+  std::vector<Vec> Run(const std::vector<int32_t>& tokens);
+
+ private:
+  bool Is(Mistake mistake) const { return mistake_ == mistake; }
+  const Vec& Layer(const std::string& name) const { return tensors_.at(prefix_ + name); }
+  Vec Row(const std::string& name, int64_t row, int64_t columns) const;
+  Vec Stored(Vec x) const;  // rounded
+  double Gelu(double x) const;
+  Vec GeluMul(const Vec& gate, const Vec& up) const;
+  Vec Norm(Vec x, const Vec* weight) const;
+  Vec Rope(const LayerPlan& layer, Vec x, size_t position) const;
+  Vec NormRope(const LayerPlan& layer, const Vec& raw, const Vec* norm, size_t position) const;
+
+  std::vector<Vec> PerLayerInputs(int32_t token, const Vec& embedded) const;
+  void Attention(const LayerPlan& layer, std::vector<Vec>& h);
+  void MakeKeysAndValues(const LayerPlan& layer, const std::vector<Vec>& u);
+  bool IsVisible(const LayerPlan& layer, size_t key, size_t pos) const;
+  Vec AttendHead(const LayerPlan& layer, int source, const Vec& q, size_t pos,
+                 int64_t kv_head) const;
+  void FeedForward(const LayerPlan& layer, Vec& h) const;
+  Vec Experts(const Vec& h) const;
+  void PerLayerGate(const std::vector<Vec>& inputs, int layer_idx, Vec& h) const;
+  // Another owner of KV of the layer's kind, where there is one.
+  int AnotherOwner(const LayerPlan& layer) const;
+
+  const ModelPlan& plan_;
+  const Mistake mistake_;
+  const Rounding rounding_;
+  std::map<std::string, Vec> tensors_;
+  std::string prefix_;                                             // of the layer's tensors
+  std::map<std::tuple<int, size_t, int64_t>, Vec> keys_, values_;  // layer, position, KV head
+};
+
+}  // namespace lapidary
