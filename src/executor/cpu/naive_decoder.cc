@@ -51,14 +51,18 @@ Vec MatVec(const Vec& w, const Vec& x) {
 
 }  // namespace
 
-NaiveDecoder::NaiveDecoder(const ModelPlan& plan, const TensorSource& source, Mistake mistake,
-                           Rounding rounding)
-    : plan_(plan), mistake_(mistake), rounding_(rounding) {
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
+NaiveTensors LoadNaiveTensors(const std::vector<TensorSpec>& specs, const TensorSource& source) {
+  NaiveTensors tensors;
+  for (const TensorSpec& spec : specs) {
     const std::vector<float> values = ToFloats(source.Get(spec).value());
-    tensors_[spec.name] = Vec(values.begin(), values.end());
+    tensors[spec.name] = std::make_shared<const Vec>(values.begin(), values.end());
   }
+  return tensors;
 }
+
+NaiveDecoder::NaiveDecoder(const ModelPlan& plan, NaiveTensors tensors, Mistake mistake,
+                           Rounding rounding)
+    : plan_(plan), mistake_(mistake), rounding_(rounding), tensors_(std::move(tensors)) {}
 
 std::vector<Vec> NaiveDecoder::Run(const std::vector<int32_t>& tokens) {
   const size_t count = tokens.size();
@@ -85,7 +89,7 @@ std::vector<Vec> NaiveDecoder::Run(const std::vector<int32_t>& tokens) {
   std::vector<Vec> logits;
   for (const Vec& row : h) {
     logits.push_back(
-        MatVec(tensors_.at("embed_tokens.weight"), Stored(Norm(row, &tensors_.at("norm.weight")))));
+        MatVec(Tensor("embed_tokens.weight"), Stored(Norm(row, &Tensor("norm.weight")))));
     for (double& z : logits.back()) {
       if (!Is(Mistake::kNoSoftcap)) z = plan_.logit_softcap * std::tanh(z / plan_.logit_softcap);
     }
@@ -94,7 +98,7 @@ std::vector<Vec> NaiveDecoder::Run(const std::vector<int32_t>& tokens) {
 }
 
 Vec NaiveDecoder::Row(const std::string& name, int64_t row, int64_t columns) const {
-  return Slice(tensors_.at(name), row, columns);
+  return Slice(Tensor(name), row, columns);
 }
 
 Vec NaiveDecoder::Stored(Vec x) const {
@@ -153,12 +157,11 @@ std::vector<Vec> NaiveDecoder::PerLayerInputs(int32_t token, const Vec& embedded
   const int64_t columns = width * plan_.num_layers;
   const Vec table = Times(Row("embed_tokens_per_layer.weight", token, columns),
                           Is(Mistake::kPleNoTokenScale) ? 1.0 : std::sqrt(width));
-  Vec projected =
-      Stored(MatVec(tensors_.at("per_layer_model_projection.weight"), Stored(embedded)));
+  Vec projected = Stored(MatVec(Tensor("per_layer_model_projection.weight"), Stored(embedded)));
   if (!Is(Mistake::kPleNoProjectionScale)) {
     projected = Times(projected, 1 / std::sqrt(plan_.hidden_size));
   }
-  const Vec& norm = tensors_.at("per_layer_projection_norm.weight");
+  const Vec& norm = Tensor("per_layer_projection_norm.weight");
   if (Is(Mistake::kPleNormOverWholeRow)) projected = Norm(projected, nullptr);
   std::vector<Vec> inputs;
   for (int64_t layer = 0; layer < plan_.num_layers; ++layer) {
@@ -176,7 +179,7 @@ std::vector<Vec> NaiveDecoder::PerLayerInputs(int32_t token, const Vec& embedded
 void NaiveDecoder::MakeKeysAndValues(const LayerPlan& layer, const std::vector<Vec>& u) {
   const int64_t dim = layer.head_dim;
   const int norm_layer = Is(Mistake::kKeyNormOfAnotherLayer) ? AnotherOwner(layer) : layer.index;
-  const Vec& k_norm = tensors_.at(fmt::format("layers.{}.self_attn.k_norm.weight", norm_layer));
+  const Vec& k_norm = Tensor(fmt::format("layers.{}.self_attn.k_norm.weight", norm_layer));
   for (size_t pos = 0; pos < u.size(); ++pos) {
     const Vec k_raw = Stored(MatVec(Layer("self_attn.k_proj.weight"), u[pos]));
     const Vec v_raw =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -57,6 +58,10 @@ enum class Mistake {
   kMoeDenseAndExpertNormsSwapped,
 };
 
+// By name, to be shared between decoders.
+using NaiveTensors = std::map<std::string, std::shared_ptr<const std::vector<double>>>;
+NaiveTensors LoadNaiveTensors(const std::vector<TensorSpec>& specs, const TensorSource& source);
+
 class NaiveDecoder {
  public:
   using Vec = std::vector<double>;
@@ -65,18 +70,16 @@ class NaiveDecoder {
   // residual stream and all sums stay as they are.
   enum class Rounding { kNone, kBf16 };
 
-  NaiveDecoder(const ModelPlan& plan, const TensorSource& source, Mistake mistake = Mistake::kNone,
+  NaiveDecoder(const ModelPlan& plan, NaiveTensors tensors, Mistake mistake = Mistake::kNone,
                Rounding rounding = Rounding::kNone);
-
-  // To be spoilt before a run.
-  Vec& tensor(const std::string& name) { return tensors_.at(name); }
 
   // The logits of every position.
   std::vector<Vec> Run(const std::vector<int32_t>& tokens);
 
  private:
   bool Is(Mistake mistake) const { return mistake_ == mistake; }
-  const Vec& Layer(const std::string& name) const { return tensors_.at(prefix_ + name); }
+  const Vec& Tensor(const std::string& name) const { return *tensors_.at(name); }
+  const Vec& Layer(const std::string& name) const { return Tensor(prefix_ + name); }
   Vec Row(const std::string& name, int64_t row, int64_t columns) const;
   Vec Stored(Vec x) const;  // rounded
   double Gelu(double x) const;
@@ -100,7 +103,7 @@ class NaiveDecoder {
   const ModelPlan& plan_;
   const Mistake mistake_;
   const Rounding rounding_;
-  std::map<std::string, Vec> tensors_;
+  const NaiveTensors tensors_;
   std::string prefix_;                                             // of the layer's tensors
   std::map<std::tuple<int, size_t, int64_t>, Vec> keys_, values_;  // layer, position, KV head
 };

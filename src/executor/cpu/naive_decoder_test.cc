@@ -23,6 +23,7 @@ using Vec = NaiveDecoder::Vec;
 struct Model {
   ModelPlan plan;
   std::shared_ptr<const TensorSource> source;
+  NaiveTensors tensors;
 };
 
 Model MakeModel(const std::string& preset) {
@@ -33,9 +34,10 @@ Model MakeModel(const std::string& preset) {
   config["vocab_size"] = 64;
   config["vocab_size_per_layer_input"] = 64;
   config["rms_norm_eps"] = 0.3;
-  Model model{MakeModelPlan(ParseModelConfig(config, preset).value()).value(), nullptr};
+  Model model{MakeModelPlan(ParseModelConfig(config, preset).value()).value(), nullptr, {}};
   ThreadPool threads(1);
   model.source = DummySource::Make(model.plan, 11, threads).value();
+  model.tensors = LoadNaiveTensors(RequiredTensors(model.plan), *model.source);
   return model;
 }
 
@@ -98,8 +100,7 @@ constexpr const char* kModels[] = {"tiny-e", "tiny-moe", "tiny-dense"};
 TEST(NaiveDecoder, AgreesWithTheExecutorForEveryKindOfModelAndChunk) {
   for (const char* preset : kModels) {
     const Model model = MakeModel(preset);
-    const std::vector<Vec> expected =
-        NaiveDecoder(model.plan, *model.source, Mistake::kNone).Run(Tokens());
+    const std::vector<Vec> expected = NaiveDecoder(model.plan, model.tensors).Run(Tokens());
     for (const int32_t chunk : {1, 3, 20}) {
       EXPECT_LT(Distance(expected, RunExecutor(model, Tokens(), chunk)), kAgreement)
           << preset << " in chunks of " << chunk;
@@ -153,7 +154,7 @@ TEST(NaiveDecoder, EveryMistakeShowsInTheLogits) {
     const Model model = MakeModel(preset);
     const std::vector<float> logits = RunExecutor(model, Tokens(), 20);
     for (const Mistake mistake : wrongs) {
-      const std::vector<Vec> wrong = NaiveDecoder(model.plan, *model.source, mistake).Run(Tokens());
+      const std::vector<Vec> wrong = NaiveDecoder(model.plan, model.tensors, mistake).Run(Tokens());
       EXPECT_GT(Distance(wrong, logits), 10 * kAgreement)
           << preset << " with mistake " << static_cast<int>(mistake);
     }
