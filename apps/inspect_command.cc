@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "apps/commands.h"
-#include "engine/model_directory.h"
 #include "kv/kv_layout.h"
+#include "load/model_directory.h"
 #include "model/footprint.h"
 
 namespace lapidary {

@@ -8,7 +8,7 @@
 #include "apps/command_line.h"
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
-#include "engine/load_model.h"
+#include "load/load_model.h"
 
 namespace lapidary {
 

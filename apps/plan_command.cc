@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "apps/commands.h"
-#include "engine/model_directory.h"
-#include "kv/memory_plan.h"
+#include "load/memory_plan.h"
+#include "load/model_directory.h"
 
 namespace lapidary {
 namespace {

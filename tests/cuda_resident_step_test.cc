@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/model_directory.h"
 #include "executor/cuda/cuda_executor.h"
+#include "load/model_directory.h"
 #include "ops/cuda/test_buffer.h"
 #include "tests/step_testing.h"
 #include "tests/test_models.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/load_model.h"
 #include "engine/single_sequence.h"
+#include "load/load_model.h"
 #include "tests/golden_file.h"
 #include "tests/test_models.h"
 

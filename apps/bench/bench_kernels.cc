@@ -7,7 +7,7 @@
 #include "apps/device_flag.h"
 #include "base/progress.h"
 #include "bench_kernels/kernel_bench.h"
-#include "engine/model_directory.h"
+#include "load/model_directory.h"
 #include "model/presets.h"
 
 namespace lapidary {

@@ -7,7 +7,7 @@
 #include <deque>
 
 #include "engine/fake_executor.h"
-#include "engine/load_model.h"
+#include "load/load_model.h"
 #include "model/presets.h"
 
 namespace lapidary::bench {

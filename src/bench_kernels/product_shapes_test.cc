@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "engine/model_directory.h"
+#include "load/model_directory.h"
 
 namespace lapidary {
 namespace {

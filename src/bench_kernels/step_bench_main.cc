@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "bench/memory_floor.h"
-#include "engine/model_directory.h"
 #include "executor/cuda/cuda_executor.h"
+#include "load/model_directory.h"
 
 namespace lapidary::cuda {
 namespace {

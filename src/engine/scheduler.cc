@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kv/memory_plan.h"
+#include "kv/kv_layout.h"
 
 namespace lapidary {
 namespace {

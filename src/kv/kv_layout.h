@@ -42,4 +42,9 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes);
 KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
                       std::array<int, kNumKvGroups> tokens_per_page);
 
+// Pages a sequence of `length` tokens holds: all of it in the full group, window and slack (and a
+// page cut at either end) in the sliding group.
+int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,
+                         int64_t sliding_slack);
+
 }  // namespace lapidary

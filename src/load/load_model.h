@@ -7,9 +7,9 @@
 
 #include "device/device_choice.h"
 #include "engine/engine.h"
-#include "engine/model_directory.h"
 #include "executor/cuda/cuda_options.h"
 #include "executor/executor.h"
+#include "load/model_directory.h"
 
 namespace lapidary {
 

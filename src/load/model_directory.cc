@@ -1,4 +1,4 @@
-#include "engine/model_directory.h"
+#include "load/model_directory.h"
 
 #include "base/read_file.h"
 #include "model/presets.h"

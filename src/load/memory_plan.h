@@ -39,11 +39,6 @@ struct MemoryPlan {
 // An error when not even one page is left.
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request);
 
-// Pages a sequence of `length` tokens holds: all of it in the full group, window and slack (and a
-// page cut at either end) in the sliding group.
-int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,
-                         int64_t sliding_slack);
-
 // Activations of a step of `num_rows` rows (bf16, the widest layer's buffers at once) and f32
 // logits of `num_outputs` of them.
 int64_t WorkspaceBytes(const ModelPlan& plan, int64_t num_rows, int64_t num_outputs);

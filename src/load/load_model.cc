@@ -1,9 +1,9 @@
-#include "engine/load_model.h"
+#include "load/load_model.h"
 
 #include <chrono>
 
 #include "executor/cpu/cpu_executor.h"
-#include "kv/memory_plan.h"
+#include "load/memory_plan.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {

@@ -1,4 +1,4 @@
-#include "engine/model_directory.h"
+#include "load/model_directory.h"
 
 #include <gtest/gtest.h>
 

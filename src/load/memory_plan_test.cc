@@ -1,4 +1,4 @@
-#include "kv/memory_plan.h"
+#include "load/memory_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "kv/memory_plan.h"
+#include "load/memory_plan.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,20 +7,6 @@
 #include "model/footprint.h"
 
 namespace lapidary {
-
-int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,
-                         int64_t sliding_slack) {
-  int64_t pages = 0;
-  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    const KvGroupPlan& group = plan.kv_groups[group_idx];
-    if (group.layers.empty()) continue;
-    const int64_t tokens = layout.tokens_per_page[group_idx];
-    const int64_t kept =
-        group.window == 0 ? length : std::min<int64_t>(length, group.window + sliding_slack);
-    pages += (kept + tokens - 1) / tokens + (group.window == 0 ? 0 : 2);
-  }
-  return pages;
-}
 
 int64_t WorkspaceBytes(const ModelPlan& plan, int64_t num_rows, int64_t num_outputs) {
   constexpr int64_t kActivationBytes = 2;
