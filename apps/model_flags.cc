@@ -5,13 +5,6 @@
 #include "apps/bundled_models.h"
 
 namespace lapidary {
-namespace {
-
-// What serve takes too: a CPU is slow, and large steps are asked for.
-constexpr int kCpuChunkRows = 512;
-constexpr int kGpuChunkRows = 2048;
-
-}  // namespace
 
 void ModelFlags::AddTo(CLI::App& command) {
   constexpr const char* kGroup = "Model";
@@ -30,7 +23,8 @@ void ModelFlags::AddTo(CLI::App& command) {
       .add_option("--chunk-rows", chunk_rows,
                   fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
                               "GPU)",
-                              kCpuChunkRows, kGpuChunkRows))
+                              DefaultLimits(DeviceKind::kCpu).max_num_batched_tokens,
+                              DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens))
       ->group(kGroup)
       ->check(CLI::Range(1, 65536));
   AddDeviceFlag(&command, &device)->group(kGroup);
@@ -45,9 +39,9 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   LoadOptions options;
   options.device = choice;
   options.cuda = cuda.Options();
-  options.cuda.max_num_batched_tokens =
-      chunk_rows > 0 ? chunk_rows
-                     : (choice.kind == DeviceKind::kCuda ? kGpuChunkRows : kCpuChunkRows);
+  options.limits.max_num_seqs = SchedulerLimits{}.max_num_seqs;
+  options.limits.max_num_batched_tokens = chunk_rows;
+  options.limits.max_model_len = static_cast<int>(max_tokens);
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
   options.num_threads = threads;
@@ -64,10 +58,8 @@ Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens, int num_sequen
                                               int max_num_seqs) const {
   ASSIGN_OR_RETURN(LoadOptions options, Options(max_tokens));
   options.num_sequences = num_sequences;
-  EngineOptions engine_options;
-  engine_options.limits.max_num_batched_tokens = options.cuda.max_num_batched_tokens;
-  if (max_num_seqs > 0) engine_options.limits.max_num_seqs = max_num_seqs;
-  return LoadEngine(model, options, engine_options);
+  if (max_num_seqs > 0) options.limits.max_num_seqs = max_num_seqs;
+  return LoadEngine(model, options, EngineOptions{});
 }
 
 Result<std::vector<int32_t>> ParseIds(const std::string& text) {

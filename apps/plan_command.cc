@@ -19,7 +19,7 @@ struct PlanFlags {
 Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
   Json json;
   json["memory_bytes"] = flags.request.memory_bytes;
-  json["utilization"] = flags.request.utilization;
+  json["utilization"] = flags.request.cuda.memory_utilization;
   json["usable_bytes"] = plan.usable_bytes;
   json["weight_bytes"] = plan.weight_bytes;
   json["workspace_bytes"] = plan.workspace_bytes;
@@ -42,7 +42,7 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
   };
   if (flags.request.kv_cache_bytes == 0) {
     gigabytes("memory", flags.request.memory_bytes);
-    gigabytes(fmt::format("usable ({:.0f}%)", 100 * flags.request.utilization).c_str(),
+    gigabytes(fmt::format("usable ({:.0f}%)", 100 * flags.request.cuda.memory_utilization).c_str(),
               plan.usable_bytes);
     gigabytes("- weights", plan.weight_bytes);
     gigabytes("- workspace", plan.workspace_bytes);
@@ -79,6 +79,8 @@ Status Plan(PlanFlags& flags) {
 
 void AddPlanCommand(CommandLine& command_line) {
   auto flags = std::make_shared<PlanFlags>();
+  flags->request.limits = DefaultLimits(DeviceKind::kCuda);
+  flags->request.limits.max_model_len = 0;  // the model's
   CLI::App* command =
       command_line.Add("plan", "Say how many tokens and sequences fit into a memory",
                        [flags] { return Plan(*flags); });
@@ -89,21 +91,21 @@ void AddPlanCommand(CommandLine& command_line) {
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30)");
   command
-      ->add_option("--gpu-memory-utilization", flags->request.utilization,
+      ->add_option("--gpu-memory-utilization", flags->request.cuda.memory_utilization,
                    "Share of it that may be used")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   command->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory,
                       "Size of the KV pool itself, instead of --memory");
   command
-      ->add_option("--max-model-len", flags->request.max_model_len,
+      ->add_option("--max-model-len", flags->request.limits.max_model_len,
                    "Longest sequence in tokens (default: the model's context)")
       ->check(CLI::Range(1, 1 << 28));
-  command->add_option("--max-num-seqs", flags->request.max_num_seqs, "Sequences in one step")
+  command->add_option("--max-num-seqs", flags->request.limits.max_num_seqs, "Sequences in one step")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command
-      ->add_option("--max-num-batched-tokens", flags->request.max_num_batched_tokens,
+      ->add_option("--max-num-batched-tokens", flags->request.limits.max_num_batched_tokens,
                    "Rows of one step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

@@ -1,7 +1,6 @@
 // `lapidary serve`: an OpenAI-compatible HTTP server.
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <future>
@@ -14,7 +13,6 @@
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
 #include "load/load_model.h"
-#include "load/memory_plan.h"
 #include "model/footprint.h"
 #include "server/api.h"
 #include "server/http_server.h"
@@ -32,9 +30,7 @@ struct ServeFlags {
   CudaFlags cuda;
   std::string tokenizer;
   int threads = 0;
-  int max_model_len = 0;
-  int max_num_seqs = 0;
-  int max_num_batched_tokens = 0;
+  BatchLimits limits;
   int max_queue = 1024;
   int64_t kv_cache_memory_bytes = 0;
   bool no_prefix_caching = false;
@@ -50,25 +46,8 @@ struct ServeFlags {
   HttpOptions http;
 };
 
-// What a flag of 0 means. A CPU is slow: long contexts and large steps are asked for.
-struct ServeDefaults {
-  int max_context;
-  int max_num_seqs;
-  int max_num_batched_tokens;
-};
-constexpr ServeDefaults kCpuDefaults{8192, 64, 512};
-constexpr ServeDefaults kGpuDefaults{1 << 28, 256, 2048};
-
 std::chrono::milliseconds Seconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
-}
-
-// Room for max_num_seqs full contexts within a quarter of the machine's memory, but for one in any
-// case; and the scratch page.
-int64_t DefaultKvBytes(int64_t pages_per_context, int64_t page_bytes, int max_num_seqs) {
-  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  const int64_t affordable = std::min(max_num_seqs * pages_per_context, memory / 4 / page_bytes);
-  return (std::max(affordable, pages_per_context) + 1) * page_bytes;
 }
 
 Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
@@ -116,43 +95,35 @@ Status WarmUp(Engine& engine, int max_model_len) {
   return {};
 }
 
-Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice& device,
-                                    const ModelPlan& plan, int max_model_len) {
+Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice& device) {
   LoadOptions options;
   options.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.num_threads = flags.threads;
   options.device = device;
   options.cuda = flags.cuda.Options();
-  const bool on_gpu = device.kind == DeviceKind::kCuda;
-  const KvLayout layout = MakeKvLayout(plan, on_gpu ? 2 : sizeof(float));
-  const int64_t pages_per_context =
-      PagesForSequence(plan, layout, max_model_len, SchedulerLimits{}.sliding_slack);
-  if (flags.kv_cache_memory_bytes > 0) {
-    options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
-  } else if (!on_gpu) {  // A GPU's memory is for KV where nothing else needs it.
-    options.kv_cache_memory_bytes =
-        DefaultKvBytes(pages_per_context, layout.page_bytes, flags.max_num_seqs);
-  }
+  options.limits = flags.limits;
+  if (flags.kv_cache_memory_bytes > 0) options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
   EngineOptions engine_options;
-  engine_options.limits.max_num_seqs = flags.max_num_seqs;
-  engine_options.limits.max_num_batched_tokens = flags.max_num_batched_tokens;
   engine_options.max_queue = flags.max_queue;
-  engine_options.limits.max_model_len = max_model_len;
   engine_options.limits.prefix_caching = !flags.no_prefix_caching;
   engine_options.overlap = !flags.no_overlap;
   engine_options.check_kv = flags.check_kv;
   ASSIGN_OR_RETURN(LoadedEngine loaded, LoadEngine(flags.model, options, engine_options));
-  RETURN_IF_ERROR(WarmUp(*loaded.engine, max_model_len));
+  RETURN_IF_ERROR(WarmUp(*loaded.engine, loaded.limits.max_model_len));
+  const ModelPlan& plan = loaded.engine->plan();
   const int64_t num_parameters = MakeFootprint(plan).total();
   const bool is_large = num_parameters >= 1'000'000'000;
   spdlog::info("loaded {:.2f} {} parameters in {:.1f} s",
                static_cast<double>(num_parameters) * (is_large ? 1e-9 : 1e-6),
                is_large ? "billion" : "million", loaded.load_ms * 1e-3);
+  const KvLayout& layout = loaded.engine->kv_layout();
+  const int64_t pages_per_context =
+      PagesForSequence(plan, layout, loaded.limits.max_model_len, SchedulerLimits{}.sliding_slack);
   const int64_t num_pages = loaded.engine->stats().scheduler.num_pages;
   spdlog::info(
       "KV cache: {:.2f} GB, room for {} full contexts of {} tokens; up to {} sequences run",
       1e-9 * static_cast<double>(num_pages * layout.page_bytes), num_pages / pages_per_context,
-      max_model_len, flags.max_num_seqs);
+      loaded.limits.max_model_len, loaded.limits.max_num_seqs);
   return loaded;
 }
 
@@ -190,23 +161,11 @@ Status Serve(ServeFlags flags) {
     text_directory = *description.directory;
   }
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
-  const ServeDefaults& defaults = device.kind == DeviceKind::kCuda ? kGpuDefaults : kCpuDefaults;
-  if (flags.max_num_seqs == 0) flags.max_num_seqs = defaults.max_num_seqs;
-  if (flags.max_num_batched_tokens == 0) {
-    flags.max_num_batched_tokens = std::max(defaults.max_num_batched_tokens, flags.max_num_seqs);
-  }
-  const int64_t max_context = description.plan.max_context;
-  if (flags.max_model_len > max_context) {
-    return MakeError("--max-model-len {}: the model's context is {}", flags.max_model_len,
-                     max_context);
-  }
-  const int max_model_len =
-      flags.max_model_len > 0
-          ? flags.max_model_len
-          : static_cast<int>(std::min<int64_t>(max_context, defaults.max_context));
+  ASSIGN_OR_RETURN(flags.limits, CompleteLimits(flags.limits, description.plan, device.kind));
   if (flags.served_model_names.empty()) flags.served_model_names = {description.ShortName()};
-  ASSIGN_OR_RETURN(const ServedModel model,
-                   ServedModel::Load(text_directory, flags.served_model_names, max_model_len));
+  ASSIGN_OR_RETURN(
+      const ServedModel model,
+      ServedModel::Load(text_directory, flags.served_model_names, flags.limits.max_model_len));
   if (model.tokenizer().vocab_size() > description.plan.vocab_size) {
     return MakeError("{}: the tokenizer knows {} tokens, the model only {}",
                      text_directory.string(), model.tokenizer().vocab_size(),
@@ -217,8 +176,7 @@ Status Serve(ServeFlags flags) {
                  flags.http.host);
   }
   spdlog::info("loading {} ({})", flags.model, description.plan.architecture);
-  ASSIGN_OR_RETURN(LoadedEngine loaded,
-                   LoadForServing(flags, device, description.plan, max_model_len));
+  ASSIGN_OR_RETURN(LoadedEngine loaded, LoadForServing(flags, device));
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), *loaded.engine);
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
@@ -259,7 +217,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
-  add("--max-model-len", flags.max_model_len,
+  add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
       ->check(CLI::Range(2, 1 << 28));
   add("--tokenizer", flags.tokenizer,
@@ -275,10 +233,10 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return WithVariable(command.add_option(name, value, help))->group("Scheduling and memory");
   };
-  add("--max-num-seqs", flags.max_num_seqs,
+  add("--max-num-seqs", flags.limits.max_num_seqs,
       "Most sequences that run at once (default: 64, on a GPU 256)")
       ->check(CLI::Range(1, 65536));
-  add("--max-num-batched-tokens", flags.max_num_batched_tokens,
+  add("--max-num-batched-tokens", flags.limits.max_num_batched_tokens,
       "Most tokens of one step (default: 512, on a GPU 2048)")
       ->check(CLI::Range(1, 1 << 20));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")

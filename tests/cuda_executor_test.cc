@@ -12,6 +12,7 @@
 
 #include "engine/single_sequence.h"
 #include "executor/cpu/cpu_executor.h"
+#include "load/memory_plan.h"
 #include "model/tensor_sources.h"
 #include "ops/cuda/test_buffer.h"
 #include "tests/golden_file.h"
@@ -140,6 +141,25 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
   ModelPlan plan_;
   std::shared_ptr<const TensorSource> source_;
 };
+
+TEST_P(CudaExecutorTest, AllocatesWhatTheMemoryPlanSays) {
+  MakeDummy();
+  for (const bool batch_invariant : {false, true}) {
+    MemoryRequest request;
+    request.kv_cache_bytes = int64_t{1} << 30;
+    request.limits = {.max_num_seqs = 30, .max_num_batched_tokens = 200, .max_model_len = 64};
+    request.cuda.batch_invariant = batch_invariant;
+    request.cuda.ple_placement =
+        batch_invariant ? cuda::PlePlacement::kHost : cuda::PlePlacement::kDevice;
+    cuda::CudaExecutorOptions options = request.cuda;
+    options.max_num_seqs = request.limits.max_num_seqs;
+    options.max_num_batched_tokens = request.limits.max_num_batched_tokens;
+    const auto executor = MakeExecutor(options);
+    const MemoryPlan plan = PlanMemory(plan_, request).value();
+    EXPECT_EQ(executor->weight_bytes_for_test(), plan.weight_bytes);
+    EXPECT_EQ(executor->workspace_bytes_for_test(), plan.workspace_bytes);
+  }
+}
 
 TEST_P(CudaExecutorTest, LogitsAreAsCloseAsTheReferencesOwnBf16) {
   const Golden golden = OpenGolden(GetParam());

@@ -23,8 +23,7 @@ struct EngineBenchFlags {
   Result<LoadedEngine> Load(int64_t max_tokens, int num_sequences, int max_num_seqs = 0) const;
   // Where Load runs the model.
   DeviceKind Device() const;
-  // Of that device: bf16 on a GPU, f32 on the CPU.
-  int KvBytesPerValue() const { return Device() == DeviceKind::kCuda ? 2 : 4; }
+  int KvBytesPerValue() const { return DTypeSize(KvType(Device())); }
   // "text" or, with --json, `result`, on stdout; `result` in the file if one is named.
   Status Print(const std::string& text, const nlohmann::ordered_json& result) const;
 };

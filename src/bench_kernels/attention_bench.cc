@@ -106,7 +106,7 @@ class CaseRunner {
         spec_(spec),
         tokens_per_page_(spec.geometry.window > 0 ? 16 : 64),
         page_values_(int64_t{spec.geometry.num_kv_heads} * tokens_per_page_ * spec.entry.entry_len),
-        partials_(cuda::AttentionPartialBytes(device, kPartials, true) / 4),
+        partials_(cuda::AttentionPartialBytes(device.num_sms, kPartials, true) / 4),
         counters_(std::vector<int32_t>(kPartials, 0)),
         new_entries_(Random(Rows() * spec.geometry.num_kv_heads * spec.entry.entry_len)),
         queries_(Random(Rows() * spec.geometry.num_heads * spec.entry.key_len)),

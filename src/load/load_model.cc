@@ -1,24 +1,48 @@
 #include "load/load_model.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 
 #include "executor/cpu/cpu_executor.h"
-#include "load/memory_plan.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {
 namespace {
 
-Result<int> NumPages(const ModelPlan& plan, const KvLayout& layout, const LoadOptions& options) {
+constexpr int kSlidingSlack = SchedulerLimits{}.sliding_slack;
+
+// Room for max_num_seqs full contexts within a quarter of the machine's memory, but for one in any
+// case.
+int64_t DefaultPages(const ModelPlan& plan, const KvLayout& layout, const BatchLimits& limits) {
+  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t per_context = PagesForSequence(plan, layout, limits.max_model_len, kSlidingSlack);
+  const int64_t affordable =
+      std::min(limits.max_num_seqs * per_context, memory / 4 / layout.page_bytes);
+  return std::max(affordable, per_context);
+}
+
+// With the scratch page. None: what the device's memory leaves.
+Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layout,
+                                    const LoadOptions& options) {
   constexpr int64_t kMaxPages = int64_t{1} << 30;
-  int64_t num_pages = 1 + options.num_sequences * PagesForSequence(plan, layout, options.max_tokens,
-                                                                   SchedulerLimits{}.sliding_slack);
-  if (options.kv_cache_memory_bytes) num_pages = *options.kv_cache_memory_bytes / layout.page_bytes;
+  int64_t num_pages = 0;
+  if (options.kv_cache_memory_bytes) {
+    num_pages = *options.kv_cache_memory_bytes / layout.page_bytes;
+  } else if (options.max_tokens > 0) {
+    num_pages = 1 + options.num_sequences *
+                        PagesForSequence(plan, layout, options.max_tokens, kSlidingSlack);
+  } else if (options.device.kind == DeviceKind::kCuda) {
+    return std::optional<int>();
+  } else {
+    num_pages = 1 + DefaultPages(plan, layout, options.limits);
+  }
   if (num_pages < 2 || num_pages > kMaxPages) {
     return MakeError("a KV cache of {} pages of {} bytes cannot be used", num_pages,
                      layout.page_bytes);
   }
-  return static_cast<int>(num_pages);
+  return std::optional<int>(static_cast<int>(num_pages));
 }
 
 Error NoWeights(const ModelDescription& model) {
@@ -53,9 +77,10 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
   cpu::CpuExecutorOptions executor_options;
   executor_options.num_threads = options.num_threads;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
-  executor_options.kv_layout = MakeKvLayout(model.plan, sizeof(float));
-  ASSIGN_OR_RETURN(executor_options.num_pages,
+  executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCpu);
+  ASSIGN_OR_RETURN(const std::optional<int> num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
+  executor_options.num_pages = *num_pages;
   ASSIGN_OR_RETURN(auto executor,
                    cpu::CpuExecutor::Create(model.plan, std::move(source), executor_options));
   return std::unique_ptr<Executor>(std::move(executor));
@@ -63,16 +88,15 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
 
 Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
                                             const LoadOptions& options) {
-  constexpr int kElementBytes = 2;  // bf16
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.dummy_seed = options.dummy_seed;
-  executor_options.kv_layout = MakeKvLayout(model.plan, kElementBytes);
-  if (options.kv_cache_memory_bytes || options.max_tokens > 0) {
-    ASSIGN_OR_RETURN(executor_options.num_pages,
-                     NumPages(model.plan, *executor_options.kv_layout, options));
-  }
+  executor_options.max_num_seqs = options.limits.max_num_seqs;
+  executor_options.max_num_batched_tokens = options.limits.max_num_batched_tokens;
+  executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCuda);
+  ASSIGN_OR_RETURN(executor_options.num_pages,
+                   NumPages(model.plan, *executor_options.kv_layout, options));
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
   std::unique_ptr<CheckpointSource> source;
   if (options.format != LoadFormat::kDummy) {
@@ -88,9 +112,13 @@ Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOpti
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
   ASSIGN_OR_RETURN(model.description, DescribeModel(model_or_preset));
+  LoadOptions complete = options;
+  ASSIGN_OR_RETURN(complete.limits,
+                   CompleteLimits(options.limits, model.description.plan, options.device.kind));
+  model.limits = complete.limits;
   ASSIGN_OR_RETURN(model.executor, options.device.kind == DeviceKind::kCuda
-                                       ? MakeOnGpu(model.description, options)
-                                       : MakeOnCpu(model.description, options));
+                                       ? MakeOnGpu(model.description, complete)
+                                       : MakeOnCpu(model.description, complete));
   model.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return model;
@@ -98,14 +126,16 @@ Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOpti
 
 Result<LoadedEngine> LoadEngine(const std::string& model_or_preset, const LoadOptions& options,
                                 const EngineOptions& engine_options) {
-  LoadOptions load_options = options;
-  load_options.cuda.max_num_seqs = engine_options.limits.max_num_seqs;
-  load_options.cuda.max_num_batched_tokens = engine_options.limits.max_num_batched_tokens;
-  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(model_or_preset, load_options));
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(model_or_preset, options));
+  EngineOptions limited = engine_options;
+  limited.limits.max_num_seqs = model.limits.max_num_seqs;
+  limited.limits.max_num_batched_tokens = model.limits.max_num_batched_tokens;
+  limited.limits.max_model_len = model.limits.max_model_len;
   LoadedEngine loaded;
   loaded.description = std::move(model.description);
+  loaded.limits = model.limits;
   loaded.load_ms = model.load_ms;
-  loaded.engine = std::make_unique<Engine>(std::move(model.executor), engine_options);
+  loaded.engine = std::make_unique<Engine>(std::move(model.executor), limited);
   return loaded;
 }
 

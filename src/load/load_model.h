@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "executor/cuda/cuda_options.h"
 #include "executor/executor.h"
+#include "load/limits.h"
 #include "load/model_directory.h"
 
 namespace lapidary {
@@ -22,19 +23,22 @@ struct LoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   uint64_t dummy_seed = 0;
   int num_threads = 0;  // 0: one per core
-  // The KV pool: bytes, or room for so many sequences of so many tokens; with neither, on a GPU,
-  // what its memory leaves.
+  BatchLimits limits;   // 0: as the device likes it
+  // The KV pool: bytes, or room for so many sequences of so many tokens. With neither, on a GPU
+  // what its memory leaves; on the CPU room for as many full contexts as run at once, within a
+  // quarter of the machine's memory, but for one in any case.
   std::optional<int64_t> kv_cache_memory_bytes;
   int64_t max_tokens = 0;
   int num_sequences = 1;
   bool skip_unneeded_rows = true;
   DeviceChoice device;  // default: the CPU
-  // For a GPU: what is not said by the fields above.
+  // For a GPU: what is not said by the fields above, which go before it.
   cuda::CudaExecutorOptions cuda;
 };
 
 struct LoadedModel {
   ModelDescription description;
+  BatchLimits limits;  // complete
   std::unique_ptr<Executor> executor;
   double load_ms = 0.0;
 };
@@ -43,10 +47,12 @@ Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOpti
 
 struct LoadedEngine {
   ModelDescription description;
+  BatchLimits limits;  // complete
   std::unique_ptr<Engine> engine;
   double load_ms = 0.0;
 };
 
+// The limits of `options` go before those of `engine_options`.
 Result<LoadedEngine> LoadEngine(const std::string& model_or_preset, const LoadOptions& options,
                                 const EngineOptions& engine_options);
 

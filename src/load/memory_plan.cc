@@ -4,45 +4,29 @@
 #include <charconv>
 #include <cmath>
 
-#include "model/footprint.h"
+#include "engine/scheduler.h"
+#include "executor/cuda/memory_needs.h"
 
 namespace lapidary {
 
-int64_t WorkspaceBytes(const ModelPlan& plan, int64_t num_rows, int64_t num_outputs) {
-  constexpr int64_t kActivationBytes = 2;
-  constexpr int64_t kLogitBytes = 4;
-  int64_t widest = 0;
-  for (const LayerPlan& layer : plan.layers) {
-    // Queries and their attended values; or gate and up; K and V of the step beside either.
-    const int64_t attention = int64_t{layer.num_heads} * (layer.kv_entry.key_len + layer.head_dim);
-    const int64_t mlp = int64_t{2} * layer.mlp_width;
-    const int64_t kv = int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len;
-    widest = std::max(widest, std::max(attention, mlp) + kv);
-  }
-  int64_t per_row = 4 * int64_t{plan.hidden_size} + widest;
-  if (plan.ple) per_row += int64_t{2} * plan.num_layers * plan.ple->width;
-  if (plan.moe) {
-    per_row += int64_t{plan.moe->top_k} * (2 * plan.moe->expert_width + plan.hidden_size);
-  }
-  return num_rows * per_row * kActivationBytes + num_outputs * plan.vocab_size * kLogitBytes;
-}
-
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request) {
+  constexpr int64_t kSlidingSlack = SchedulerLimits{}.sliding_slack;
+  ASSIGN_OR_RETURN(const BatchLimits limits,
+                   CompleteLimits(request.limits, plan, DeviceKind::kCuda));
+  cuda::CudaExecutorOptions options = request.cuda;
+  options.max_num_seqs = limits.max_num_seqs;
+  options.max_num_batched_tokens = limits.max_num_batched_tokens;
+  const cuda::CudaForwardLimits forward = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
   MemoryPlan memory;
-  memory.layout = MakeKvLayout(plan, request.element_bytes);
-  memory.max_model_len = request.max_model_len > 0 ? request.max_model_len : plan.max_context;
-  if (memory.max_model_len > plan.max_context) {
-    return MakeError("--max-model-len {} is beyond the model's context of {}", memory.max_model_len,
-                     plan.max_context);
-  }
-  memory.weight_bytes = MakeFootprint(plan).total() * request.weight_bytes;
-  memory.workspace_bytes =
-      WorkspaceBytes(plan, request.max_num_batched_tokens, request.max_num_seqs);
+  memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
+  memory.max_model_len = limits.max_model_len;
+  memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
+  memory.workspace_bytes = cuda::PlanWorkspace(plan, forward).total();
   if (request.kv_cache_bytes > 0) {
     memory.pool_bytes = request.kv_cache_bytes;
   } else {
     memory.usable_bytes = static_cast<int64_t>(
-        std::floor(static_cast<double>(request.memory_bytes) * request.utilization));
+        std::floor(static_cast<double>(request.memory_bytes) * options.memory_utilization));
     memory.pool_bytes = memory.usable_bytes - memory.weight_bytes - memory.workspace_bytes;
   }
   memory.num_pages = memory.pool_bytes / memory.layout.page_bytes;
@@ -57,7 +41,7 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
         1e-6 * static_cast<double>(memory.layout.page_bytes));
   }
   memory.pages_per_sequence =
-      PagesForSequence(plan, memory.layout, memory.max_model_len, request.sliding_slack);
+      PagesForSequence(plan, memory.layout, memory.max_model_len, kSlidingSlack);
   const int64_t pages = memory.num_pages - 1;
   memory.max_sequences = pages / memory.pages_per_sequence;
   memory.max_tokens = memory.max_sequences * memory.max_model_len;
@@ -67,7 +51,7 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   const int64_t rest = pages % memory.pages_per_sequence;
   while (too_long - shortest > 1) {
     const int64_t middle = (shortest + too_long) / 2;
-    const bool fits = PagesForSequence(plan, memory.layout, middle, request.sliding_slack) <= rest;
+    const bool fits = PagesForSequence(plan, memory.layout, middle, kSlidingSlack) <= rest;
     (fits ? shortest : too_long) = middle;
   }
   memory.max_tokens += shortest;

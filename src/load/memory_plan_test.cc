@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "executor/cuda/memory_needs.h"
 #include "model/presets.h"
 
 namespace lapidary {
@@ -24,15 +25,15 @@ struct Case {
 };
 
 constexpr Case kH200[] = {
-    // 32 x 12,288 = 64 x 6,144; 256 + 17 + 2; (125.34e9 / 393,216 = 318,756) / 275
-    {"e2b", 32, 64, 393216, 275, 1159},
-    // 128 x 40,960 = 320 x 16,384; 52 + 5 + 2; (119.60e9 / 5,242,880 = 22,811) / 59
-    {"e4b", 128, 320, 5242880, 59, 386},
-    // 16 x 327,680 = 512 x 10,240; 32 + 66 + 2; (110.77e9 / 5,242,880 = 21,128) / 100
+    // 32 x 12,288 = 64 x 6,144; 256 + 17 + 2; (125.46e9 / 393,216 = 319,050) / 275
+    {"e2b", 32, 64, 393216, 275, 1160},
+    // 128 x 40,960 = 320 x 16,384; 52 + 5 + 2; (119.73e9 / 5,242,880 = 22,837) / 59
+    {"e4b", 128, 320, 5242880, 59, 387},
+    // 16 x 327,680 = 512 x 10,240; 32 + 66 + 2; (110.74e9 / 5,242,880 = 21,121) / 100
     {"12b", 16, 512, 5242880, 100, 211},
-    // 16 x 204,800 = 256 x 12,800; 64 + 66 + 2; (83.88e9 / 3,276,800 = 25,599) / 132
-    {"26b-a4b", 16, 256, 3276800, 132, 193},
-    // 16 x 819,200 = 256 x 51,200; 64 + 66 + 2; (72.83e9 / 13,107,200 = 5,556) / 132
+    // 16 x 204,800 = 256 x 12,800; 64 + 66 + 2; (84.06e9 / 3,276,800 = 25,653) / 132
+    {"26b-a4b", 16, 256, 3276800, 132, 194},
+    // 16 x 819,200 = 256 x 51,200; 64 + 66 + 2; (72.85e9 / 13,107,200 = 5,558) / 132
     {"31b", 16, 256, 13107200, 132, 42},
 };
 
@@ -40,7 +41,7 @@ TEST(MemoryPlanTest, AnH200HoldsWhatTheArithmeticSays) {
   for (const Case& expected : kH200) {
     MemoryRequest request;
     request.memory_bytes = ParseBytes("143771MiB").value();
-    request.max_model_len = 16384;
+    request.limits.max_model_len = 16384;
     const auto plan = PlanMemory(PresetPlan(expected.preset), request);
     ASSERT_TRUE(plan.ok()) << expected.preset;
     EXPECT_EQ(plan->layout.tokens_per_page[kSlidingGroup], expected.sliding_tokens)
@@ -66,18 +67,36 @@ TEST(MemoryPlanTest, WeightsWorkspaceAndPagesAddUpToTheMemory) {
   EXPECT_GT(used + plan.layout.page_bytes, plan.pool_bytes);
 }
 
+// tests/cuda_executor_test.cc has the other half: that is what the executor allocates.
+TEST(MemoryPlanTest, WeightsAndWorkspaceAreTheExecutorsOwnFormulas) {
+  const ModelPlan model = PresetPlan("e4b");
+  MemoryRequest request;
+  request.memory_bytes = ParseBytes("80GB").value();
+  request.limits = {.max_num_seqs = 33, .max_num_batched_tokens = 700, .max_model_len = 1000};
+  request.cuda.ple_placement = cuda::PlePlacement::kHost;
+  request.cuda.batch_invariant = true;
+  const auto plan = PlanMemory(model, request).value();
+  cuda::CudaExecutorOptions options = request.cuda;
+  options.max_num_seqs = 33;
+  options.max_num_batched_tokens = 700;
+  EXPECT_EQ(plan.weight_bytes, cuda::PlanWeights(model, cuda::PlePlacement::kHost).on_device());
+  EXPECT_EQ(
+      plan.workspace_bytes,
+      cuda::PlanWorkspace(model, cuda::ForwardLimits(cuda::WithRoomForPadding(options))).total());
+}
+
 TEST(MemoryPlanTest, TooLittleMemoryIsAnErrorThatSaysWhereItWent) {
   MemoryRequest request;
   request.memory_bytes = ParseBytes("24GB").value();
   const auto plan = PlanMemory(PresetPlan("31b"), request);
   ASSERT_FALSE(plan.ok());
-  EXPECT_NE(plan.error().message.find("61.39 GB"), std::string::npos) << plan.error().message;
+  EXPECT_NE(plan.error().message.find("61.40 GB"), std::string::npos) << plan.error().message;
 }
 
 TEST(MemoryPlanTest, AContextBeyondTheModelsIsRefused) {
   MemoryRequest request;
   request.memory_bytes = ParseBytes("80GB").value();
-  request.max_model_len = 131073;
+  request.limits.max_model_len = 131073;
   EXPECT_FALSE(PlanMemory(PresetPlan("e2b"), request).ok());
 }
 

@@ -11,7 +11,7 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          std::shared_ptr<const TensorSource> source,
                                                          const CpuExecutorOptions& options) {
   ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
-  KvLayout layout = options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, sizeof(float));
+  KvLayout layout = options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType));
   ASSIGN_OR_RETURN(KvMemory kv, KvMemory::Allocate(layout, options.num_pages));
   return std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(source), std::move(weights),
                                                       std::move(layout), std::move(kv), options));

@@ -12,13 +12,16 @@
 #include "executor/cpu/cpu_forward.h"
 #include "executor/executor.h"
 #include "model/weights.h"
+#include "tensor/dtype.h"
 
 namespace lapidary::cpu {
+
+inline constexpr DType kKvType = DType::kF32;  // of cached values
 
 struct CpuExecutorOptions {
   int num_threads = 0;                // 0: one per core
   int num_pages = 0;                  // of the KV pool, scratch page included
-  std::optional<KvLayout> kv_layout;  // default: MakeKvLayout(plan, 4)
+  std::optional<KvLayout> kv_layout;  // of kKvType; default: MakeKvLayout
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
   bool skip_unneeded_rows = true;
 };

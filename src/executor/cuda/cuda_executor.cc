@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -15,38 +14,10 @@
 namespace lapidary::cuda {
 namespace {
 
-// Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
-constexpr std::array kGraphSequences = {1,  2,  4,  8,   16,  24,  32,  48,
-                                        64, 80, 96, 112, 128, 160, 192, 256};
-static_assert(kGraphSequences.size() <= 16);
-constexpr int kMaxPartials = 4096;
 constexpr int kMaxInFlight = 2;
-
-int PaddedSequences(int sequences) {
-  const auto it = std::lower_bound(kGraphSequences.begin(), kGraphSequences.end(), sequences);
-  return it == kGraphSequences.end() ? 0 : *it;
-}
 
 // Blocks that a step's sequences enter: seldom any, since a page holds many tokens.
 int GraphTableEntries(int sequences) { return 4 * sequences + 64; }
-
-CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
-  CudaForwardLimits limits;
-  limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
-  limits.max_logit_rows = std::max(options.max_num_seqs, 16);
-  limits.max_sequences = options.max_num_seqs;
-  limits.max_partials = kMaxPartials;
-  limits.batch_invariant = options.batch_invariant;
-  limits.resident_steps = options.resident_steps;
-  limits.dependent_launches = options.synchronous ? 0 : options.dependent_launches;
-  return limits;
-}
-
-// A step of the most sequences is padded too, so there is room for its padding.
-CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
-  options.max_num_seqs = std::max(options.max_num_seqs, PaddedSequences(options.max_num_seqs));
-  return options;
-}
 
 StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan,
                                  const CudaExecutorOptions& options, const SlotMemory& slots) {
@@ -65,7 +36,7 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
       work.tile_rows = is_decode ? DecodeTileRows(layer.num_kv_heads) : kMixedTileRows;
       work.num_blocks = AttentionBlocks(device, layer.kv_entry, work.tile_rows);
       work.batch_invariant = options.batch_invariant;
-      work.max_partials = kMaxPartials;
+      work.max_partials = kMaxAttentionPartials;
     }
   }
   return arrays;
@@ -110,9 +81,11 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
     LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
     std::unique_ptr<CudaExecutor> executor(new CudaExecutor(device, plan, source, options));
     RETURN_IF_ERROR(executor->LoadWeights());
+    CudaForwardLimits limits = ForwardLimits(options);
+    limits.num_sms = device.num_sms;
     executor->forward_ =
         std::make_unique<CudaForward>(executor->device_, executor->plan_, executor->weights_,
-                                      executor->layout_, *executor->slots_, ForwardLimits(options));
+                                      executor->layout_, *executor->slots_, limits);
     executor->AllocateStepBuffers();
     RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
     return executor;
@@ -126,9 +99,9 @@ CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
     : device_(device),
       plan_(plan),
       options_(options),
-      layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, sizeof(bf16))),
+      layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType))),
       context_{.stream = stream_.get(), .synchronous = options.synchronous, .device = &device_} {
-  CHECK_EQ(layout_.element_bytes, static_cast<int>(sizeof(bf16)));
+  CHECK_EQ(layout_.element_bytes, DTypeSize(kKvType));
   storage_ = std::make_unique<DeviceStorage>(plan_, source, options.dummy_seed,
                                              options.ple_placement, context_);
   // One slot more than sequences: that of padding rows.
@@ -208,7 +181,7 @@ StepShape CudaExecutor::MaxShape() const {
     const int64_t tile_rows = std::min(kMixedTileRows, DecodeTileRows(layer.num_kv_heads));
     const int64_t queries_per_tile = std::max<int64_t>(1, tile_rows / layer.heads_per_kv_head());
     const int64_t tiles = max_rows / queries_per_tile + shape.sequences + 1;
-    shape.items[group] = static_cast<int>(tiles * layer.num_kv_heads + kMaxPartials);
+    shape.items[group] = static_cast<int>(tiles * layer.num_kv_heads + kMaxAttentionPartials);
   }
   return shape;
 }
@@ -222,7 +195,7 @@ StepShape CudaExecutor::GraphShape(const UniformStep& padded) const {
   shape.table_entries = GraphTableEntries(padded.sequences);
   for (const LayerPlan& layer : plan_.layers) {
     const int group = KvGroupOf(layer.kind);
-    shape.items[group] = shape.rows * layer.num_kv_heads + kMaxPartials;
+    shape.items[group] = shape.rows * layer.num_kv_heads + kMaxAttentionPartials;
   }
   return shape;
 }

@@ -31,6 +31,8 @@ class CudaExecutor : public Executor {
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
+  int64_t weight_bytes_for_test() const { return storage_->device_bytes(); }
+  int64_t workspace_bytes_for_test() const { return forward_->workspace_bytes_for_test(); }
   // For tests: every byte of the pool becomes 0xff, which is NaN in bf16.
   void PoisonPoolForTest();
   int num_graphs_for_test() const;

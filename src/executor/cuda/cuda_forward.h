@@ -13,6 +13,7 @@
 
 #include "device/device_memory.h"
 #include "executor/cuda/device_weights.h"
+#include "executor/cuda/forward_limits.h"
 #include "executor/cuda/resident_steps.h"
 #include "executor/cuda/slot_memory.h"
 #include "executor/cuda/step_arrays.h"
@@ -31,16 +32,6 @@ inline constexpr int kMixedTileRows = 64;
 inline int DecodeTileRows(int num_kv_heads) {
   return num_kv_heads >= 2 && num_kv_heads <= 8 ? 16 : 32;
 }
-
-struct CudaForwardLimits {
-  int max_rows = 2048;       // of a step
-  int max_logit_rows = 256;  // of the logits buffer; more outputs are computed in batches
-  int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
-  int max_partials = 1024;   // of split attention
-  bool batch_invariant = false;
-  bool resident_steps = true;  // one-token steps as one kernel, where the model allows it
-  unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
-};
 
 // One step on the device: its arrays and what it is to produce.
 struct DeviceStep {
@@ -74,6 +65,9 @@ class CudaForward : public ForwardOps {
 
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
 
+  // What was allocated: WorkspaceBytes::total().
+  int64_t workspace_bytes_for_test() const;
+
   void Embed() override;
   void MakePerLayerInputs() override;
   void KeepOutputRows() override;
@@ -88,8 +82,6 @@ class CudaForward : public ForwardOps {
   void Head() override;
 
  private:
-  struct Sizes;
-
   // How the next kernel of this kind is launched.
   LaunchContext Context(DependentLaunch kind) const {
     LaunchContext context = context_;

@@ -9,8 +9,11 @@
 #include "executor/executor.h"
 #include "kv/kv_layout.h"
 #include "model/weights.h"
+#include "tensor/dtype.h"
 
 namespace lapidary::cuda {
+
+inline constexpr DType kKvType = DType::kBF16;  // of cached values
 
 // Where the per-layer embedding table lives: one row of it is read per token.
 enum class PlePlacement { kDevice, kHost };
@@ -35,7 +38,7 @@ struct CudaExecutorOptions {
   // leaves when everything else has its place.
   std::optional<int> num_pages = {};
   double memory_utilization = 0.9;
-  std::optional<KvLayout> kv_layout = {};  // default: MakeKvLayout(plan, 2)
+  std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   PlePlacement ple_placement = PlePlacement::kDevice;
   uint64_t dummy_seed = 0;  // without a source
   bool skip_unneeded_rows = true;

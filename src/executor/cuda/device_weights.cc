@@ -13,15 +13,6 @@ namespace lapidary::cuda {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
-constexpr int64_t kVectorAlignment = 16;  // bytes: vectors are read four floats at a time
-constexpr const char* kPleTableName = "embed_tokens_per_layer.weight";
-
-bool IsMatrix(const TensorSpec& spec) { return spec.shape.size() > 1; }
-
-int64_t VectorBytes(const TensorSpec& spec) {
-  const int64_t bytes = spec.num_elements() * static_cast<int64_t>(sizeof(float));
-  return (bytes + kVectorAlignment - 1) / kVectorAlignment * kVectorAlignment;
-}
 
 // Elements [first, first + count) of a stored tensor as bf16.
 void ConvertToBf16(const TensorView& tensor, int64_t first, int64_t count, uint16_t* out) {
@@ -51,24 +42,13 @@ struct DeviceStorage::Staging {
 DeviceStorage::DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
                              PlePlacement ple_placement, const LaunchContext& context)
     : source_(source), dummy_seed_(dummy_seed), ple_placement_(ple_placement), context_(context) {
-  int64_t matrix_bytes = 0;
-  int64_t vector_bytes = 0;
-  int64_t ple_bytes = 0;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
-    if (!IsMatrix(spec)) {
-      vector_bytes += VectorBytes(spec);
-    } else if (spec.name == kPleTableName && ple_placement == PlePlacement::kHost) {
-      ple_bytes += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
-    } else {
-      matrix_bytes += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
-    }
-  }
-  matrices_ = DeviceBuffer(matrix_bytes, "the weights");
-  vectors_ = DeviceBuffer(vector_bytes, "the weights");
-  ple_table_ = PinnedBuffer(ple_bytes, "the per-layer embedding table (--ple host)");
+  const WeightBytes bytes = PlanWeights(plan, ple_placement);
+  matrices_ = DeviceBuffer(bytes.matrices, "the weights");
+  vectors_ = DeviceBuffer(bytes.vectors, "the weights");
+  ple_table_ = PinnedBuffer(bytes.host_table, "the per-layer embedding table (--ple host)");
   staging_ = std::make_unique<Staging>();
   if (source_ != nullptr) {
-    progress_ = std::make_unique<Progress>("uploading weights", matrix_bytes + ple_bytes,
+    progress_ = std::make_unique<Progress>("uploading weights", bytes.matrices + bytes.host_table,
                                            Progress::Unit::kBytes);
   }
 }
@@ -77,12 +57,12 @@ DeviceStorage::~DeviceStorage() = default;
 
 Result<MatrixRef> DeviceStorage::GetMatrix(const TensorSpec& spec) {
   bf16* to = nullptr;
-  const bool on_host = spec.name == kPleTableName && ple_placement_ == PlePlacement::kHost;
+  const bool on_host = IsPleTable(spec) && ple_placement_ == PlePlacement::kHost;
   if (on_host) {
     to = ple_table_.As<bf16>();
   } else {
     to = matrices_.As<bf16>(matrix_end_);
-    matrix_end_ += spec.num_elements() * static_cast<int64_t>(sizeof(bf16));
+    matrix_end_ += MatrixBytes(spec);
     CHECK_LE(matrix_end_, matrices_.num_bytes());
   }
   const MatrixRef matrix = MatrixOf({reinterpret_cast<std::byte*>(to), DType::kBF16, spec.shape});

@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "device/device_memory.h"
 #include "executor/cuda/cuda_options.h"
+#include "executor/cuda/memory_needs.h"
 #include "model/weights.h"
 #include "ops/cuda/launch.h"
 

@@ -5,15 +5,13 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/rope_table.h"
 #include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
 
 inline constexpr int kMaxRopeTables = 2;
 inline constexpr int kMaxPerLayerWidth = 256;
-
-// Rows of a rotary table have room for so many pairs: each is 16-byte aligned, as readers want it.
-__host__ __device__ constexpr int RopeRowPairs(int pairs) { return (pairs + 1) / 2 * 2; }
 
 // One rotary plan's table for the rows of a step.
 struct RopeTableFill {

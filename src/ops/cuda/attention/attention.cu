@@ -15,14 +15,12 @@ using Separate256Wide = AttentionForm<256, 256, 256, 8, 1>;
 using Separate512 = AttentionForm<512, 512, 512, 4, 1>;
 using Shared512 = AttentionForm<512, 0, 640, 4, 1>;
 
-// Room for the running totals of all blocks, whatever the form.
-int64_t CombineFloats(const DeviceInfo& device) {
-  return int64_t{device.num_sms} *
-         std::max({Separate256Few::kCombineFloats * Separate256Few::kBlocksPerSm,
-                   Separate256::kCombineFloats * Separate256::kBlocksPerSm,
-                   Separate256Wide::kCombineFloats, Separate512::kCombineFloats,
-                   Shared512::kCombineFloats});
-}
+static_assert(kAttentionCombineFloats ==
+              std::max({Separate256Few::kCombineFloats * Separate256Few::kBlocksPerSm,
+                        Separate256::kCombineFloats* Separate256::kBlocksPerSm,
+                        Separate256Wide::kCombineFloats, Separate512::kCombineFloats,
+                        Shared512::kCombineFloats}));
+static_assert(kAttentionSlotFloats == Shared512::kSlotFloats);
 
 template <typename Form>
 __device__ __forceinline__ void RunLargerItem(const AttentionParams& params, AttentionTask& task,
@@ -91,12 +89,6 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
 
 }  // namespace
 
-int64_t AttentionPartialBytes(const DeviceInfo& device, int max_partials, bool batch_invariant) {
-  const int64_t floats = (batch_invariant ? CombineFloats(device) : 0) +
-                         int64_t{max_partials} * Shared512::kSlotFloats;
-  return floats * static_cast<int64_t>(sizeof(float));
-}
-
 int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows) {
   CHECK_OK(AttentionSupports(entry, 1));
   return WithForm(entry, tile_rows, [&](auto form) { return Blocks<decltype(form)>(device); });
@@ -116,8 +108,9 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       .items = call.items,
       .num_items = call.num_items,
       .combined_totals = call.batch_invariant ? call.partials : nullptr,
-      .partials =
-          call.batch_invariant ? call.partials + CombineFloats(context.Device()) : call.partials,
+      .partials = call.batch_invariant
+                      ? call.partials + AttentionCombineFloats(context.Device().num_sms)
+                      : call.partials,
       .counters = call.counters,
       .tokens_per_page = call.tokens_per_page,
       .num_heads = call.geometry.num_heads,

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "model/kv_entry.h"
+#include "ops/cuda/attention/attention_scratch.h"
 #include "ops/cuda/attention/attention_work.h"
 #include "ops/cuda/launch.h"
 
@@ -46,10 +47,6 @@ struct AttentionCall {
   float* partials = nullptr;     // AttentionPartialBytes(...), shared by all layers
   int32_t* counters = nullptr;   // [max_partials], zero before the first call; kernels leave zeros
 };
-
-// Bytes of the buffer for so many partial results (16 rows each), and for the blocks' own running
-// totals, which only batch_invariant needs.
-int64_t AttentionPartialBytes(const DeviceInfo& device, int max_partials, bool batch_invariant);
 
 // Blocks of a launch: AttentionWorkOptions::num_blocks.
 int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows = 64);

@@ -191,7 +191,7 @@ class AttentionStep {
     device_items.Upload(items);
     TestBuffer<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});
     const int64_t partial_floats =
-        AttentionPartialBytes(TestDevice(), work.max_partials, work.batch_invariant) / 4;
+        AttentionPartialBytes(TestDevice().num_sms, work.max_partials, work.batch_invariant) / 4;
     // Nothing may rest on what the scratch holds.
     TestBuffer<float> partials(partial_floats);
     TestBuffer<int32_t> counters(std::vector<int32_t>(work.max_partials, 0));

@@ -12,12 +12,13 @@
 #include "device/device_memory.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/linear/gemm_algorithms.h"
+#include "ops/cuda/linear/linear_scratch.h"
 
 namespace lapidary::cuda {
 
 class GemmLt {
  public:
-  static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+  static constexpr int64_t kWorkspaceBytes = kGemmWorkspaceBytes;
 
   GemmLt();
   ~GemmLt();

@@ -7,15 +7,12 @@
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/gemm_lt.h"
 #include "ops/cuda/linear/linear_epilogue.h"
+#include "ops/cuda/linear/linear_scratch.h"
 #include "ops/cuda/linear/linear_skinny.h"
 #include "ops/cuda/linear/linear_wide.h"
 
 namespace lapidary::cuda {
 namespace {
-
-// The product before gelu(gate) * up needs a buffer; larger calls are cut into rows that fit.
-constexpr int64_t kScratchBytesPerRow = int64_t{128} << 10;
-constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
@@ -58,7 +55,7 @@ struct LinearRunner::Impl {
   explicit Impl(const LinearOptions& linear_options) : options(linear_options) {
     if (!options.batch_invariant) {
       gemm = std::make_unique<GemmLt>();
-      scratch = DeviceBuffer(std::min(kMaxScratchBytes, options.max_rows * kScratchBytesPerRow),
+      scratch = DeviceBuffer(GatedProductBytes(options.max_rows),
                              "matrix products");
     }
   }

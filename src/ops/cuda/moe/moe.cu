@@ -109,8 +109,6 @@ __global__ void __launch_bounds__(kCombineThreads)
 
 }  // namespace
 
-int64_t ExpertScratchBytes(const MoeShape& shape) { return MoeScratch(shape, nullptr).num_bytes; }
-
 void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   const MoeShape& shape = call.shape;
   CHECK_OK(MoeSupports(shape));
@@ -121,7 +119,7 @@ void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   product.num_groups = scratch.num_groups;
   product.top_k = shape.top_k;
   product.rows_per_group = RowsPerGroup(shape.rows);
-  product.max_groups = MoeScratch::MaxGroups(shape, product.rows_per_group);
+  product.max_groups = MaxRowGroups(shape, product.rows_per_group);
   product.weight = Bf16Values(call.gate_up, shape.num_experts * 2 * shape.width, shape.hidden);
   product.in = call.x;
   product.out = scratch.act;

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/moe/moe_scratch.h"
 #include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
@@ -13,21 +14,8 @@ inline constexpr int kMaxExperts = 256;
 inline constexpr int kMaxTopK = 16;
 inline constexpr int kMaxMoeHidden = 11264;
 
-// Sizes that everything here shares.
-struct MoeShape {
-  int rows = 0;
-  int hidden = 0;
-  int width = 0;
-  int num_experts = 0;
-  int top_k = 0;
-};
-
 // Of routing and experts; shape.rows is the most of any call.
 Status MoeSupports(const MoeShape& shape);
-
-// Bytes of the scratch that RunRoute fills and RunExperts reads on and works in. It needs no
-// initialisation; shape.rows may be more than those of a call.
-int64_t ExpertScratchBytes(const MoeShape& shape);
 
 // Router input rmsnorm(h) * scale / sqrt(hidden) of the raw residual, logits and choice in f32; the
 // chosen by probability (ties to the lower index), renormalised, times the expert's own scale.

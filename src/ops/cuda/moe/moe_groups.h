@@ -2,63 +2,30 @@
 // such groups.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 
 #include "ops/cuda/moe/moe.h"
 
 namespace lapidary::cuda {
 
-// Rows that chose one expert, at most RowsPerGroup() of them: positions [begin, begin + count) of
-// `order`, which holds row * top_k + rank. An expert that more rows chose has several groups, side
-// by side. The order within an expert is left to chance; no result depends on it.
-struct alignas(16) RowGroup {
-  int32_t expert;
-  int32_t begin;
-  int32_t count;
-  int32_t unused;
-};
-
-// How many rows a group may have in a step of so many. Few rows are spread thinly: one row in 16
-// chooses a given expert where 8 of 128 are chosen.
-inline constexpr int kNarrowGroupRows = 16;
-inline constexpr int kMiddleGroupRows = 64;
-inline constexpr int kWideGroupRows = 128;
-inline int RowsPerGroup(int rows) {
-  return rows <= 128 ? kNarrowGroupRows : rows <= 768 ? kMiddleGroupRows : kWideGroupRows;
-}
-
-// Where in scratch what lies.
+// The parts of scratch (MoeScratchLayout).
 struct MoeScratch {
-  float* logits;        // [rows, experts]
-  int32_t* order;       // [rows * top_k]
-  int32_t* num_groups;  // [1]
-  RowGroup* groups;     // [num_groups]
-  bf16* act;            // [rows * top_k, width], in the order of `order`
-  bf16* outputs;        // [rows * top_k, hidden], by row and rank
-  int64_t num_bytes;
+  float* logits;
+  int32_t* order;
+  int32_t* num_groups;
+  RowGroup* groups;
+  bf16* act;
+  bf16* outputs;
 
   MoeScratch(const MoeShape& shape, void* start) {
-    const int64_t assignments = int64_t{shape.rows} * shape.top_k;
+    const MoeScratchLayout layout(shape);
     std::byte* base = static_cast<std::byte*>(start);
-    int64_t end = 0;
-    const auto take = [&](auto*& pointer, int64_t count) {
-      constexpr int64_t kAlign = 128;
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + end);
-      end += (count * static_cast<int64_t>(sizeof(*pointer)) + kAlign - 1) / kAlign * kAlign;
-    };
-    take(logits, int64_t{shape.rows} * shape.num_experts);
-    take(order, assignments);
-    take(num_groups, 1);
-    take(groups, MaxGroups(shape, kNarrowGroupRows));
-    take(act, assignments * shape.width);
-    take(outputs, assignments * shape.hidden);
-    num_bytes = end;
-  }
-
-  static int64_t MaxGroups(const MoeShape& shape, int rows_per_group) {
-    const int64_t assignments = int64_t{shape.rows} * shape.top_k;
-    return std::min(assignments, shape.num_experts + assignments / rows_per_group);
+    logits = reinterpret_cast<float*>(base + layout.logits);
+    order = reinterpret_cast<int32_t*>(base + layout.order);
+    num_groups = reinterpret_cast<int32_t*>(base + layout.num_groups);
+    groups = reinterpret_cast<RowGroup*>(base + layout.groups);
+    act = reinterpret_cast<bf16*>(base + layout.act);
+    outputs = reinterpret_cast<bf16*>(base + layout.outputs);
   }
 };
 

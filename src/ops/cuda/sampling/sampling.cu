@@ -13,11 +13,6 @@ namespace {
 constexpr int kScanThreads = 256;
 constexpr int kScanBlocksPerCta = 128;  // row blocks of one scanning CTA
 
-// Per logits row: block maxima, then the candidate list.
-__host__ __device__ int64_t RowScratchWords(int vocab_size) {
-  return NumRowBlocks(vocab_size) + kMaxListed;
-}
-
 __device__ bool IsHere(const SamplingCall& call, const SamplingRow& spec) {
   return spec.logits_row >= call.first_logits_row &&
          spec.logits_row < call.first_logits_row + call.num_logits_rows;
@@ -555,11 +550,6 @@ __global__ void __launch_bounds__(kScanThreads) BindSlotsKernel(SlotBindingsCall
 }
 
 }  // namespace
-
-int64_t SamplingScratchBytes(int num_logits_rows, int vocab_size) {
-  return int64_t{num_logits_rows} * RowScratchWords(vocab_size) *
-         static_cast<int64_t>(sizeof(float));
-}
 
 void RunSampling(const LaunchContext& context, const SamplingCall& call) {
   static_assert(kMaxSampledVocab == 1 << kIdBits);

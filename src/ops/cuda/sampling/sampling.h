@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "executor/step_positions.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/sampling/sampling_scratch.h"
 #include "ops/cuda/slot_state.h"
 
 namespace lapidary::cuda {
@@ -81,6 +82,7 @@ struct SampledRow {
   int32_t top_ids[kMaxTopLogprobs] = {};
   float top_logprobs[kMaxTopLogprobs] = {};
 };
+static_assert(sizeof(SampledRow) == kSampledRowBytes);
 
 // What a step's rows ask for; kernels that nobody needs are not launched.
 struct SamplingNeeds {
@@ -115,8 +117,6 @@ struct SamplingCall {
 
 inline constexpr int kMaxSampledVocab = 1 << 22;
 Status SamplingSupports(int vocab_size);
-
-int64_t SamplingScratchBytes(int num_logits_rows, int vocab_size);
 
 // Draws and scores. Rounds of one row are accepted, and their slots moved on; rounds with drafts
 // wait for all their rows and RunAccept.

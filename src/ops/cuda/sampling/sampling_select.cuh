@@ -5,21 +5,16 @@
 
 #include <cstdint>
 
+#include "ops/cuda/sampling/sampling_scratch.h"
 #include "ops/cuda/vec.cuh"
 #include "sampling/draw.h"
 
 namespace lapidary::cuda {
 
-constexpr int kRowBlock = 64;  // logits per maximum
 inline constexpr int kDrawThreads = 512;
 inline constexpr int kDrawWarps = kDrawThreads / kWarpSize;
-inline constexpr int kMaxListed = 8192;  // candidates kept as a list; more are found again by scans
 inline constexpr int kDigits = 2048;
 inline constexpr float kInfinity = __builtin_inff();
-
-__host__ __device__ inline int NumRowBlocks(int vocab_size) {
-  return (vocab_size + kRowBlock - 1) / kRowBlock;
-}
 
 __device__ inline uint32_t OrderedBits(float value) {
   const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));

@@ -1,0 +1,38 @@
+#include "executor/cuda/forward_limits.h"
+
+#include <algorithm>
+#include <array>
+
+namespace lapidary::cuda {
+namespace {
+
+// Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
+constexpr std::array kGraphSequences = {1,  2,  4,  8,   16,  24,  32,  48,
+                                        64, 80, 96, 112, 128, 160, 192, 256};
+static_assert(kGraphSequences.size() <= 16);
+
+}  // namespace
+
+int PaddedSequences(int sequences) {
+  const auto it = std::lower_bound(kGraphSequences.begin(), kGraphSequences.end(), sequences);
+  return it == kGraphSequences.end() ? 0 : *it;
+}
+
+CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
+  options.max_num_seqs = std::max(options.max_num_seqs, PaddedSequences(options.max_num_seqs));
+  return options;
+}
+
+CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
+  CudaForwardLimits limits;
+  limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+  limits.max_logit_rows = std::max(options.max_num_seqs, 16);
+  limits.max_sequences = options.max_num_seqs;
+  limits.max_partials = kMaxAttentionPartials;
+  limits.batch_invariant = options.batch_invariant;
+  limits.resident_steps = options.resident_steps;
+  limits.dependent_launches = options.synchronous ? 0 : options.dependent_launches;
+  return limits;
+}
+
+}  // namespace lapidary::cuda

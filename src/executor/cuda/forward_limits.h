@@ -1,0 +1,29 @@
+// How large a step of the CUDA executor may be: what its buffers are sized for. No CUDA types.
+#pragma once
+
+#include "executor/cuda/cuda_options.h"
+
+namespace lapidary::cuda {
+
+struct CudaForwardLimits {
+  int max_rows = 2048;       // of a step
+  int max_logit_rows = 256;  // of the logits buffer; more outputs are computed in batches
+  int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
+  int max_partials = 1024;   // of split attention
+  int num_sms = 160;         // of the GPU; where none is known, more than any of them has
+  bool batch_invariant = false;
+  bool resident_steps = true;  // one-token steps as one kernel, where the model allows it
+  unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
+};
+
+inline constexpr int kMaxAttentionPartials = 4096;
+
+// Sequences of the graph that a decode step of so many runs as; 0: no graph has so many.
+int PaddedSequences(int sequences);
+
+// The executor's own: a step of the most sequences is padded too, so there is room for its padding.
+CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options);
+// Of options with room for padding.
+CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options);
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,135 @@
+#include "executor/cuda/memory_needs.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/cuda/attention/attention_scratch.h"
+#include "ops/cuda/linear/linear_scratch.h"
+#include "ops/cuda/moe/moe_scratch.h"
+#include "ops/cuda/rope_table.h"
+#include "ops/cuda/sampling/sampling_scratch.h"
+
+namespace lapidary::cuda {
+namespace {
+
+constexpr int64_t kBf16 = 2;
+constexpr int64_t kF32 = 4;
+constexpr int64_t kInt32 = 4;
+
+// The activations of a step of limits.max_rows rows.
+void AddActivations(const ModelPlan& plan, int64_t rows, WorkspaceBytes& bytes) {
+  bytes.hidden = rows * plan.hidden_size * kF32;
+  bytes.narrow = rows * plan.hidden_size * kBf16;
+  int64_t widest = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    widest = std::max(widest, int64_t{layer.num_qkv_heads()} * layer.head_dim);
+    widest = std::max<int64_t>(widest, layer.mlp_width);
+    bytes.queries =
+        std::max(bytes.queries, rows * layer.num_heads * layer.kv_entry.key_len * kBf16);
+    bytes.attended = std::max(bytes.attended, rows * layer.num_heads * layer.head_dim * kBf16);
+  }
+  if (plan.ple) {
+    const int64_t columns = int64_t{plan.num_layers} * plan.ple->width;
+    widest = std::max(widest, columns);
+    bytes.ple = rows * columns * kBf16;
+  }
+  bytes.wide = rows * widest * kBf16;
+  bytes.gathered = std::max({bytes.hidden, bytes.narrow, bytes.ple});
+  if (plan.moe) {
+    bytes.router_choice = rows * plan.moe->top_k * (kInt32 + kF32);
+    bytes.expert_scratch =
+        ExpertScratchBytes({static_cast<int>(rows), plan.hidden_size, plan.moe->expert_width,
+                            plan.moe->num_experts, plan.moe->top_k});
+  }
+}
+
+// New entries: of all owners for small steps; for large ones of one owner at a time, but donors
+// keep theirs.
+void AddEntries(const ModelPlan& plan, const CudaForwardLimits& limits, WorkspaceBytes& bytes) {
+  int64_t shared_row = 0;
+  int64_t num_owners = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    if (!layer.owns_kv()) continue;
+    ++num_owners;
+    bytes.small_entries += limits.max_sequences * EntryRowBytes(layer);
+    if (IsKvDonor(plan, layer)) {
+      bytes.large_entries += limits.max_rows * EntryRowBytes(layer);
+    } else {
+      shared_row = std::max(shared_row, EntryRowBytes(layer));
+    }
+  }
+  bytes.large_entries += limits.max_rows * shared_row;
+  bytes.stored_layers = num_owners * kStoredLayerBytes;
+}
+
+}  // namespace
+
+bool IsMatrix(const TensorSpec& spec) { return spec.shape.size() > 1; }
+
+bool IsPleTable(const TensorSpec& spec) {
+  return spec.component == TensorComponent::kPerLayerEmbedding;
+}
+
+int64_t MatrixBytes(const TensorSpec& spec) { return spec.num_elements() * kBf16; }
+
+int64_t VectorBytes(const TensorSpec& spec) {
+  constexpr int64_t kAlignment = 16;  // bytes: vectors are read four floats at a time
+  return (spec.num_elements() * kF32 + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+WeightBytes PlanWeights(const ModelPlan& plan, PlePlacement ple_placement) {
+  WeightBytes bytes;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    if (!IsMatrix(spec)) {
+      bytes.vectors += VectorBytes(spec);
+    } else if (IsPleTable(spec) && ple_placement == PlePlacement::kHost) {
+      bytes.host_table += MatrixBytes(spec);
+    } else {
+      bytes.matrices += MatrixBytes(spec);
+    }
+  }
+  return bytes;
+}
+
+int64_t RopeFrequencyBytes(const RopePlan& rope) { return rope.num_rotary_pairs * kF32; }
+
+int64_t RopeTableBytes(const RopePlan& rope, int64_t max_rows) {
+  return max_rows * RopeRowPairs(rope.num_rotary_pairs) * 2 * kF32;
+}
+
+int64_t EntryRowBytes(const LayerPlan& owner) {
+  return int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len * kBf16;
+}
+
+bool IsKvDonor(const ModelPlan& plan, const LayerPlan& owner) {
+  return std::any_of(plan.layers.begin(), plan.layers.end(), [&](const LayerPlan& layer) {
+    return !layer.owns_kv() && layer.kv_layer == owner.index;
+  });
+}
+
+WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const CudaForwardLimits& limits) {
+  WorkspaceBytes bytes;
+  AddActivations(plan, limits.max_rows, bytes);
+  AddEntries(plan, limits, bytes);
+  bytes.logits = int64_t{limits.max_logit_rows} * plan.vocab_size * kF32;
+  bytes.sampled = int64_t{limits.max_rows} * kSampledRowBytes;
+  bytes.sampling_scratch = SamplingScratchBytes(limits.max_logit_rows, plan.vocab_size);
+  bytes.partials = AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
+  bytes.counters = int64_t{limits.max_partials} * kInt32;
+  std::vector<RopePlan> ropes;
+  for (const LayerPlan& layer : plan.layers) {
+    if (std::find(ropes.begin(), ropes.end(), layer.rope) != ropes.end()) continue;
+    ropes.push_back(layer.rope);
+    bytes.rope += RopeFrequencyBytes(layer.rope) + RopeTableBytes(layer.rope, limits.max_rows);
+  }
+  bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
+  return bytes;
+}
+
+int64_t WorkspaceBytes::total() const {
+  return 2 * (hidden + narrow + stored_layers) + wide + queries + attended + ple + gathered +
+         logits + sampled + sampling_scratch + partials + counters + router_choice +
+         expert_scratch + small_entries + large_entries + rope + linear;
+}
+
+}  // namespace lapidary::cuda

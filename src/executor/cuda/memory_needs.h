@@ -1,0 +1,68 @@
+// What the CUDA executor allocates before it sizes the KV pool, in closed form: the executor takes
+// its sizes from here, and `lapidary plan` says them where there is no GPU. No CUDA types.
+#pragma once
+
+#include <cstdint>
+
+#include "executor/cuda/forward_limits.h"
+#include "model/plan.h"
+#include "model/tensor_specs.h"
+
+namespace lapidary::cuda {
+
+// bf16 matrices one behind the other as they are bound, f32 vectors 16 bytes aligned. Scalars stay
+// on the host, but have a place among the vectors.
+struct WeightBytes {
+  int64_t matrices = 0;
+  int64_t vectors = 0;
+  int64_t host_table = 0;  // per-layer embeddings, page-locked, with PlePlacement::kHost
+
+  int64_t on_device() const { return matrices + vectors; }
+};
+WeightBytes PlanWeights(const ModelPlan& plan, PlePlacement ple_placement);
+
+int64_t MatrixBytes(const TensorSpec& spec);
+int64_t VectorBytes(const TensorSpec& spec);
+bool IsMatrix(const TensorSpec& spec);
+// The table of per-layer embeddings, which may live on the host.
+bool IsPleTable(const TensorSpec& spec);
+
+// Bytes of each of CudaForward's buffers, and of what it owns. The scratch of one-token steps is
+// not here: it depends on the device, and is some 5 MB.
+struct WorkspaceBytes {
+  int64_t hidden = 0;  // there are two
+  int64_t narrow = 0;  // there are two
+  int64_t wide = 0;
+  int64_t queries = 0;
+  int64_t attended = 0;
+  int64_t ple = 0;
+  int64_t gathered = 0;
+  int64_t logits = 0;
+  int64_t sampled = 0;
+  int64_t sampling_scratch = 0;
+  int64_t partials = 0;
+  int64_t counters = 0;
+  int64_t router_choice = 0;
+  int64_t expert_scratch = 0;
+  int64_t small_entries = 0;
+  int64_t large_entries = 0;
+  int64_t stored_layers = 0;  // there are two
+  int64_t rope = 0;           // frequencies and tables of all rotary plans
+  int64_t linear = 0;         // of the LinearRunner
+
+  int64_t total() const;
+};
+WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const CudaForwardLimits& limits);
+
+inline constexpr int kStoredLayerBytes = 32;  // sizeof(StoredLayer)
+
+// Of one rotary plan: f32 [pairs], float2 [max_rows, RopeRowPairs].
+int64_t RopeFrequencyBytes(const RopePlan& rope);
+int64_t RopeTableBytes(const RopePlan& rope, int64_t max_rows);
+
+// Bytes of a row of an owner's new entries.
+int64_t EntryRowBytes(const LayerPlan& owner);
+// Whether another layer reads this one's KV.
+bool IsKvDonor(const ModelPlan& plan, const LayerPlan& owner);
+
+}  // namespace lapidary::cuda

@@ -1,0 +1,101 @@
+#include "executor/cuda/memory_needs.h"
+
+#include <gtest/gtest.h>
+
+#include "model/footprint.h"
+#include "model/presets.h"
+
+namespace lapidary::cuda {
+namespace {
+
+ModelPlan PresetPlan(const std::string& name) {
+  return MakeModelPlan(ParseModelConfig(*PresetConfig(name), name).value()).value();
+}
+
+CudaForwardLimits Limits(int max_num_seqs, int max_num_batched_tokens) {
+  CudaExecutorOptions options;
+  options.max_num_seqs = max_num_seqs;
+  options.max_num_batched_tokens = max_num_batched_tokens;
+  return ForwardLimits(WithRoomForPadding(options));
+}
+
+TEST(ForwardLimits, LeaveRoomForThePaddingOfTheLargestDecodeStep) {
+  EXPECT_EQ(Limits(33, 64).max_sequences, 48);
+  EXPECT_EQ(Limits(33, 64).max_rows, 64);
+  EXPECT_EQ(Limits(33, 8).max_rows, 48);
+  EXPECT_EQ(Limits(256, 2048).max_sequences, 256);
+  EXPECT_EQ(Limits(1000, 2048).max_sequences, 1000);  // No graph is so large.
+  EXPECT_EQ(Limits(1, 64).max_logit_rows, 16);
+}
+
+// E2B by hand: hidden 1536, 8 heads, MLP up to 12288, 35 layers with 256 per-layer values, of which
+// 15 own KV (12 sliding of 512 values a row, 3 full of 1024; one of each is a donor).
+TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {
+  const WorkspaceBytes bytes = PlanWorkspace(PresetPlan("e2b"), Limits(256, 2048));
+  EXPECT_EQ(bytes.hidden, 2048 * 1536 * 4);
+  EXPECT_EQ(bytes.narrow, 2048 * 1536 * 2);
+  EXPECT_EQ(bytes.wide, 2048 * 12288 * 2);
+  EXPECT_EQ(bytes.queries, 2048 * 8 * 512 * 2);
+  EXPECT_EQ(bytes.attended, 2048 * 8 * 512 * 2);
+  EXPECT_EQ(bytes.ple, 2048 * 35 * 256 * 2);
+  EXPECT_EQ(bytes.gathered, bytes.ple);  // the widest row that moves
+  EXPECT_EQ(bytes.logits, 256ll * 262144 * 4);
+  EXPECT_EQ(bytes.small_entries, 256 * (12 * 512 + 3 * 1024) * 2);
+  EXPECT_EQ(bytes.large_entries, 2048 * (512 + 1024 + 1024) * 2);  // two donors, one other
+  EXPECT_EQ(bytes.stored_layers, 15 * kStoredLayerBytes);
+  EXPECT_EQ(bytes.rope, 128 * 4 + 64 * 4 + 2048 * (128 + 64) * 8);
+  EXPECT_EQ(bytes.linear, (int64_t{64} << 20) + (int64_t{256} << 20));
+  EXPECT_EQ(bytes.expert_scratch, 0);
+}
+
+TEST(PlanWorkspace, ExpertsHaveScratchForEveryChoice) {
+  const ModelPlan plan = PresetPlan("26b-a4b");
+  const int64_t rows = 2048;
+  const WorkspaceBytes bytes = PlanWorkspace(plan, Limits(256, 2048));
+  const int64_t choices = rows * plan.moe->top_k;
+  EXPECT_EQ(bytes.router_choice, choices * 8);
+  const int64_t least =
+      choices * (plan.moe->expert_width + plan.hidden_size) * 2 + rows * plan.moe->num_experts * 4;
+  EXPECT_GE(bytes.expert_scratch, least);
+  EXPECT_LE(bytes.expert_scratch, least + least / 100);
+}
+
+TEST(PlanWorkspace, BatchInvariantStepsUseNoLibraryButCombineInOrder) {
+  CudaForwardLimits limits = Limits(256, 2048);
+  const WorkspaceBytes plain = PlanWorkspace(PresetPlan("e2b"), limits);
+  limits.batch_invariant = true;
+  const WorkspaceBytes invariant = PlanWorkspace(PresetPlan("e2b"), limits);
+  EXPECT_EQ(invariant.linear, 0);
+  EXPECT_GT(invariant.partials, plain.partials);
+}
+
+TEST(PlanWorkspace, TotalCountsEveryBuffer) {
+  // One byte in each member, and the pairs twice: a member that total() forgets shows.
+  WorkspaceBytes bytes;
+  int64_t* const members = reinterpret_cast<int64_t*>(&bytes);
+  constexpr int kNumMembers = sizeof(WorkspaceBytes) / sizeof(int64_t);
+  std::fill(members, members + kNumMembers, 1);
+  EXPECT_EQ(bytes.total(), kNumMembers + 3);
+}
+
+TEST(PlanWeights, MatricesAreBf16AndVectorsF32) {
+  for (const char* preset : {"e2b", "31b", "26b-a4b"}) {
+    const ModelPlan plan = PresetPlan(preset);
+    const WeightBytes bytes = PlanWeights(plan, PlePlacement::kDevice);
+    const int64_t parameters = MakeFootprint(plan).total();
+    EXPECT_EQ(bytes.host_table, 0);
+    EXPECT_GE(bytes.on_device(), 2 * parameters) << preset;
+    EXPECT_LE(bytes.on_device(), 2 * parameters + 2 * parameters / 1000) << preset;
+  }
+}
+
+TEST(PlanWeights, TheTableOfPerLayerEmbeddingsMayLiveOnTheHost) {
+  const ModelPlan plan = PresetPlan("e2b");
+  const WeightBytes device = PlanWeights(plan, PlePlacement::kDevice);
+  const WeightBytes host = PlanWeights(plan, PlePlacement::kHost);
+  EXPECT_EQ(host.host_table, 2 * MakeFootprint(plan).per_layer_embedding);
+  EXPECT_EQ(host.on_device() + host.host_table, device.on_device());
+}
+
+}  // namespace
+}  // namespace lapidary::cuda

@@ -1,0 +1,42 @@
+#include "load/limits.h"
+
+#include <algorithm>
+
+#include "executor/cpu/cpu_executor.h"
+#include "executor/cuda/cuda_options.h"
+
+namespace lapidary {
+
+DType KvType(DeviceKind device) {
+  return device == DeviceKind::kCuda ? cuda::kKvType : cpu::kKvType;
+}
+
+KvLayout MakeKvLayout(const ModelPlan& plan, DeviceKind device) {
+  return MakeKvLayout(plan, DTypeSize(KvType(device)));
+}
+
+BatchLimits DefaultLimits(DeviceKind device) {
+  if (device == DeviceKind::kCuda) {
+    return {.max_num_seqs = 256, .max_num_batched_tokens = 2048, .max_model_len = 1 << 28};
+  }
+  return {.max_num_seqs = 64, .max_num_batched_tokens = 512, .max_model_len = 8192};
+}
+
+Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, DeviceKind device) {
+  const BatchLimits defaults = DefaultLimits(device);
+  BatchLimits limits = wanted;
+  if (limits.max_num_seqs == 0) limits.max_num_seqs = defaults.max_num_seqs;
+  if (limits.max_num_batched_tokens == 0) {
+    limits.max_num_batched_tokens = std::max(defaults.max_num_batched_tokens, limits.max_num_seqs);
+  }
+  if (limits.max_model_len == 0) {
+    limits.max_model_len = std::min(plan.max_context, defaults.max_model_len);
+  }
+  if (limits.max_model_len > plan.max_context) {
+    return MakeError("--max-model-len {}: the model's context is {}", limits.max_model_len,
+                     plan.max_context);
+  }
+  return limits;
+}
+
+}  // namespace lapidary

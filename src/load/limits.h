@@ -1,0 +1,32 @@
+// How much runs at once, and in what form it is cached: what every device has its own answer to.
+// The commands, the memory plan and the executors all ask here.
+#pragma once
+
+#include "base/result.h"
+#include "device/device_choice.h"
+#include "kv/kv_layout.h"
+#include "model/plan.h"
+#include "tensor/dtype.h"
+
+namespace lapidary {
+
+// Of cached values on this device.
+DType KvType(DeviceKind device);
+KvLayout MakeKvLayout(const ModelPlan& plan, DeviceKind device);
+
+// 0: as the device likes it.
+struct BatchLimits {
+  int max_num_seqs = 0;            // running at once
+  int max_num_batched_tokens = 0;  // rows of a step
+  int max_model_len = 0;           // tokens of a sequence, answer included
+};
+
+// A CPU is slow: long contexts and large steps are asked for. max_model_len is where the model's
+// own context is cut.
+BatchLimits DefaultLimits(DeviceKind device);
+
+// Every limit that is 0 filled in. A step has room for a row of each sequence, unless its size was
+// given. An error when the model's context is shorter than asked for.
+Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, DeviceKind device);
+
+}  // namespace lapidary
