@@ -135,33 +135,29 @@ class SignalPolicy {
 };
 
 Status Chat(const ChatFlags& flags) {
-  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model.model));
-  ASSIGN_OR_RETURN(const TextModel text_model, description.directory
-                                                   ? TextModel::Load(*description.directory)
-                                                   : TextModel::None(description.name));
-  if (!text_model.tokenizer.ok()) return text_model.tokenizer.error();
-  if (!text_model.chat_template.ok()) return text_model.chat_template.error();
+  ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model.model));
+  if (!files.text->tokenizer.ok()) return files.text->tokenizer.error();
+  if (!files.text->chat_template.ok()) return files.text->chat_template.error();
+  const ModelPlan& plan = files.description.plan;
   RETURN_IF_ERROR(CheckUtf8(flags.system_prompt, "--system-prompt"));
   ChatOptions options;
-  options.context =
-      static_cast<int32_t>(std::min<int64_t>(flags.context, description.plan.max_context));
+  options.context = std::min(flags.context, plan.max_context);
   options.max_tokens = flags.max_tokens;
-  options.stop_ids = text_model.defaults.stop_ids;
   options.stats = flags.stats || isatty(STDERR_FILENO) == 1;
   ASSIGN_OR_RETURN(options.sampling,
-                   flags.sampling.Over(text_model.defaults.sampling, description.plan.vocab_size));
+                   flags.sampling.Over(files.text->defaults.sampling, plan.vocab_size));
 
   Interrupts interrupts;
   // Twice the room of a conversation, so that its last turn stays in the prefix cache.
-  ASSIGN_OR_RETURN(const LoadedEngine model,
-                   flags.model.LoadAsEngine(options.context, /*num_sequences=*/2));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> model,
+                   flags.model.LoadSession(std::move(files), options.context, /*num_sequences=*/2));
   const std::unique_ptr<LineReader> reader = LineReader::ForStandardInput(">>> ");
-  ChatSession session(*model.engine, text_model, options);
+  ChatSession session(*model, options);
   session.conversation().set_system_prompt(flags.system_prompt);
   session.conversation().set_thinking(flags.think);
   interrupts.set_handler(SignalPolicy(session, *reader));
   if (reader->is_terminal()) {
-    PrintNotice(fmt::format("{}: {} tokens of context; /help lists the commands", description.name,
+    PrintNotice(fmt::format("{}: {} tokens of context; /help lists the commands", flags.model.model,
                             options.context));
   }
   Converse(*reader, session);

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "apps/answer_printer.h"
-#include "front/answer_stream.h"
 
 namespace lapidary {
 
-ChatSession::ChatSession(Engine& engine, const TextModel& model, ChatOptions options)
-    : engine_(engine), model_(model), options_(std::move(options)) {}
+ChatSession::ChatSession(Session& session, ChatOptions options)
+    : session_(session), options_(std::move(options)) {}
 
 void ChatSession::Answer(const std::string& message) {
   set_answering(true);
@@ -21,71 +20,56 @@ void ChatSession::Answer(const std::string& message) {
 }
 
 Status ChatSession::TryAnswer() {
-  ASSIGN_OR_RETURN(const ChatPrompt prompt, EncodeChatPrompt(model_, conversation_.Input()));
+  ASSIGN_OR_RETURN(ChatPrompt prompt, EncodeChatPrompt(session_.text(), conversation_.Input()));
   if (std::ssize(prompt.ids) >= options_.context) {
     return MakeError(
         "the context is full: it holds {} tokens and the conversation has {}; /reset starts a new "
         "one",
         options_.context, prompt.ids.size());
   }
-  SequenceSpec spec = MakeSpec(prompt);
-  const int32_t max_new_tokens = spec.max_new_tokens;
+  AnswerStreamOptions text_options;
+  text_options.parser.emplace();
+  text_options.parser->starts_in_thought = prompt.starts_in_thought;
+  text_options.parser->accept_bare_thought = !conversation_.thinking();
+  const Request request = MakeRequest(std::move(prompt));
   ++num_turns_;
   ParsedOutput output;
   RequestEvent last;
   {
-    ASSIGN_OR_RETURN(RequestStream stream, RequestStream::Start(engine_, std::move(spec)));
+    ASSIGN_OR_RETURN(RequestStream tokens, session_.Start(request));
+    TextStream stream(std::move(tokens), &*session_.text().tokenizer, std::move(text_options));
     set_current(&stream);
-    last = Follow(stream, prompt.starts_in_thought, output);
+    last = Follow(stream, output);
     set_current(nullptr);
   }
   if (last.finish == FinishReason::kError) return MakeError("{}", last.error);
   conversation_.AddAnswer(output);
-  Report(last, max_new_tokens);
+  Report(last, *request.max_new_tokens);
   return {};
 }
 
-SequenceSpec ChatSession::MakeSpec(const ChatPrompt& prompt) const {
-  SequenceSpec spec;
-  spec.prompt = prompt.ids;
-  spec.cache_points = prompt.cache_points;
-  spec.cache_at_end = true;
-  spec.stop_ids = options_.stop_ids;
+Request ChatSession::MakeRequest(ChatPrompt prompt) const {
+  Request request;
   const int32_t room = options_.context - static_cast<int32_t>(prompt.ids.size());
-  spec.max_new_tokens = options_.max_tokens > 0 ? std::min(options_.max_tokens, room) : room;
+  request.max_new_tokens = options_.max_tokens > 0 ? std::min(options_.max_tokens, room) : room;
+  request.prompt = std::move(prompt);
   auto sampling = std::make_shared<SamplingParams>(options_.sampling);
   sampling->seed += num_turns_;
-  spec.sampling = std::move(sampling);
-  return spec;
+  request.sampling = std::move(sampling);
+  return request;
 }
 
-RequestEvent ChatSession::Follow(RequestStream& stream, bool starts_in_thought,
-                                 ParsedOutput& output) {
-  AnswerStreamOptions options;
-  options.parser.emplace();
-  options.parser->starts_in_thought = starts_in_thought;
-  options.parser->accept_bare_thought = !conversation_.thinking();
-  AnswerStream answer(*model_.tokenizer, std::move(options));
+RequestEvent ChatSession::Follow(TextStream& stream, ParsedOutput& output) {
   AnswerPrinter printer;
-  std::vector<OutputEvent> parsed;
-  const auto show = [&] {
-    for (const OutputEvent& event : parsed) {
-      output.Add(event);
-      printer.Print(event);
-    }
-    parsed.clear();
-  };
   while (true) {
-    RequestEvent event = stream.Next();
-    for (const SampledToken& token : event.tokens) {
-      answer.Push(token.id, &parsed);
-      show();
+    TextEvent event = stream.Next();
+    for (const OutputEvent& part : event.output) {
+      output.Add(part);
+      printer.Print(part);
     }
-    if (!event.finish) continue;
-    answer.Finish(&parsed);
-    show();
+    if (!event.request.finish) continue;
     printer.Finish();
-    return event;
+    return std::move(event.request);
   }
 }
 
@@ -118,7 +102,7 @@ bool ChatSession::Interrupt() {
   return true;
 }
 
-void ChatSession::set_current(RequestStream* stream) {
+void ChatSession::set_current(const TextStream* stream) {
   const std::lock_guard lock(mutex_);
   current_ = stream;
   if (current_ != nullptr && interrupted_) current_->Cancel();

@@ -7,22 +7,22 @@
 
 #include "front/conversation.h"
 #include "front/prompt.h"
-#include "front/request_stream.h"
+#include "session/session.h"
+#include "session/text_stream.h"
 
 namespace lapidary {
 
 struct ChatOptions {
-  int32_t context = 0;     // most tokens of the conversation
-  int32_t max_tokens = 0;  // of an answer; 0: as many as the context leaves
-  std::vector<int32_t> stop_ids;
+  int32_t context = 0;      // most tokens of the conversation
+  int32_t max_tokens = 0;   // of an answer; 0: as many as the context leaves
   SamplingParams sampling;  // turn N draws with seed + N
   bool stats = false;       // tokens and speed after each answer
 };
 
 class ChatSession {
  public:
-  // `engine` and `model`, which must have a tokenizer and a template, must outlive the session.
-  ChatSession(Engine& engine, const TextModel& model, ChatOptions options);
+  // `session`, whose model must have a tokenizer and a template, must outlive this.
+  ChatSession(Session& session, ChatOptions options);
 
   Conversation& conversation() { return conversation_; }
 
@@ -35,17 +35,16 @@ class ChatSession {
 
  private:
   Status TryAnswer();
-  SequenceSpec MakeSpec(const ChatPrompt& prompt) const;
+  Request MakeRequest(ChatPrompt prompt) const;
   // Prints and parses until the request ends; returns its last event.
-  RequestEvent Follow(RequestStream& stream, bool starts_in_thought, ParsedOutput& output);
+  RequestEvent Follow(TextStream& stream, ParsedOutput& output);
   void Report(const RequestEvent& last, int32_t max_new_tokens) const;
 
   // The request an interrupt ends; null while there is none to end.
-  void set_current(RequestStream* stream);
+  void set_current(const TextStream* stream);
   void set_answering(bool answering);
 
-  Engine& engine_;
-  const TextModel& model_;
+  Session& session_;
   const ChatOptions options_;
   Conversation conversation_;
   uint64_t num_turns_ = 0;
@@ -53,7 +52,7 @@ class ChatSession {
   std::mutex mutex_;  // guards what an interrupt sees
   bool answering_ = false;
   bool interrupted_ = false;
-  RequestStream* current_ = nullptr;
+  const TextStream* current_ = nullptr;
 };
 
 }  // namespace lapidary

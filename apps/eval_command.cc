@@ -6,11 +6,9 @@
 #include "apps/model_flags.h"
 #include "base/progress.h"
 #include "eval/agreement.h"
-#include "eval/batch_run.h"
 #include "eval/mmlu.h"
 #include "eval/pebble_suite.h"
 #include "eval/subset.h"
-#include "front/text_model.h"
 
 namespace lapidary {
 namespace {
@@ -33,32 +31,27 @@ struct EvalFlags {
 };
 
 // What can be refused before the weights are read.
-struct OpenedModel {
-  ModelDescription description;
-  TextModel text;
-};
-
-Result<OpenedModel> OpenModel(const EvalFlags& flags) {
-  ASSIGN_OR_RETURN(ModelDescription description, DescribeModel(flags.model.model));
-  ASSIGN_OR_RETURN(TextModel text, description.directory ? TextModel::Load(*description.directory)
-                                                         : TextModel::None(description.name));
-  if (!text.tokenizer.ok()) return text.tokenizer.error();
-  return OpenedModel{std::move(description), std::move(text)};
+Result<ModelFiles> OpenModel(const EvalFlags& flags) {
+  ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model.model));
+  if (!files.text->tokenizer.ok()) return files.text->tokenizer.error();
+  return files;
 }
 
 // The outputs of all requests, with a progress line.
-Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, const ModelPlan& plan,
-                                                 std::vector<SequenceSpec> specs) {
+Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, const ModelFiles& files,
+                                                 std::vector<Request> requests) {
   int64_t max_tokens = 0;
-  for (const SequenceSpec& spec : specs) {
-    RETURN_IF_ERROR(CheckPrompt(plan, spec.prompt, spec.max_new_tokens));
-    max_tokens = std::max(max_tokens, std::ssize(spec.prompt) + spec.max_new_tokens);
+  for (const Request& request : requests) {
+    const std::vector<int32_t>& ids = request.prompt.ids;
+    RETURN_IF_ERROR(CheckPrompt(files.description.plan, ids, *request.max_new_tokens));
+    max_tokens = std::max(max_tokens, std::ssize(ids) + *request.max_new_tokens);
   }
-  const auto num_specs = static_cast<int64_t>(specs.size());
-  const auto in_flight = static_cast<int>(std::min<int64_t>(flags.concurrency, num_specs));
-  ASSIGN_OR_RETURN(const LoadedEngine loaded, flags.model.LoadAsEngine(max_tokens, in_flight));
-  Progress progress(flags.suite, num_specs, Progress::Unit::kItems);
-  return RunBatch(*loaded.engine, std::move(specs), in_flight, [&] { progress.Advance(1); });
+  const auto num_requests = static_cast<int64_t>(requests.size());
+  const auto in_flight = static_cast<int>(std::min<int64_t>(flags.concurrency, num_requests));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                   flags.model.LoadSession(files, max_tokens, in_flight));
+  Progress progress(flags.suite, num_requests, Progress::Unit::kItems);
+  return session->RunAll(std::move(requests), in_flight, [&] { progress.Advance(1); });
 }
 
 std::vector<size_t> Choose(const EvalFlags& flags, const std::vector<std::string>& task_of) {
@@ -86,7 +79,7 @@ std::optional<std::filesystem::path> AnswersPath(const EvalFlags& flags,
 }
 
 Status EvalPebble(const EvalFlags& flags) {
-  ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags));
+  ASSIGN_OR_RETURN(const ModelFiles model, OpenModel(flags));
   std::string items_path = flags.items;
   if (items_path.empty()) {
     ASSIGN_OR_RETURN(items_path, FindBundled(kPebbleItems));
@@ -105,24 +98,24 @@ Status EvalPebble(const EvalFlags& flags) {
   if (!flags.save_answers.empty()) {
     RETURN_IF_ERROR(SavePebbleAnswers({}, flags.save_answers));
   }
-  std::vector<SequenceSpec> specs;
+  std::vector<Request> requests;
   std::vector<bool> starts_in_thought;
   for (const size_t idx : chosen) {
     if (answers_path && !recorded.contains(items[idx].id)) {
       return MakeError("{}: there is no recorded answer to item {}: it belongs to another set",
                        answers_path->string(), items[idx].id);
     }
-    ASSIGN_OR_RETURN(PebbleRequest request, MakePebbleRequest(model.text, items[idx]));
-    specs.push_back(std::move(request.spec));
-    starts_in_thought.push_back(request.starts_in_thought);
+    ASSIGN_OR_RETURN(Request request, MakePebbleRequest(*model.text, items[idx]));
+    starts_in_thought.push_back(request.prompt.starts_in_thought);
+    requests.push_back(std::move(request));
   }
-  ASSIGN_OR_RETURN(auto outputs, RunAll(flags, model.description.plan, std::move(specs)));
+  ASSIGN_OR_RETURN(auto outputs, RunAll(flags, model, std::move(requests)));
 
   Scores scores;
   std::vector<PebbleAnswer> answers;
   for (size_t place = 0; place < chosen.size(); ++place) {
     const PebbleItem& item = items[chosen[place]];
-    answers.push_back(JudgePebbleAnswer(*model.text.tokenizer, item, starts_in_thought[place],
+    answers.push_back(JudgePebbleAnswer(*model.text->tokenizer, item, starts_in_thought[place],
                                         std::move(outputs[place])));
     scores.Add(item.task, item.bin, answers.back().is_right);
   }
@@ -136,10 +129,10 @@ Status EvalPebble(const EvalFlags& flags) {
     std::vector<PebbleAnswer> references;
     for (size_t place = 0; place < chosen.size(); ++place) {
       const PebbleItem& item = items[chosen[place]];
-      references.push_back(JudgePebbleAnswer(*model.text.tokenizer, item, starts_in_thought[place],
+      references.push_back(JudgePebbleAnswer(*model.text->tokenizer, item, starts_in_thought[place],
                                              recorded.at(item.id).ids));
     }
-    const Agreement agreement = CompareAnswers(*model.text.tokenizer, answers, references);
+    const Agreement agreement = CompareAnswers(*model.text->tokenizer, answers, references);
     json["agreement"] = agreement.ToJson();
     json["agreement"]["answers"] = answers_path->string();
     remarks = "\n" + agreement.ToText(answers_path->string(), flags.verbose);
@@ -153,9 +146,9 @@ Status EvalMmlu(const EvalFlags& flags) {
     return MakeError(
         "--suite mmlu needs --data DIR, the folder with dev/ and test/ of the public archive");
   }
-  ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags));
+  ASSIGN_OR_RETURN(const ModelFiles model, OpenModel(flags));
   ASSIGN_OR_RETURN(const std::vector<MmluSubject> subjects, LoadMmlu(flags.data, flags.split));
-  ASSIGN_OR_RETURN(const MmluEncoder encoder, MmluEncoder::Create(*model.text.tokenizer));
+  ASSIGN_OR_RETURN(const MmluEncoder encoder, MmluEncoder::Create(*model.text->tokenizer));
 
   struct Asked {
     const MmluSubject* subject;
@@ -182,8 +175,7 @@ Status EvalMmlu(const EvalFlags& flags) {
     RETURN_IF_ERROR(AddMmluRequests(encoder, *subject, questions,
                                     model.description.plan.max_context, &requests));
   }
-  ASSIGN_OR_RETURN(const auto outputs,
-                   RunAll(flags, model.description.plan, std::move(requests.specs)));
+  ASSIGN_OR_RETURN(const auto outputs, RunAll(flags, model, std::move(requests.requests)));
 
   Scores scores;
   for (size_t place = 0; place < asked.size(); ++place) {

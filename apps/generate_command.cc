@@ -7,10 +7,8 @@
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
-#include "front/answer_stream.h"
 #include "front/conversation.h"
-#include "front/prompt.h"
-#include "front/request_stream.h"
+#include "session/text_stream.h"
 
 namespace lapidary {
 namespace {
@@ -29,7 +27,7 @@ struct GenerateFlags {
   bool json = false;
 };
 
-Result<std::vector<int32_t>> ChatIds(const GenerateFlags& flags, const TextModel& model) {
+Result<ChatPrompt> ChatMessage(const GenerateFlags& flags, const TextModel& model) {
   if (flags.chat->empty()) return MakeError("--chat: the message is empty");
   RETURN_IF_ERROR(CheckUtf8(*flags.chat, "--chat"));
   RETURN_IF_ERROR(CheckUtf8(flags.system_prompt, "--system-prompt"));
@@ -37,87 +35,62 @@ Result<std::vector<int32_t>> ChatIds(const GenerateFlags& flags, const TextModel
   conversation.set_system_prompt(flags.system_prompt);
   conversation.set_thinking(flags.think);
   conversation.AddUser(*flags.chat);
-  ASSIGN_OR_RETURN(ChatPrompt prompt, EncodeChatPrompt(model, conversation.Input()));
-  return std::move(prompt.ids);
+  return EncodeChatPrompt(model, conversation.Input());
 }
 
-Result<std::vector<int32_t>> PromptIds(const GenerateFlags& flags, const TextModel& model) {
-  if (flags.ids) return ParseIds(*flags.ids);
-  if (flags.chat) return ChatIds(flags, model);
+Result<ChatPrompt> MakePrompt(const GenerateFlags& flags, const TextModel& model) {
+  if (flags.chat) return ChatMessage(flags, model);
+  ChatPrompt prompt;
+  if (flags.ids) {
+    ASSIGN_OR_RETURN(prompt.ids, ParseIds(*flags.ids));
+    return prompt;
+  }
   RETURN_IF_ERROR(CheckUtf8(*flags.text, "--prompt"));
   if (!model.tokenizer.ok()) return model.tokenizer.error();
-  return EncodeRawPrompt(*model.tokenizer, *flags.text);
+  prompt.ids = EncodeRawPrompt(*model.tokenizer, *flags.text);
+  return prompt;
 }
 
 // The answer as it grows: kept for --json, printed at once without.
 class Output {
  public:
-  Output(const TextModel& model, StopStrings stop_strings, bool prints) : prints_(prints) {
-    if (model.tokenizer.ok()) {
-      stream_.emplace(*model.tokenizer,
-                      AnswerStreamOptions{.stop_strings = std::move(stop_strings)});
-    }
-  }
+  Output(bool has_text, bool prints) : has_text_(has_text), prints_(prints) {}
 
-  // False when a stop string is complete, and nothing more may be pushed.
-  bool Push(int32_t id, bool is_stop_token) {
-    ids_.push_back(id);
-    if (!stream_) {
-      Print(fmt::format("{}{}", ids_.size() > 1 ? " " : "", id));
-      return true;
+  void Take(const TextEvent& event) {
+    for (const SampledToken& token : event.request.tokens) {
+      if (!has_text_) Print(fmt::format("{}{}", ids_.empty() ? "" : " ", token.id));
+      ids_.push_back(token.id);
     }
-    std::vector<OutputEvent> events;
-    if (!is_stop_token) stream_->Push(id, &events);
-    Take(events);
-    return !stream_->matched();
-  }
-  void Finish() {
-    std::vector<OutputEvent> events;
-    if (stream_) stream_->Finish(&events);
-    Take(events);
-    Print("\n");
+    for (const OutputEvent& output : event.output) {  // Without a parser all is content.
+      text_ += output.text;
+      Print(output.text);
+    }
+    if (event.request.finish) Print("\n");
   }
 
   const std::vector<int32_t>& ids() const { return ids_; }
-  Json Text() const { return stream_ ? Json(text_) : Json(nullptr); }
+  Json Text() const { return has_text_ ? Json(text_) : Json(nullptr); }
 
  private:
-  void Take(const std::vector<OutputEvent>& events) {
-    for (const OutputEvent& event : events) {  // Without a parser all is content.
-      text_ += event.text;
-      Print(event.text);
-    }
-  }
   void Print(std::string_view text) const {
     if (!prints_ || text.empty()) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
 
+  const bool has_text_;
   const bool prints_;
-  std::optional<AnswerStream> stream_;
   std::vector<int32_t> ids_;
   std::string text_;
 };
 
-// Runs the request to its end and returns its last event.
-Result<RequestEvent> Run(Engine& engine, SequenceSpec spec, Output& output) {
-  ASSIGN_OR_RETURN(RequestStream stream, RequestStream::Start(engine, std::move(spec)));
-  bool is_open = true;
+// Reads the request to its end and returns its last event.
+Result<RequestEvent> Follow(TextStream stream, Output& output) {
   while (true) {
-    RequestEvent event = stream.Next();
-    for (const SampledToken& token : event.tokens) {
-      const bool is_last = event.finish && &token == &event.tokens.back();
-      if (is_open && !output.Push(token.id, is_last && event.finish == FinishReason::kStop)) {
-        is_open = false;
-        stream.Cancel();
-      }
-    }
-    if (!event.finish) continue;
-    if (event.finish == FinishReason::kError) return MakeError("{}", event.error);
-    if (!is_open) event.finish = FinishReason::kStop;
-    output.Finish();
-    return event;
+    TextEvent event = stream.Next();
+    if (event.request.finish == FinishReason::kError) return MakeError("{}", event.request.error);
+    output.Take(event);
+    if (event.request.finish) return std::move(event.request);
   }
 }
 
@@ -138,35 +111,41 @@ Status Generate(const GenerateFlags& flags) {
     return MakeError("generate needs one prompt: --prompt, --chat or --ids");
   }
   // Whatever can be refused is refused before the weights are read.
-  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model.model));
-  ASSIGN_OR_RETURN(const TextModel text_model, description.directory
-                                                   ? TextModel::Load(*description.directory)
-                                                   : TextModel::None(description.name));
+  ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model.model));
+  const ModelPlan& plan = files.description.plan;
+  const TextModel& text = *files.text;
   ASSIGN_OR_RETURN(StopStrings stop_strings, flags.stop.Strings());
-  if (!flags.stop.strings.empty() && !text_model.tokenizer.ok()) {
-    return MakeError("--stop needs text: {}", text_model.tokenizer.error().message);
+  if (!flags.stop.strings.empty() && !text.tokenizer.ok()) {
+    return MakeError("--stop needs text: {}", text.tokenizer.error().message);
   }
-  SequenceSpec spec;
-  ASSIGN_OR_RETURN(spec.prompt, PromptIds(flags, text_model));
-  RETURN_IF_ERROR(CheckPrompt(description.plan, spec.prompt, flags.max_tokens));
-  spec.max_new_tokens = flags.max_tokens;
-  spec.stop_ids = flags.stop.Ids(text_model.defaults);
-  spec.cache_at_end = false;  // No other prompt follows.
+  Request request;
+  ASSIGN_OR_RETURN(request.prompt, MakePrompt(flags, text));
+  RETURN_IF_ERROR(CheckPrompt(plan, request.prompt.ids, flags.max_tokens));
+  request.prompt.cache_points.clear();
+  request.goes_on = false;  // No other prompt follows.
+  request.max_new_tokens = flags.max_tokens;
+  request.ignore_eos = flags.stop.ignore_eos;
   ASSIGN_OR_RETURN(SamplingParams sampling,
-                   flags.sampling.Over(text_model.defaults.sampling, description.plan.vocab_size));
-  spec.sampling = std::make_shared<SamplingParams>(std::move(sampling));
+                   flags.sampling.Over(text.defaults.sampling, plan.vocab_size));
+  request.sampling = std::make_shared<SamplingParams>(std::move(sampling));
 
-  const std::vector<int32_t> prompt = spec.prompt;
-  ASSIGN_OR_RETURN(const LoadedEngine model,
-                   flags.model.LoadAsEngine(std::ssize(prompt) + flags.max_tokens));
-  Output output(text_model, std::move(stop_strings), /*prints=*/!flags.json);
-  ASSIGN_OR_RETURN(const RequestEvent last, Run(*model.engine, std::move(spec), output));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Session> session,
+      flags.model.LoadSession(std::move(files), std::ssize(request.prompt.ids) + flags.max_tokens));
+  const auto& tokenizer = session->text().tokenizer;
+  ASSIGN_OR_RETURN(RequestStream stream, session->Start(request));
+  Output output(tokenizer.ok(), /*prints=*/!flags.json);
+  ASSIGN_OR_RETURN(const RequestEvent last,
+                   Follow(TextStream(std::move(stream), tokenizer.ok() ? &*tokenizer : nullptr,
+                                     {.stop_strings = std::move(stop_strings)}),
+                          output));
   if (!flags.json) return {};
-  const Json json = {{"prompt_ids", prompt},
-                     {"output_ids", output.ids()},
-                     {"text", output.Text()},
-                     {"finish_reason", FinishReasonName(*last.finish)},
-                     {"timings", TimingsJson(last.timings, model.load_ms, output.ids().size())}};
+  const Json json = {
+      {"prompt_ids", request.prompt.ids},
+      {"output_ids", output.ids()},
+      {"text", output.Text()},
+      {"finish_reason", FinishReasonName(*last.finish)},
+      {"timings", TimingsJson(last.timings, session->load_ms(), output.ids().size())}};
   fmt::print("{}\n", json.dump());
   return {};
 }

@@ -51,15 +51,18 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
 
 Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
   ASSIGN_OR_RETURN(const LoadOptions options, Options(max_tokens));
-  return LoadModel(model, options);
+  ASSIGN_OR_RETURN(ModelDescription description, DescribeModel(model));
+  return LoadModel(std::move(description), options);
 }
 
-Result<LoadedEngine> ModelFlags::LoadAsEngine(int64_t max_tokens, int num_sequences,
-                                              int max_num_seqs) const {
-  ASSIGN_OR_RETURN(LoadOptions options, Options(max_tokens));
-  options.num_sequences = num_sequences;
-  if (max_num_seqs > 0) options.limits.max_num_seqs = max_num_seqs;
-  return LoadEngine(model, options, EngineOptions{});
+Result<std::unique_ptr<Session>> ModelFlags::LoadSession(ModelFiles files, int64_t max_tokens,
+                                                         int num_sequences,
+                                                         int max_num_seqs) const {
+  SessionOptions options;
+  ASSIGN_OR_RETURN(options.load, Options(max_tokens));
+  options.load.num_sequences = num_sequences;
+  if (max_num_seqs > 0) options.load.limits.max_num_seqs = max_num_seqs;
+  return Session::Load(std::move(files), options);
 }
 
 Result<std::vector<int32_t>> ParseIds(const std::string& text) {

@@ -8,7 +8,7 @@
 #include "apps/command_line.h"
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
-#include "load/load_model.h"
+#include "session/session.h"
 
 namespace lapidary {
 
@@ -26,8 +26,8 @@ struct ModelFlags {
   Result<LoadedModel> Load(int64_t max_tokens) const;
   // Room for `num_sequences` of them; more than run at once leave room for the prefix cache.
   // `max_num_seqs` of them run at once; 0: as many as there is room for.
-  Result<LoadedEngine> LoadAsEngine(int64_t max_tokens, int num_sequences = 1,
-                                    int max_num_seqs = 0) const;
+  Result<std::unique_ptr<Session>> LoadSession(ModelFiles files, int64_t max_tokens,
+                                               int num_sequences = 1, int max_num_seqs = 0) const;
 
  private:
   Result<LoadOptions> Options(int64_t max_tokens) const;

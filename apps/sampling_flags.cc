@@ -57,10 +57,6 @@ void StopFlags::AddTo(CLI::App& command) {
   command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's stop tokens")->group(kGroup);
 }
 
-std::vector<int32_t> StopFlags::Ids(const GenerationDefaults& defaults) const {
-  return ignore_eos ? std::vector<int32_t>() : defaults.stop_ids;
-}
-
 Result<StopStrings> StopFlags::Strings() const {
   for (const std::string& text : strings) RETURN_IF_ERROR(CheckUtf8(text, "--stop"));
   auto created = StopStrings::Create(strings);

@@ -34,7 +34,6 @@ struct StopFlags {
   bool ignore_eos = false;
 
   void AddTo(CLI::App& command);
-  std::vector<int32_t> Ids(const GenerationDefaults& defaults) const;
   Result<StopStrings> Strings() const;
 };
 

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <future>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
@@ -12,11 +11,11 @@
 #include "apps/device_flag.h"
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
-#include "load/load_model.h"
 #include "model/footprint.h"
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/origin_check.h"
+#include "session/session.h"
 
 namespace lapidary {
 namespace {
@@ -71,60 +70,57 @@ Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
 
 // One token of the longest sequence there may be: proves that the pool holds it, and touches every
 // weight before the first client does.
-Status WarmUp(Engine& engine, int max_model_len) {
-  SequenceSpec spec;
-  spec.prompt = {0};
-  spec.max_new_tokens = max_model_len - 1;
-  spec.sampling = std::make_shared<SamplingParams>();
-  spec.cache_at_end = false;
-  std::promise<std::string> ended;
-  const auto sink = [&](RequestEvent event) {
-    if (!event.finish) {
-      engine.Cancel(event.id);
-    } else {
-      ended.set_value(event.error);
-    }
-  };
-  if (const auto id = engine.Submit(std::move(spec), sink); !id.ok()) {
-    return MakeError("a sequence of --max-model-len {} cannot run: {}", max_model_len,
-                     id.error().message);
+Status WarmUp(Session& session) {
+  Request request;
+  request.prompt.ids = {0};
+  request.max_new_tokens = session.max_model_len() - 1;
+  request.sampling = std::make_shared<SamplingParams>();
+  request.ignore_eos = true;
+  request.goes_on = false;
+  auto stream = session.Start(request);
+  if (!stream.ok()) {
+    return MakeError("a sequence of --max-model-len {} cannot run: {}", session.max_model_len(),
+                     stream.error().message);
   }
-  if (const std::string error = ended.get_future().get(); !error.empty()) {
-    return MakeError("the model does not run: {}", error);
-  }
+  RequestEvent event = stream->Next();
+  stream->Cancel();
+  while (!event.finish) event = stream->Next();
+  if (!event.error.empty()) return MakeError("the model does not run: {}", event.error);
   return {};
 }
 
-Result<LoadedEngine> LoadForServing(const ServeFlags& flags, const DeviceChoice& device) {
-  LoadOptions options;
-  options.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
-  options.num_threads = flags.threads;
-  options.device = device;
-  options.cuda = flags.cuda.Options();
-  options.limits = flags.limits;
-  if (flags.kv_cache_memory_bytes > 0) options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
-  EngineOptions engine_options;
-  engine_options.max_queue = flags.max_queue;
-  engine_options.limits.prefix_caching = !flags.no_prefix_caching;
-  engine_options.overlap = !flags.no_overlap;
-  engine_options.check_kv = flags.check_kv;
-  ASSIGN_OR_RETURN(LoadedEngine loaded, LoadEngine(flags.model, options, engine_options));
-  RETURN_IF_ERROR(WarmUp(*loaded.engine, loaded.limits.max_model_len));
-  const ModelPlan& plan = loaded.engine->plan();
+Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFiles files,
+                                                const DeviceChoice& device) {
+  SessionOptions options;
+  options.load.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  options.load.num_threads = flags.threads;
+  options.load.device = device;
+  options.load.cuda = flags.cuda.Options();
+  options.load.limits = flags.limits;
+  if (flags.kv_cache_memory_bytes > 0) {
+    options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  }
+  options.engine.max_queue = flags.max_queue;
+  options.engine.limits.prefix_caching = !flags.no_prefix_caching;
+  options.engine.overlap = !flags.no_overlap;
+  options.engine.check_kv = flags.check_kv;
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Load(std::move(files), options));
+  RETURN_IF_ERROR(WarmUp(*session));
+  const ModelPlan& plan = session->plan();
   const int64_t num_parameters = MakeFootprint(plan).total();
   const bool is_large = num_parameters >= 1'000'000'000;
   spdlog::info("loaded {:.2f} {} parameters in {:.1f} s",
                static_cast<double>(num_parameters) * (is_large ? 1e-9 : 1e-6),
-               is_large ? "billion" : "million", loaded.load_ms * 1e-3);
-  const KvLayout& layout = loaded.engine->kv_layout();
+               is_large ? "billion" : "million", session->load_ms() * 1e-3);
+  const KvLayout& layout = session->engine().kv_layout();
   const int64_t pages_per_context =
-      PagesForSequence(plan, layout, loaded.limits.max_model_len, SchedulerLimits{}.sliding_slack);
-  const int64_t num_pages = loaded.engine->stats().scheduler.num_pages;
+      PagesForSequence(plan, layout, session->max_model_len(), SchedulerLimits{}.sliding_slack);
+  const int64_t num_pages = session->engine().stats().scheduler.num_pages;
   spdlog::info(
       "KV cache: {:.2f} GB, room for {} full contexts of {} tokens; up to {} sequences run",
       1e-9 * static_cast<double>(num_pages * layout.page_bytes), num_pages / pages_per_context,
-      loaded.limits.max_model_len, loaded.limits.max_num_seqs);
-  return loaded;
+      session->max_model_len(), flags.limits.max_num_seqs);
+  return session;
 }
 
 // What a metric's name may begin with.
@@ -150,38 +146,37 @@ Status Serve(ServeFlags flags) {
   }
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
-  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.model));
-  std::filesystem::path text_directory = flags.tokenizer;
-  if (text_directory.empty()) {
-    if (!description.directory) {
-      return MakeError(
-          "'{}' is not a directory: a server needs a tokenizer beside the model, or --tokenizer",
-          flags.model);
-    }
-    text_directory = *description.directory;
+  ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model, flags.tokenizer));
+  const ModelPlan& plan = files.description.plan;
+  if (flags.tokenizer.empty() && !files.description.directory) {
+    return MakeError(
+        "'{}' is not a directory: a server needs a tokenizer beside the model, or --tokenizer",
+        flags.model);
   }
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
-  ASSIGN_OR_RETURN(flags.limits, CompleteLimits(flags.limits, description.plan, device.kind));
-  if (flags.served_model_names.empty()) flags.served_model_names = {description.ShortName()};
-  ASSIGN_OR_RETURN(
-      const ServedModel model,
-      ServedModel::Load(text_directory, flags.served_model_names, flags.limits.max_model_len));
-  if (model.tokenizer().vocab_size() > description.plan.vocab_size) {
+  ASSIGN_OR_RETURN(flags.limits, CompleteLimits(flags.limits, plan, device.kind));
+  if (flags.served_model_names.empty()) {
+    flags.served_model_names = {files.description.ShortName()};
+  }
+  ASSIGN_OR_RETURN(const ServedModel model, ServedModel::Make(files.text, flags.served_model_names,
+                                                              flags.limits.max_model_len));
+  if (model.tokenizer().vocab_size() > plan.vocab_size) {
     return MakeError("{}: the tokenizer knows {} tokens, the model only {}",
-                     text_directory.string(), model.tokenizer().vocab_size(),
-                     description.plan.vocab_size);
+                     flags.tokenizer.empty() ? flags.model : flags.tokenizer,
+                     model.tokenizer().vocab_size(), plan.vocab_size);
   }
   if (api_keys.empty() && !IsLoopback(flags.http.host)) {
     spdlog::warn("--host {} without --api-key: whoever can reach this machine can use the model",
                  flags.http.host);
   }
-  spdlog::info("loading {} ({})", flags.model, description.plan.architecture);
-  ASSIGN_OR_RETURN(LoadedEngine loaded, LoadForServing(flags, device));
-  ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), *loaded.engine);
+  spdlog::info("loading {} ({})", flags.model, plan.architecture);
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                   LoadForServing(flags, std::move(files), device));
+  ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine());
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
-    Api api(*loaded.engine, model, metrics, std::move(api_keys));
+    Api api(*session, model, metrics, std::move(api_keys));
     HttpOptions http = flags.http;
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
     http.idle_timeout = Seconds(flags.idle_timeout);
@@ -193,7 +188,7 @@ Status Serve(ServeFlags flags) {
                  http.tls.certfile.empty() ? "http" : "https", http.host, server->port());
     server->Run();
   }
-  loaded.engine.reset();
+  session.reset();
   spdlog::info("stopped");
   return {};
 }

@@ -23,7 +23,7 @@ class GoldenTest : public testing::TestWithParam<std::string> {
     LoadOptions options;
     options.max_tokens = 512;
     options.num_threads = 2;
-    auto model = LoadModel(path.string(), options);
+    auto model = LoadModel(DescribeModel(path.string()).value(), options);
     ASSERT_TRUE(model.ok()) << model.error().message;
     model_ = std::move(model).value();
   }

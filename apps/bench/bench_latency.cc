@@ -35,7 +35,7 @@ void Add(const bench::EngineRun& run, Samples& samples) {
   }
 }
 
-Result<Samples> Measure(const LatencyFlags& flags, Engine& engine) {
+Result<Samples> Measure(const LatencyFlags& flags, Session& session) {
   Samples samples;
   const int num_runs = flags.num_iters_warmup + flags.num_iters;
   Progress progress("iterations", num_runs, Progress::Unit::kItems);
@@ -44,10 +44,10 @@ Result<Samples> Measure(const LatencyFlags& flags, Engine& engine) {
     prompts.num_prompts = flags.batch_size;
     prompts.input_len = flags.input_len;
     prompts.output_len = flags.output_len;
-    prompts.vocab_size = engine.plan().vocab_size;
+    prompts.vocab_size = session.plan().vocab_size;
     prompts.seed = flags.engine.seed + run_idx;
     ASSIGN_OR_RETURN(const auto batch, bench::MakeRandomPrompts(prompts));
-    ASSIGN_OR_RETURN(const bench::EngineRun run, bench::RunOnEngine(engine, batch));
+    ASSIGN_OR_RETURN(const bench::EngineRun run, bench::RunOnEngine(session, batch));
     if (run_idx >= flags.num_iters_warmup) Add(run, samples);
     progress.Advance(1);
   }
@@ -63,9 +63,9 @@ void AddSpread(nlohmann::ordered_json& json, const char* name, const std::vector
 Status BenchLatency(LatencyFlags& flags) {
   RETURN_IF_ERROR(flags.engine.Complete());
   ASSIGN_OR_RETURN(
-      const LoadedEngine loaded,
+      const std::unique_ptr<Session> session,
       flags.engine.Load(int64_t{flags.input_len} + flags.output_len, flags.batch_size));
-  ASSIGN_OR_RETURN(const Samples samples, Measure(flags, *loaded.engine));
+  ASSIGN_OR_RETURN(const Samples samples, Measure(flags, *session));
   if (samples.step_ms.empty() && flags.output_len > 1) {
     return MakeError(
         "no step decoded all {} sequences together: give a longer --output-len, for prompts of "
@@ -79,7 +79,7 @@ Status BenchLatency(LatencyFlags& flags) {
                                  {"input_len", flags.input_len},
                                  {"output_len", flags.output_len},
                                  {"num_iters", flags.num_iters},
-                                 {"load_ms", loaded.load_ms}};
+                                 {"load_ms", session->load_ms()}};
   AddSpread(json, "ttft_ms", samples.ttft_ms);
   AddSpread(json, "tpot_ms", samples.tpot_ms);
   AddSpread(json, "step_ms", samples.step_ms);
@@ -87,7 +87,7 @@ Status BenchLatency(LatencyFlags& flags) {
   const double step_ms = bench::Median(samples.step_ms);
   const double tpot_ms = bench::Median(samples.tpot_ms);
   json["decode_tokens_per_s"] = tpot_ms > 0.0 ? 1e3 * flags.batch_size / tpot_ms : 0.0;
-  const double step_bytes = bench::DecodeStepBytes(loaded.engine->plan(), flags.batch_size,
+  const double step_bytes = bench::DecodeStepBytes(session->plan(), flags.batch_size,
                                                    flags.input_len + flags.output_len / 2,
                                                    flags.engine.KvBytesPerValue());
   json["step_bytes"] = step_bytes;

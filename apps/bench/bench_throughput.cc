@@ -34,14 +34,13 @@ Status BenchThroughput(ThroughputFlags& flags) {
   const double longest = (1.0 + flags.range_ratio) * (flags.input_len + flags.output_len) + 2.0;
   const int64_t max_tokens = flags.range_ratio > 0.0 ? static_cast<int64_t>(longest)
                                                      : int64_t{flags.input_len} + flags.output_len;
-  ASSIGN_OR_RETURN(const LoadedEngine loaded,
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                    flags.engine.Load(max_tokens, std::min(flags.num_prompts, flags.max_num_seqs),
                                      flags.max_num_seqs));
-  Engine& engine = *loaded.engine;
-  const int vocab_size = engine.plan().vocab_size;
+  const int vocab_size = session->plan().vocab_size;
   ASSIGN_OR_RETURN(auto warm_up, Prompts(flags, vocab_size, 1, flags.engine.seed + 1));
   warm_up[0].output_len = std::min(warm_up[0].output_len, 4);
-  RETURN_IF_ERROR(bench::RunOnEngine(engine, warm_up));
+  RETURN_IF_ERROR(bench::RunOnEngine(*session, warm_up));
 
   ASSIGN_OR_RETURN(const auto prompts,
                    Prompts(flags, vocab_size, flags.num_prompts, flags.engine.seed));
@@ -49,7 +48,7 @@ Status BenchThroughput(ThroughputFlags& flags) {
                                    Progress::Unit::kItems);
   bench::EngineRunOptions run_options;
   run_options.on_finished = [&] { progress->Advance(1); };
-  ASSIGN_OR_RETURN(const bench::EngineRun run, bench::RunOnEngine(engine, prompts, run_options));
+  ASSIGN_OR_RETURN(const bench::EngineRun run, bench::RunOnEngine(*session, prompts, run_options));
   progress.reset();
 
   int64_t num_input_tokens = 0;
@@ -66,7 +65,7 @@ Status BenchThroughput(ThroughputFlags& flags) {
       {"input_len", flags.input_len},
       {"output_len", flags.output_len},
       {"max_num_seqs", flags.max_num_seqs},
-      {"load_ms", loaded.load_ms},
+      {"load_ms", session->load_ms()},
       {"elapsed_time", run.duration_s},
       {"num_requests", flags.num_prompts},
       {"num_input_tokens", num_input_tokens},

@@ -38,14 +38,16 @@ Status EngineBenchFlags::Complete() {
   return {};
 }
 
-Result<LoadedEngine> EngineBenchFlags::Load(int64_t max_tokens, int num_sequences,
-                                            int max_num_seqs) const {
-  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model.model));
-  if (max_tokens > description.plan.max_context) {
+Result<std::unique_ptr<Session>> EngineBenchFlags::Load(int64_t max_tokens, int num_sequences,
+                                                        int max_num_seqs) const {
+  ModelFiles files;
+  ASSIGN_OR_RETURN(files.description, DescribeModel(model.model));
+  files.text = std::make_shared<const TextModel>(TextModel::None(model.model));
+  if (max_tokens > files.description.plan.max_context) {
     return MakeError("--input-len and --output-len make {} tokens, the model's context is {}",
-                     max_tokens, description.plan.max_context);
+                     max_tokens, files.description.plan.max_context);
   }
-  return model.LoadAsEngine(max_tokens, num_sequences, max_num_seqs);
+  return model.LoadSession(std::move(files), max_tokens, num_sequences, max_num_seqs);
 }
 
 DeviceKind EngineBenchFlags::Device() const {

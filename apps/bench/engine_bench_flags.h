@@ -20,7 +20,8 @@ struct EngineBenchFlags {
   // the bundled one.
   Status Complete();
   // Room for the sequences; refuses lengths that the model cannot hold before it loads anything.
-  Result<LoadedEngine> Load(int64_t max_tokens, int num_sequences, int max_num_seqs = 0) const;
+  Result<std::unique_ptr<Session>> Load(int64_t max_tokens, int num_sequences,
+                                        int max_num_seqs = 0) const;
   // Where Load runs the model.
   DeviceKind Device() const;
   int KvBytesPerValue() const { return DTypeSize(KvType(Device())); }

@@ -51,7 +51,7 @@ std::vector<Step> SplitIntoSteps(const EngineRun& run) {
 
 }  // namespace
 
-Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> prompts,
+Result<EngineRun> RunOnEngine(Session& session, std::span<const BenchPrompt> prompts,
                               const EngineRunOptions& options) {
   auto sampling = std::make_shared<SamplingParams>();
   sampling->temperature = 0.0f;
@@ -76,29 +76,31 @@ Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> promp
     };
   };
   const int num_requests = static_cast<int>(prompts.size());
-  std::vector<SequenceSpec> specs(prompts.size());
+  std::vector<Request> requests(prompts.size());
   for (int request = 0; request < num_requests; ++request) {
-    specs[request].prompt = prompts[request].ids;
-    specs[request].max_new_tokens = prompts[request].output_len;
-    specs[request].sampling = sampling;
-    specs[request].cache_at_end = false;
+    requests[request].prompt.ids = prompts[request].ids;
+    requests[request].max_new_tokens = prompts[request].output_len;
+    requests[request].ignore_eos = true;
+    requests[request].sampling = sampling;
+    requests[request].goes_on = false;
   }
-  std::vector<RequestId> ids;
+  std::vector<RequestHandle> handles;
   Status refused;
   for (int request = 0; request < num_requests && refused.ok(); ++request) {
     std::unique_lock lock(shared->mutex);
     shared->changed.wait(lock, [&] { return request - shared->num_finished < options.max_open; });
     shared->run.submitted[request] = now();
     lock.unlock();
-    const auto id = engine.Submit(std::move(specs[request]), sink_of(request));
-    id.ok() ? ids.push_back(*id) : void(refused = id.error());
+    auto handle = session.Submit(requests[request], sink_of(request));
+    handle.ok() ? handles.push_back(std::move(*handle)) : void(refused = handle.error());
   }
   // Nothing of this run goes on after it: its callbacks belong to the caller.
   if (!refused.ok()) {
-    for (const RequestId id : ids) engine.Cancel(id);
+    for (const RequestHandle& handle : handles) handle.Cancel();
   }
   std::unique_lock lock(shared->mutex);
-  shared->changed.wait(lock, [&] { return shared->num_finished == std::ssize(ids); });
+  shared->changed.wait(lock, [&] { return shared->num_finished == std::ssize(handles); });
+  for (RequestHandle& handle : handles) handle.Release();
   RETURN_IF_ERROR(refused);
   if (!shared->error.empty()) return MakeError("{}", shared->error);
   shared->run.duration_s = now();

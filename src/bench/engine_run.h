@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/random_prompts.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 namespace lapidary::bench {
 
@@ -32,7 +32,7 @@ struct EngineRunOptions {
 
 // Every prompt runs to its output_len, greedily; nothing is kept for later prompts. An error when
 // the engine refuses or fails a request.
-Result<EngineRun> RunOnEngine(Engine& engine, std::span<const BenchPrompt> prompts,
+Result<EngineRun> RunOnEngine(Session& session, std::span<const BenchPrompt> prompts,
                               const EngineRunOptions& options = {});
 
 // Seconds from a request's submission to its first token, by request.

@@ -7,7 +7,6 @@
 #include <deque>
 
 #include "engine/fake_executor.h"
-#include "load/load_model.h"
 #include "model/presets.h"
 
 namespace lapidary::bench {
@@ -102,13 +101,15 @@ TEST(DecodeSteps, HaveTheDevicesTimeWhenStepsOverlap) {
     options.limits.max_num_batched_tokens = 8;  // The prompt takes two steps.
     ASSERT_TRUE(options.overlap);
     std::atomic<double> now = 0.0;
-    Engine engine(std::make_unique<TimedExecutor>(plan, is_blocking, now), options);
+    Session session(
+        std::make_unique<Engine>(std::make_unique<TimedExecutor>(plan, is_blocking, now), options),
+        std::make_shared<const TextModel>(TextModel::None("tiny-e")));
     RandomPromptOptions prompts;
     prompts.num_prompts = 1;
     prompts.input_len = 14;
     prompts.output_len = 24;
     prompts.vocab_size = plan.vocab_size;
-    const auto run = RunOnEngine(engine, MakeRandomPrompts(prompts).value(),
+    const auto run = RunOnEngine(session, MakeRandomPrompts(prompts).value(),
                                  {.now = [&] { return now.load(); }});
     ASSERT_TRUE(run.ok()) << run.error().message;
     EXPECT_NEAR(run->duration_s, 2 * 0.100 + 23 * 0.010, 1e-9);
@@ -123,14 +124,14 @@ TEST(DecodeSteps, HaveTheDevicesTimeWhenStepsOverlap) {
 class EngineRunTest : public testing::Test {
  protected:
   void SetUp() override {
-    LoadOptions options;
-    options.format = LoadFormat::kDummy;
-    options.num_threads = 1;
-    options.max_tokens = 64;
-    options.num_sequences = 4;
-    auto loaded = LoadEngine("tiny-e", options, {});
+    SessionOptions options;
+    options.load.format = LoadFormat::kDummy;
+    options.load.num_threads = 1;
+    options.load.max_tokens = 64;
+    options.load.num_sequences = 4;
+    auto loaded = Session::Load(ModelFiles::Open("tiny-e").value(), options);
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-    engine_ = std::move(loaded->engine);
+    session_ = std::move(*loaded);
   }
 
   std::vector<BenchPrompt> Prompts(int num_prompts, int input_len, int output_len) {
@@ -138,11 +139,11 @@ class EngineRunTest : public testing::Test {
     options.num_prompts = num_prompts;
     options.input_len = input_len;
     options.output_len = output_len;
-    options.vocab_size = engine_->plan().vocab_size;
+    options.vocab_size = session_->plan().vocab_size;
     return MakeRandomPrompts(options).value();
   }
 
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Session> session_;
 };
 
 TEST_F(EngineRunTest, EveryPromptRunsToItsLength) {
@@ -150,7 +151,7 @@ TEST_F(EngineRunTest, EveryPromptRunsToItsLength) {
   options.max_open = 3;
   std::atomic<int> num_finished = 0;
   options.on_finished = [&] { ++num_finished; };
-  const auto run = RunOnEngine(*engine_, Prompts(10, 12, 9), options);
+  const auto run = RunOnEngine(*session_, Prompts(10, 12, 9), options);
   ASSERT_TRUE(run.ok()) << run.error().message;
   EXPECT_EQ(run->num_output_tokens, 90);
   EXPECT_EQ(num_finished, 10);
@@ -158,7 +159,7 @@ TEST_F(EngineRunTest, EveryPromptRunsToItsLength) {
 }
 
 TEST_F(EngineRunTest, ABatchDecodesTogether) {
-  const auto run = RunOnEngine(*engine_, Prompts(4, 8, 20));
+  const auto run = RunOnEngine(*session_, Prompts(4, 8, 20));
   ASSERT_TRUE(run.ok()) << run.error().message;
   const auto steps = DecodeSteps(*run);
   EXPECT_GE(steps.size(), 10u);
@@ -166,7 +167,7 @@ TEST_F(EngineRunTest, ABatchDecodesTogether) {
 }
 
 TEST_F(EngineRunTest, WhatDoesNotFitIsAnError) {
-  EXPECT_FALSE(RunOnEngine(*engine_, Prompts(1, 5000, 10)).ok());
+  EXPECT_FALSE(RunOnEngine(*session_, Prompts(1, 5000, 10)).ok());
 }
 
 TEST_F(EngineRunTest, NothingGoesOnAfterARefusal) {
@@ -175,9 +176,9 @@ TEST_F(EngineRunTest, NothingGoesOnAfterARefusal) {
   EngineRunOptions options;
   std::atomic<int> num_finished = 0;
   options.on_finished = [&] { ++num_finished; };
-  EXPECT_FALSE(RunOnEngine(*engine_, prompts, options).ok());
+  EXPECT_FALSE(RunOnEngine(*session_, prompts, options).ok());
   EXPECT_EQ(num_finished, 3);
-  EXPECT_EQ(engine_->stats().scheduler.num_running, 0);
+  EXPECT_EQ(session_->engine().stats().scheduler.num_running, 0);
 }
 
 }  // namespace

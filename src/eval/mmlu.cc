@@ -129,43 +129,47 @@ Result<std::vector<int32_t>> MmluEncoder::Encode(const std::string& prompt) cons
 
 Status AddMmluRequests(const MmluEncoder& encoder, const MmluSubject& subject,
                        const std::vector<size_t>& questions, int64_t max_context,
-                       MmluRequests* requests) {
+                       MmluRequests* asked) {
   auto sampling = std::make_shared<SamplingParams>();
   sampling->temperature = 0.0f;
   sampling->num_logprobs = 0;  // So that a row with a NaN anywhere fails.
   sampling->allowed_tokens.assign(encoder.letter_ids().begin(), encoder.letter_ids().end());
-  const size_t first = requests->specs.size();
+  const size_t first = asked->requests.size();
   for (const size_t question_idx : questions) {
-    SequenceSpec spec;
+    Request request;
+    std::vector<int32_t>& prompt_ids = request.prompt.ids;
     for (int num_shots = kMmluShots; num_shots >= 0; --num_shots) {
       const std::string prompt = MmluPrompt(subject, subject.questions[question_idx], num_shots);
-      ASSIGN_OR_RETURN(spec.prompt, encoder.Encode(prompt));
-      if (std::ssize(spec.prompt) < max_context) {
-        requests->num_shortened += num_shots < kMmluShots;
+      ASSIGN_OR_RETURN(prompt_ids, encoder.Encode(prompt));
+      if (std::ssize(prompt_ids) < max_context) {
+        asked->num_shortened += num_shots < kMmluShots;
         break;
       }
       if (num_shots == 0) {
         return MakeError("{}: question {} has {} tokens and the context holds {}", subject.name,
-                         question_idx + 1, spec.prompt.size(), max_context);
+                         question_idx + 1, prompt_ids.size(), max_context);
       }
     }
-    spec.max_new_tokens = 1;
-    spec.sampling = sampling;
-    spec.cache_at_end = false;
-    requests->specs.push_back(std::move(spec));
+    request.max_new_tokens = 1;
+    request.ignore_eos = true;
+    request.sampling = sampling;
+    request.goes_on = false;
+    asked->requests.push_back(std::move(request));
   }
   // What all prompts begin with, the shots, is computed once and kept.
-  const std::span<SequenceSpec> specs = std::span(requests->specs).subspan(first);
-  if (specs.size() < 2) return {};
-  std::span<const int32_t> shared = specs[0].prompt;
-  for (const SequenceSpec& spec : specs) {
+  const std::span<Request> requests = std::span(asked->requests).subspan(first);
+  if (requests.size() < 2) return {};
+  std::span<const int32_t> shared = requests[0].prompt.ids;
+  for (const Request& request : requests) {
     // The last token of a prompt is always computed.
-    const auto parting =
-        std::mismatch(shared.begin(), shared.end(), spec.prompt.begin(), spec.prompt.end() - 1);
+    const std::vector<int32_t>& ids = request.prompt.ids;
+    const auto parting = std::mismatch(shared.begin(), shared.end(), ids.begin(), ids.end() - 1);
     shared = shared.first(parting.first - shared.begin());
   }
   if (shared.size() < kMinSharedTokens) return {};
-  for (SequenceSpec& spec : specs) spec.cache_points = {static_cast<int32_t>(shared.size())};
+  for (Request& request : requests) {
+    request.prompt.cache_points = {static_cast<int32_t>(shared.size())};
+  }
   return {};
 }
 

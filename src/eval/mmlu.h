@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/sequence.h"
+#include "session/request.h"
 #include "text/tokenizer.h"
 
 namespace lapidary {
@@ -59,14 +59,14 @@ class MmluEncoder {
 };
 
 struct MmluRequests {
-  std::vector<SequenceSpec> specs;  // of the chosen questions, subject after subject
-  int64_t num_shortened = 0;        // prompts with fewer shots, for the context's sake
+  std::vector<Request> requests;  // of the chosen questions, subject after subject
+  int64_t num_shortened = 0;      // prompts with fewer shots, for the context's sake
 };
 
 // One request of one token for each of `questions` of the subject. Prompts that exceed the context
 // lose shots, from the last on.
 Status AddMmluRequests(const MmluEncoder& encoder, const MmluSubject& subject,
                        const std::vector<size_t>& questions, int64_t max_context,
-                       MmluRequests* requests);
+                       MmluRequests* asked);
 
 }  // namespace lapidary

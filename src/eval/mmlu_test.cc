@@ -97,16 +97,17 @@ TEST_F(MmluTest, QuestionsCannotForgeSpecialTokens) {
 TEST_F(MmluTest, PromptsOfASubjectShareTheirShots) {
   const MmluEncoder encoder = MmluEncoder::Create(tokenizer_).value();
   const MmluSubject subject = LoadMmlu(directory_, "test").value()[0];
-  MmluRequests requests;
-  ASSERT_TRUE(AddMmluRequests(encoder, subject, {0, 1}, 4096, &requests).ok());
-  ASSERT_EQ(requests.specs.size(), 2u);
-  ASSERT_EQ(requests.specs[0].cache_points.size(), 1u);
-  const int32_t point = requests.specs[0].cache_points[0];
-  EXPECT_EQ(requests.specs[1].cache_points, requests.specs[0].cache_points);
-  EXPECT_TRUE(std::equal(requests.specs[0].prompt.begin(), requests.specs[0].prompt.begin() + point,
-                         requests.specs[1].prompt.begin()));
-  EXPECT_NE(requests.specs[0].prompt[point], requests.specs[1].prompt[point]);
-  EXPECT_EQ(requests.num_shortened, 0);
+  MmluRequests asked;
+  ASSERT_TRUE(AddMmluRequests(encoder, subject, {0, 1}, 4096, &asked).ok());
+  ASSERT_EQ(asked.requests.size(), 2u);
+  ASSERT_EQ(asked.requests[0].prompt.cache_points.size(), 1u);
+  const int32_t point = asked.requests[0].prompt.cache_points[0];
+  EXPECT_EQ(asked.requests[1].prompt.cache_points, asked.requests[0].prompt.cache_points);
+  EXPECT_TRUE(std::equal(asked.requests[0].prompt.ids.begin(),
+                         asked.requests[0].prompt.ids.begin() + point,
+                         asked.requests[1].prompt.ids.begin()));
+  EXPECT_NE(asked.requests[0].prompt.ids[point], asked.requests[1].prompt.ids[point]);
+  EXPECT_EQ(asked.num_shortened, 0);
 }
 
 TEST_F(MmluTest, PromptsLoseShotsToFitTheContext) {
@@ -114,17 +115,16 @@ TEST_F(MmluTest, PromptsLoseShotsToFitTheContext) {
   const MmluSubject subject = LoadMmlu(directory_, "test").value()[0];
   const size_t whole = encoder.Encode(MmluPrompt(subject, subject.questions[1], 5)).value().size();
   const size_t three = encoder.Encode(MmluPrompt(subject, subject.questions[1], 3)).value().size();
-  MmluRequests requests;
-  ASSERT_TRUE(
-      AddMmluRequests(encoder, subject, {1}, static_cast<int64_t>(whole + 1), &requests).ok());
-  EXPECT_EQ(requests.specs[0].prompt.size(), whole);
-  EXPECT_EQ(requests.num_shortened, 0);
-  requests = {};
+  MmluRequests asked;
+  ASSERT_TRUE(AddMmluRequests(encoder, subject, {1}, static_cast<int64_t>(whole + 1), &asked).ok());
+  EXPECT_EQ(asked.requests[0].prompt.ids.size(), whole);
+  EXPECT_EQ(asked.num_shortened, 0);
+  asked = {};
   const auto context = static_cast<int64_t>(three + 1);
-  ASSERT_TRUE(AddMmluRequests(encoder, subject, {1}, context, &requests).ok());
-  EXPECT_EQ(requests.specs[0].prompt.size(), three);
-  EXPECT_EQ(requests.num_shortened, 1);
-  const Status refused = AddMmluRequests(encoder, subject, {1}, 20, &requests);
+  ASSERT_TRUE(AddMmluRequests(encoder, subject, {1}, context, &asked).ok());
+  EXPECT_EQ(asked.requests[0].prompt.ids.size(), three);
+  EXPECT_EQ(asked.num_shortened, 1);
+  const Status refused = AddMmluRequests(encoder, subject, {1}, 20, &asked);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, HasSubstr("a_b: question 2"));
 }

@@ -15,22 +15,23 @@ constexpr std::string_view kOpenedThought = "<|channel>thought\n";
 
 }  // namespace
 
-Result<PebbleRequest> MakePebbleRequest(const TextModel& model, const PebbleItem& item) {
+Result<Request> MakePebbleRequest(const TextModel& model, const PebbleItem& item) {
   ChatInput input;
   input.messages = item.messages;
   input.tools = item.tools;
   input.enable_thinking = item.enable_thinking;
   Result<ChatPrompt> prompt = EncodeChatPrompt(model, std::move(input));
   if (!prompt.ok()) return MakeError("item {}: {}", item.id, prompt.error().message);
-  PebbleRequest request;
-  request.starts_in_thought = prompt->starts_in_thought;
-  request.spec.prompt = std::move(prompt->ids);
-  request.spec.max_new_tokens = kMaxNewTokens;
-  request.spec.stop_ids.assign(std::begin(kStopIds), std::end(kStopIds));
-  request.spec.cache_at_end = false;  // No item goes on where another ends.
+  Request request;
+  request.prompt = std::move(*prompt);
+  request.prompt.cache_points.clear();  // No item goes on where another did.
+  request.goes_on = false;
+  request.max_new_tokens = kMaxNewTokens;
+  request.stop_ids.assign(std::begin(kStopIds), std::end(kStopIds));
+  request.ignore_eos = true;
   auto sampling = std::make_shared<SamplingParams>();
   sampling->temperature = 0.0f;
-  request.spec.sampling = std::move(sampling);
+  request.sampling = std::move(sampling);
   return request;
 }
 

@@ -5,21 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/sequence.h"
 #include "eval/pebble_items.h"
 #include "eval/scores.h"
 #include "front/text_model.h"
+#include "session/request.h"
 
 namespace lapidary {
 
-struct PebbleRequest {
-  SequenceSpec spec;
-  bool starts_in_thought = false;  // the prompt opens the answer's thought
-};
-
 // The item through the model's chat template: greedy, to the first stop token, as the recorded
 // answers were made. An error names the item.
-Result<PebbleRequest> MakePebbleRequest(const TextModel& model, const PebbleItem& item);
+Result<Request> MakePebbleRequest(const TextModel& model, const PebbleItem& item);
 
 // `ids` is what the model wrote, the stop token included.
 PebbleAnswer JudgePebbleAnswer(const Tokenizer& tokenizer, const PebbleItem& item,

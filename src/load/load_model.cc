@@ -108,10 +108,10 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
 
 }  // namespace
 
-Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOptions& options) {
+Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
-  ASSIGN_OR_RETURN(model.description, DescribeModel(model_or_preset));
+  model.description = std::move(description);
   LoadOptions complete = options;
   ASSIGN_OR_RETURN(complete.limits,
                    CompleteLimits(options.limits, model.description.plan, options.device.kind));
@@ -124,9 +124,9 @@ Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOpti
   return model;
 }
 
-Result<LoadedEngine> LoadEngine(const std::string& model_or_preset, const LoadOptions& options,
+Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions& options,
                                 const EngineOptions& engine_options) {
-  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(model_or_preset, options));
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(std::move(description), options));
   EngineOptions limited = engine_options;
   limited.limits.max_num_seqs = model.limits.max_num_seqs;
   limited.limits.max_num_batched_tokens = model.limits.max_num_batched_tokens;

@@ -43,7 +43,7 @@ struct LoadedModel {
   double load_ms = 0.0;
 };
 
-Result<LoadedModel> LoadModel(const std::string& model_or_preset, const LoadOptions& options);
+Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options);
 
 struct LoadedEngine {
   ModelDescription description;
@@ -53,7 +53,7 @@ struct LoadedEngine {
 };
 
 // The limits of `options` go before those of `engine_options`.
-Result<LoadedEngine> LoadEngine(const std::string& model_or_preset, const LoadOptions& options,
+Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions& options,
                                 const EngineOptions& engine_options);
 
 }  // namespace lapidary

@@ -5,6 +5,8 @@
 namespace lapidary {
 namespace {
 
+ModelDescription Tiny() { return DescribeModel("tiny-e").value(); }
+
 LoadOptions Dummy() {
   LoadOptions options;
   options.format = LoadFormat::kDummy;
@@ -17,7 +19,7 @@ TEST(LoadEngine, TheLimitsOfLoadingAreTheSchedulersToo) {
   options.limits = {.max_num_seqs = 3, .max_num_batched_tokens = 40, .max_model_len = 100};
   EngineOptions engine_options;
   engine_options.max_queue = 7;
-  const auto loaded = LoadEngine("tiny-e", options, engine_options);
+  const auto loaded = LoadEngine(Tiny(), options, engine_options);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   const SchedulerLimits& limits = loaded->engine->options().limits;
   EXPECT_EQ(limits.max_num_seqs, 3);
@@ -29,7 +31,7 @@ TEST(LoadEngine, TheLimitsOfLoadingAreTheSchedulersToo) {
 TEST(LoadEngine, WithoutASizeTheCpuPoolHoldsEveryRunningContext) {
   LoadOptions options = Dummy();
   options.limits = {.max_num_seqs = 3, .max_num_batched_tokens = 40, .max_model_len = 100};
-  const auto loaded = LoadEngine("tiny-e", options, {});
+  const auto loaded = LoadEngine(Tiny(), options, {});
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   const Engine& engine = *loaded->engine;
   EXPECT_EQ(engine.stats().scheduler.num_pages,
@@ -39,24 +41,23 @@ TEST(LoadEngine, WithoutASizeTheCpuPoolHoldsEveryRunningContext) {
 
 TEST(LoadEngine, ThePoolMayBeGivenInBytesOrInTokens) {
   LoadOptions in_bytes = Dummy();
-  const KvLayout layout = MakeKvLayout(DescribeModel("tiny-e")->plan, in_bytes.device.kind);
+  const KvLayout layout = MakeKvLayout(Tiny().plan, in_bytes.device.kind);
   in_bytes.kv_cache_memory_bytes = 10 * layout.page_bytes;
-  EXPECT_EQ(LoadEngine("tiny-e", in_bytes, {})->engine->stats().scheduler.num_pages, 9);
+  EXPECT_EQ(LoadEngine(Tiny(), in_bytes, {})->engine->stats().scheduler.num_pages, 9);
   LoadOptions in_tokens = Dummy();
   in_tokens.max_tokens = 64;
   in_tokens.num_sequences = 4;
-  EXPECT_EQ(LoadEngine("tiny-e", in_tokens, {})->engine->stats().scheduler.num_pages,
-            4 * PagesForSequence(DescribeModel("tiny-e")->plan, layout, 64,
-                                 SchedulerLimits{}.sliding_slack));
+  EXPECT_EQ(LoadEngine(Tiny(), in_tokens, {})->engine->stats().scheduler.num_pages,
+            4 * PagesForSequence(Tiny().plan, layout, 64, SchedulerLimits{}.sliding_slack));
   in_bytes.kv_cache_memory_bytes = layout.page_bytes;  // scratch alone
-  EXPECT_FALSE(LoadEngine("tiny-e", in_bytes, {}).ok());
+  EXPECT_FALSE(LoadEngine(Tiny(), in_bytes, {}).ok());
 }
 
 TEST(LoadModel, APresetHasNoWeightsOfItsOwn) {
   LoadOptions options = Dummy();
   options.format = LoadFormat::kAuto;
   options.max_tokens = 8;
-  const auto model = LoadModel("tiny-e", options);
+  const auto model = LoadModel(Tiny(), options);
   ASSERT_FALSE(model.ok());
   EXPECT_NE(model.error().message.find("--load-format dummy"), std::string::npos);
 }

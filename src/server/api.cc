@@ -41,9 +41,9 @@ HttpResponse Preflight() {
 
 }  // namespace
 
-Api::Api(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
+Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
          std::vector<std::string> api_keys)
-    : engine_(engine),
+    : session_(session),
       model_(model),
       metrics_(metrics),
       api_keys_(std::move(api_keys)),
@@ -108,7 +108,7 @@ void Api::ChatPage(HttpRequest request, ResponderPtr responder) {
 }
 
 void Api::Health(HttpRequest, ResponderPtr responder) {
-  if (engine_.has_failed()) return responder->Send(ErrorResponse(EngineFailed()));
+  if (session_.engine().has_failed()) return responder->Send(ErrorResponse(EngineFailed()));
   responder->Send(JsonResponse({{"status", "ok"}}));
 }
 
@@ -131,7 +131,7 @@ OrderedJson Api::ModelJson(const std::string& name) const {
           {"root", model_.name()},
           {"parent", nullptr},
           {"max_model_len", model_.max_model_len()},
-          {"meta", {{"n_vocab", engine_.plan().vocab_size}}}};  // llama.cpp's place for it
+          {"meta", {{"n_vocab", session_.plan().vocab_size}}}};  // llama.cpp's place for it
 }
 
 void Api::Models(HttpRequest request, ResponderPtr responder) {
@@ -168,7 +168,7 @@ void Api::Generate(ResponderPtr responder, std::function<ApiStatus(GenerationJob
   const auto arrival = std::chrono::steady_clock::now();
   OnWorker<GenerationJob>(responder, std::move(prepare), [=, this](GenerationJob job) {
     job.arrival = arrival;
-    std::make_shared<Generation>(engine_, model_, metrics_, std::move(job), responder)->Start();
+    std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)->Start();
   });
 }
 
@@ -186,7 +186,7 @@ void Api::Complete(HttpRequest request, ResponderPtr responder) {
 
 ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
   RETURN_IF_API_ERROR(model_.CheckName(request.model));
-  const int32_t vocab_size = engine_.plan().vocab_size;
+  const int32_t vocab_size = session_.plan().vocab_size;
   if (const Status valid = request.sampling.Validate(vocab_size); !valid.ok()) {
     // The message begins with the field's name.
     const std::string& message = valid.error().message;

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "server/generation.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
@@ -18,7 +17,7 @@ class Api final : public HttpHandler {
  public:
   // Without keys everybody may ask; with keys only /health and the chat page are open. References
   // must outlive this.
-  Api(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
+  Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
       std::vector<std::string> api_keys);
 
   ApiStatus CheckHead(const HttpRequest& request) override;
@@ -60,7 +59,7 @@ class Api final : public HttpHandler {
   ApiStatus DetokenizeBody(const std::string& body, OrderedJson* answer) const;
   OrderedJson ModelJson(const std::string& name) const;
 
-  Engine& engine_;
+  Session& session_;
   const ServedModel& model_;
   ServerMetrics& metrics_;
   const std::vector<std::string> api_keys_;

@@ -89,17 +89,19 @@ class ApiTest : public testing::Test {
         MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
     auto executor = std::make_unique<BreakableExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 400);
     executor_ = executor.get();
-    engine_ = std::make_unique<Engine>(std::move(executor), options);
     std::filesystem::create_directories(directory_);
     std::ofstream(directory_ / "config.json") << R"({"eos_token_id": [1]})";
     std::ofstream(directory_ / "tokenizer.json") << ByteTokenizer(plan.vocab_size).value().dump();
-    model_.emplace(ServedModel::Load(directory_, {"m"}, 1024).value());
-    metrics_ = std::make_unique<ServerMetrics>("test:", "m", *engine_);
-    api_ = std::make_unique<Api>(*engine_, *model_, *metrics_, std::vector<std::string>());
+    const auto text = std::make_shared<const TextModel>(TextModel::Load(directory_).value());
+    session_ =
+        std::make_unique<Session>(std::make_unique<Engine>(std::move(executor), options), text);
+    model_.emplace(ServedModel::Make(text, {"m"}, 1024).value());
+    metrics_ = std::make_unique<ServerMetrics>("test:", "m", session_->engine());
+    api_ = std::make_unique<Api>(*session_, *model_, *metrics_, std::vector<std::string>());
   }
   ~ApiTest() override {
     api_.reset();
-    engine_.reset();
+    session_.reset();
     std::filesystem::remove_all(directory_);
   }
 
@@ -116,7 +118,7 @@ class ApiTest : public testing::Test {
 
   const std::filesystem::path directory_;
   BreakableExecutor* executor_ = nullptr;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Session> session_;
   std::optional<ServedModel> model_;
   std::unique_ptr<ServerMetrics> metrics_;
   std::unique_ptr<Api> api_;
@@ -134,7 +136,7 @@ TEST_F(ApiTest, AFailedDeviceEndsWhatIsOpenAndEverythingAfterIs503) {
 
   const auto whole = Ask("POST", "/v1/completions", kLongRequest);
   const auto stream = Ask("POST", "/v1/completions", kLongStream);
-  while (engine_->stats().scheduler.num_running < 2) std::this_thread::yield();
+  while (session_->engine().stats().scheduler.num_running < 2) std::this_thread::yield();
   executor_->is_broken = true;
   whole->Wait();
   stream->Wait();

@@ -6,9 +6,9 @@
 
 namespace lapidary {
 
-Generation::Generation(Engine& engine, const ServedModel& model, ServerMetrics& metrics,
+Generation::Generation(Session& session, const ServedModel& model, ServerMetrics& metrics,
                        GenerationJob job, std::shared_ptr<Responder> responder)
-    : engine_(engine),
+    : session_(session),
       model_(model),
       metrics_(metrics),
       job_(std::move(job)),
@@ -17,7 +17,7 @@ Generation::Generation(Engine& engine, const ServedModel& model, ServerMetrics& 
 
 void Generation::Start() {
   if (responder_->gone()) return;
-  if (engine_.has_failed()) return responder_->Send(ErrorResponse(EngineFailed()));
+  if (session_.engine().has_failed()) return responder_->Send(ErrorResponse(EngineFailed()));
   if (const ApiStatus refused = Submit()) return responder_->Send(ErrorResponse(*refused));
   responder_->OnGone([weak = weak_from_this()] {
     const auto self = weak.lock();
@@ -33,20 +33,16 @@ int32_t Generation::NumPromptLogprobs() const {
   return std::max(request.num_prompt_logprobs, request.echo ? request.sampling.num_logprobs : -1);
 }
 
-SequenceSpec Generation::MakeSpec(const GenerationJob::Prompt& prompt) const {
-  const GenerationRequest& request = job_.request;
-  SequenceSpec spec;
-  spec.prompt = prompt.prepared.ids;
-  spec.cache_points = prompt.prepared.cache_points;
-  spec.max_new_tokens = prompt.max_new_tokens;
-  spec.stop_ids = request.stop_token_ids;
-  if (!request.ignore_eos) {
-    const auto& defaults = model_.defaults().stop_ids;
-    spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
-  }
-  spec.num_prompt_logprobs = NumPromptLogprobs();
-  spec.sampling = std::make_shared<const SamplingParams>(request.sampling);
-  return spec;
+Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
+  const GenerationRequest& asked = job_.request;
+  Request request;
+  request.prompt = prompt.prepared;
+  request.max_new_tokens = prompt.max_new_tokens;
+  request.stop_ids = asked.stop_token_ids;
+  request.ignore_eos = asked.ignore_eos;
+  request.num_prompt_logprobs = NumPromptLogprobs();
+  request.sampling = std::make_shared<const SamplingParams>(asked.sampling);
+  return request;
 }
 
 ApiStatus Generation::Submit() {
@@ -55,20 +51,21 @@ ApiStatus Generation::Submit() {
     self->responder_->Post([self, event = std::move(event)] { self->OnEvent(event); });
   };
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
-    const auto ids = engine_.Submit(MakeSpec(prompt), request.num_choices, sink);
-    if (!ids.ok()) {
-      spdlog::warn("a request was turned away: {}", ids.error().message);
+    auto handles = session_.Submit(MakeRequest(prompt), request.num_choices, sink);
+    if (!handles.ok()) {
+      spdlog::warn("a request was turned away: {}", handles.error().message);
       answered_ = true;
       CancelAll();
-      if (ids.error().kind == ErrorKind::kBusy) return QueueFull();
-      return BadRequest(/*param=*/"", "{}", ids.error().message);
+      if (handles.error().kind == ErrorKind::kBusy) return QueueFull();
+      return BadRequest(/*param=*/"", "{}", handles.error().message);
     }
     usage_.prompt_tokens += static_cast<int64_t>(prompt.prepared.ids.size());
     std::optional<OutputParserOptions> parser_options = job_.parser_options;
     if (parser_options) parser_options->starts_in_thought = prompt.prepared.starts_in_thought;
-    for (const RequestId id : *ids) {
-      choice_of_[id] = choices_.size();
-      choices_.push_back({id, ChoiceStream(model_.tokenizer(), request, parser_options,
+    for (RequestHandle& handle : *handles) {
+      choice_of_[handle.id()] = choices_.size();
+      choices_.push_back(
+          {std::move(handle), ChoiceStream(model_.tokenizer(), request, parser_options,
                                            job_.single_call, prompt.echo.num_characters)});
     }
     const size_t prompt_idx = prompt_logprobs_.size();
@@ -120,7 +117,7 @@ void Generation::OnEvent(const RequestEvent& event) {
     if (job_.request.stream) SendChunk(choice, !event.tokens.empty());
   }
   if (!event.finish) return;
-  choice.ended = true;
+  choice.handle.Release();
   ++num_ended_;
   // Copies find the prompt their leader has put into the cache; that is no saving of the client's.
   const size_t index = choice_of_.at(event.id);
@@ -138,7 +135,7 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   for (size_t token_idx = 0; token_idx < num_tokens; ++token_idx) {
     ++usage_.completion_tokens;
     if (!choice.stream.Push(event.tokens[token_idx], &choice.unsent)) continue;
-    if (!event.finish) engine_.Cancel(event.id);
+    if (!event.finish) choice.handle.Cancel();
     const std::string* stop = choice.stream.matched_stop();
     return FinishChoice(choice, "stop",
                         stop == nullptr ? OrderedJson(nullptr) : OrderedJson(*stop));
@@ -158,7 +155,7 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   }
   if (event.finish == FinishReason::kError) {
     spdlog::error("a request failed: {}", event.error);
-    return Fail(engine_.has_failed() ? EngineFailed() : InternalError());
+    return Fail(session_.engine().has_failed() ? EngineFailed() : InternalError());
   }
   Fail(ShuttingDown());  // Nobody but the engine's end cancels what is neither cut nor left.
 }
@@ -175,7 +172,7 @@ void Generation::SendChunk(Choice& choice, bool has_tokens) {
   // The first token is told of even if it shows nothing: clients measure and await it.
   const bool begins = has_tokens && !choice.begun;
   if (!has_news && !begins) return;
-  const int index = static_cast<int>(choice_of_.at(choice.id));
+  const int index = static_cast<int>(choice_of_.at(choice.handle.id()));
   const auto send = [&](OrderedJson chunk) {
     if (job_.request.include_usage) {
       chunk["usage"] = job_.request.continuous_usage ? usage_.ToJson() : OrderedJson(nullptr);
@@ -223,9 +220,7 @@ void Generation::Fail(const ApiError& error) {
 }
 
 void Generation::CancelAll() {
-  for (const Choice& choice : choices_) {
-    if (!choice.ended) engine_.Cancel(choice.id);
-  }
+  for (const Choice& choice : choices_) choice.handle.Cancel();
 }
 
 double Generation::SecondsSinceArrival() const {

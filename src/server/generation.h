@@ -6,11 +6,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/engine.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
 #include "server/prompt_echo.h"
 #include "server/response_json.h"
+#include "session/session.h"
 
 namespace lapidary {
 
@@ -33,7 +33,7 @@ struct GenerationJob {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   // The references must outlive the engine's last event.
-  Generation(Engine& engine, const ServedModel& model, ServerMetrics& metrics, GenerationJob job,
+  Generation(Session& session, const ServedModel& model, ServerMetrics& metrics, GenerationJob job,
              std::shared_ptr<Responder> responder);
 
   void Start();
@@ -42,11 +42,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   using Clock = std::chrono::steady_clock;
 
   struct Choice {
-    RequestId id = 0;
+    RequestHandle handle;  // released with the last event
     ChoiceStream stream;
     ChoiceDelta unsent = {};                // all of it, when not streaming
     std::optional<FinishInfo> finish = {};  // no more text comes
-    bool ended = false;                     // no more events come
     bool begun = false;                     // the stream has told of its first token
     bool finish_sent = false;
     std::optional<Clock::time_point> last_token = {};
@@ -54,9 +53,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   // An error when the engine refuses one of the prompts; none of them runs then.
   ApiStatus Submit();
-  // Everything a request says about how its tokens are drawn ends here, in the spec's `sampling`;
-  // see "Constrained decoding" in sampling/sampler.cc for what is not there yet.
-  SequenceSpec MakeSpec(const GenerationJob::Prompt& prompt) const;
+  // Everything a request says about how its tokens are drawn ends here, in `sampling`; see
+  // "Constrained decoding" in sampling/sampler.cc for what is not there yet.
+  Request MakeRequest(const GenerationJob::Prompt& prompt) const;
   // How many likeliest tokens the echo, `prompt_logprobs` or both need; -1: no logprobs at all.
   int32_t NumPromptLogprobs() const;
   // The prompt's logprobs are complete: its choices begin with the echo.
@@ -73,7 +72,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void CancelAll();
   double SecondsSinceArrival() const;
 
-  Engine& engine_;
+  Session& session_;
   const ServedModel& model_;
   ServerMetrics& metrics_;
   const GenerationJob job_;

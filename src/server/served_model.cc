@@ -6,12 +6,11 @@
 
 namespace lapidary {
 
-Result<ServedModel> ServedModel::Load(const std::filesystem::path& directory,
+Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
                                       std::vector<std::string> names, int32_t max_model_len) {
-  ASSIGN_OR_RETURN(TextModel text, TextModel::Load(directory));
-  if (!text.tokenizer.ok()) return text.tokenizer.error();
-  if (!text.chat_template.ok()) {
-    spdlog::warn("no chat completions: {}", text.chat_template.error().message);
+  if (!text->tokenizer.ok()) return text->tokenizer.error();
+  if (!text->chat_template.ok()) {
+    spdlog::warn("no chat completions: {}", text->chat_template.error().message);
   }
   ServedModel model(std::move(text));
   CHECK(!names.empty());
@@ -31,7 +30,7 @@ ApiStatus ServedModel::Prepare(const ChatInput& input, ChatPrompt* prompt) const
   if (!has_chat_template()) {
     return BadRequest("messages", "this model has no chat template; use /v1/completions");
   }
-  auto encoded = EncodeChatPrompt(text_, input);
+  auto encoded = EncodeChatPrompt(*text_, input);
   if (!encoded.ok()) return BadRequest("messages", "{}", encoded.error().message);
   *prompt = std::move(*encoded);
   return {};

@@ -1,7 +1,7 @@
 // The text side of what is served: names, tokenizer, chat template, recommended sampling.
 #pragma once
 
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,16 +15,16 @@ namespace lapidary {
 // Immutable; every method may be called from many threads at once.
 class ServedModel {
  public:
-  // `directory` holds the text side, wherever the weights are; there is at least one name.
-  static Result<ServedModel> Load(const std::filesystem::path& directory,
+  // An error without a tokenizer. `names`: one or more.
+  static Result<ServedModel> Make(std::shared_ptr<const TextModel> text,
                                   std::vector<std::string> names, int32_t max_model_len);
 
   const std::string& name() const { return names_[0]; }
   const std::vector<std::string>& names() const { return names_; }
-  const Tokenizer& tokenizer() const { return *text_.tokenizer; }
-  const GenerationDefaults& defaults() const { return text_.defaults; }
+  const Tokenizer& tokenizer() const { return *text_->tokenizer; }
+  const GenerationDefaults& defaults() const { return text_->defaults; }
   int32_t max_model_len() const { return max_model_len_; }
-  bool has_chat_template() const { return text_.chat_template.ok(); }
+  bool has_chat_template() const { return text_->chat_template.ok(); }
 
   ApiStatus CheckName(const std::string& name) const;
   // Template, then tokens. Neither checks the length.
@@ -40,10 +40,10 @@ class ServedModel {
   std::string TokenBytes(int32_t id) const;
 
  private:
-  explicit ServedModel(TextModel text) : text_(std::move(text)) {}
+  explicit ServedModel(std::shared_ptr<const TextModel> text) : text_(std::move(text)) {}
 
   std::vector<std::string> names_;
-  TextModel text_;  // its tokenizer is there
+  std::shared_ptr<const TextModel> text_;  // its tokenizer is there
   int32_t max_model_len_ = 0;
 };
 

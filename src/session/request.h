@@ -1,0 +1,26 @@
+// What a caller asks a session for. Plain data; whatever is left out is as the model likes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "front/prompt.h"
+#include "sampling/sampling_params.h"
+
+namespace lapidary {
+
+struct Request {
+  ChatPrompt prompt;
+  std::optional<int32_t> max_new_tokens = {};  // none: what the context leaves; 0: the prompt alone
+  std::shared_ptr<const SamplingParams> sampling = {};  // none: the checkpoint's defaults
+  std::vector<int32_t> stop_ids = {};                   // beside the checkpoint's own
+  bool ignore_eos = false;                              // the checkpoint's own do not stop it
+  // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
+  // prompt's logprobs are not wanted.
+  int32_t num_prompt_logprobs = -1;
+  bool goes_on = true;  // a later prompt may go on where this answer ends: it is kept in the cache
+};
+
+}  // namespace lapidary

@@ -1,0 +1,67 @@
+#include "session/session.h"
+
+#include <algorithm>
+
+namespace lapidary {
+
+Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOptions& options) {
+  ASSIGN_OR_RETURN(LoadedEngine loaded,
+                   LoadEngine(std::move(files.description), options.load, options.engine));
+  auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text));
+  session->load_ms_ = loaded.load_ms;
+  return session;
+}
+
+Session::Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text)
+    : text_(std::move(text)),
+      engine_(std::move(engine)),
+      link_(std::make_shared<EngineLink>(engine_.get())) {}
+
+Session::~Session() { link_->Cut(); }
+
+int32_t Session::max_model_len() const {
+  const int limit = engine_->options().limits.max_model_len;
+  return limit > 0 ? limit : plan().max_context;
+}
+
+SequenceSpec Session::MakeSpec(const Request& request) const {
+  SequenceSpec spec;
+  spec.prompt = request.prompt.ids;
+  spec.cache_points = request.prompt.cache_points;
+  spec.cache_at_end = request.goes_on;
+  const int32_t room = max_model_len() - static_cast<int32_t>(spec.prompt.size());
+  spec.max_new_tokens = request.max_new_tokens.value_or(std::max(room, 1));
+  spec.stop_ids = request.stop_ids;
+  if (!request.ignore_eos) {
+    const std::vector<int32_t>& defaults = text_->defaults.stop_ids;
+    spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
+  }
+  spec.num_prompt_logprobs = request.num_prompt_logprobs;
+  spec.sampling = request.sampling != nullptr
+                      ? request.sampling
+                      : std::make_shared<const SamplingParams>(text_->defaults.sampling);
+  return spec;
+}
+
+Result<RequestHandle> Session::Submit(const Request& request, EventSink sink) {
+  ASSIGN_OR_RETURN(const RequestId id, engine_->Submit(MakeSpec(request), std::move(sink)));
+  return RequestHandle(link_, id);
+}
+
+Result<std::vector<RequestHandle>> Session::Submit(const Request& request, int num_answers,
+                                                   EventSink sink) {
+  ASSIGN_OR_RETURN(const std::vector<RequestId> ids,
+                   engine_->Submit(MakeSpec(request), num_answers, std::move(sink)));
+  std::vector<RequestHandle> handles;
+  for (const RequestId id : ids) handles.emplace_back(link_, id);
+  return handles;
+}
+
+Result<RequestStream> Session::Start(const Request& request) {
+  auto inbox = std::make_shared<EventInbox>();
+  ASSIGN_OR_RETURN(RequestHandle handle,
+                   Submit(request, [inbox](RequestEvent event) { inbox->Post(std::move(event)); }));
+  return RequestStream(std::move(handle), std::move(inbox));
+}
+
+}  // namespace lapidary
