@@ -21,7 +21,7 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
   memory.max_model_len = limits.max_model_len;
   memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
-  memory.workspace_bytes = cuda::PlanWorkspace(plan, forward).total();
+  memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
   if (request.kv_cache_bytes > 0) {
     memory.pool_bytes = request.kv_cache_bytes;
   } else {

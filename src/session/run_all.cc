@@ -17,9 +17,9 @@ Result<std::vector<std::vector<int32_t>>> Session::RunAll(std::vector<Request> r
   std::optional<Error> problem;
   size_t num_submitted = 0;
   size_t num_ended = 0;
-  const auto give_up = [&](const std::string& message) {
+  const auto give_up = [&](Error error) {
     if (problem) return;
-    problem = Error{message};
+    problem = std::move(error);
     for (const RequestHandle& handle : open) handle.Cancel();
   };
   while (num_ended < (problem ? num_submitted : requests.size())) {
@@ -32,7 +32,7 @@ Result<std::vector<std::vector<int32_t>>> Session::RunAll(std::vector<Request> r
         open[num_submitted] = std::move(*handle);
         requests[num_submitted++] = {};
       } else {
-        give_up(handle.error().message);
+        give_up(handle.error());
       }
       continue;
     }
@@ -43,9 +43,9 @@ Result<std::vector<std::vector<int32_t>>> Session::RunAll(std::vector<Request> r
     ++num_ended;
     open[index].Release();
     if (event.finish == FinishReason::kError) {
-      give_up(event.error);
+      give_up(MakeError("{}", event.error));
     } else if (event.finish == FinishReason::kCancelled) {
-      give_up("the engine was stopped");
+      give_up(MakeError("the engine was stopped"));
     } else if (!problem) {
       on_done();
     }

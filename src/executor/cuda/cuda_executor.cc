@@ -16,9 +16,6 @@ namespace {
 
 constexpr int kMaxInFlight = 2;
 
-// Blocks that a step's sequences enter: seldom any, since a page holds many tokens.
-int GraphTableEntries(int sequences) { return 4 * sequences + 64; }
-
 StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan,
                                  const CudaExecutorOptions& options, const SlotMemory& slots) {
   StepArrays::Options arrays;
@@ -158,34 +155,6 @@ Status CudaExecutor::AllocatePool(int64_t free_before) {
   return {};
 }
 
-StepShape CudaExecutor::MaxShape() const {
-  const int64_t max_rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
-  StepShape shape;
-  shape.rows = static_cast<int>(max_rows);
-  shape.sequences = options_.max_num_seqs;
-  shape.outputs = shape.rows;
-  shape.sampled = shape.rows;
-  shape.two_row_sets = true;
-  int64_t table_entries = GraphTableEntries(shape.sequences);
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    // All that a resumed prefix, the slack behind its window and the new rows may hold.
-    const int window = plan_.kv_groups[group].window;
-    const int64_t tokens = layout_.tokens_per_page[group];
-    const int64_t reach = window == 0 ? plan_.max_context : window + 1024;
-    table_entries += shape.sequences * (std::min<int64_t>(reach, plan_.max_context) / tokens + 3) +
-                     max_rows / tokens;
-  }
-  shape.table_entries = static_cast<int>(table_entries);
-  for (const LayerPlan& layer : plan_.layers) {
-    const int group = KvGroupOf(layer.kind);
-    const int64_t tile_rows = std::min(kMixedTileRows, DecodeTileRows(layer.num_kv_heads));
-    const int64_t queries_per_tile = std::max<int64_t>(1, tile_rows / layer.heads_per_kv_head());
-    const int64_t tiles = max_rows / queries_per_tile + shape.sequences + 1;
-    shape.items[group] = static_cast<int>(tiles * layer.num_kv_heads + kMaxAttentionPartials);
-  }
-  return shape;
-}
-
 StepShape CudaExecutor::GraphShape(const UniformStep& padded) const {
   StepShape shape;
   shape.rows = padded.sequences * padded.rows_per_sequence;
@@ -208,15 +177,12 @@ UniformStep CudaExecutor::PadForGraph(const StepBatch& batch) const {
 }
 
 void CudaExecutor::AllocateStepBuffers() {
-  const StepShape most = MaxShape();
-  // Attention reads an item per block before it knows how many there are.
-  constexpr int64_t kReadAhead = int64_t{64} << 10;
+  const CudaForwardLimits limits = ForwardLimits(options_);
+  const StepShape most = MaxStepShape(plan_, layout_, limits);
   constexpr const char* kPurpose = "a step's arrays";
   const int64_t num_bytes = LayOutStep(most).total;
-  arrays_ = DeviceBuffer(num_bytes + kReadAhead, kPurpose);
-  // A resumed sequence copies at most a page of each group.
-  const int64_t copy_bytes =
-      int64_t{most.sequences} * kNumKvGroups * static_cast<int64_t>(sizeof(PageCopy));
+  arrays_ = DeviceBuffer(StepArrayBytes(plan_, layout_, limits), kPurpose);
+  const int64_t copy_bytes = PageCopyBytes(limits);
   copies_ = DeviceBuffer(copy_bytes, kPurpose);
   for (const auto& step : idle_) {
     step->arrays = PinnedBuffer(num_bytes, kPurpose);

@@ -32,7 +32,11 @@ class CudaExecutor : public Executor {
   StepOutput Collect() override;
 
   int64_t weight_bytes_for_test() const { return storage_->device_bytes(); }
-  int64_t workspace_bytes_for_test() const { return forward_->workspace_bytes_for_test(); }
+  // All that is neither weights nor pool: WorkspaceBytes::total().
+  int64_t workspace_bytes_for_test() const {
+    return forward_->num_bytes_for_test() + slots_->num_bytes_for_test() + arrays_.num_bytes() +
+           copies_.num_bytes();
+  }
   // For tests: every byte of the pool becomes 0xff, which is NaN in bf16.
   void PoisonPoolForTest();
   int num_graphs_for_test() const;
@@ -52,8 +56,6 @@ class CudaExecutor : public Executor {
     auto operator<=>(const GraphKey& other) const = default;
   };
 
-  // The largest step there can be, for buffers that are allocated once.
-  StepShape MaxShape() const;
   // Lists as long as nearly any such step needs, so that one layout serves them all.
   StepShape GraphShape(const UniformStep& padded) const;
   // The graph sizes that the batch fits, or none.

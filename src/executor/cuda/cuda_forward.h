@@ -25,14 +25,6 @@
 
 namespace lapidary::cuda {
 
-// (query, head) pairs of an attention tile: few rows each in decode steps, chunks in others. Tiles
-// of 16 rows have kernels with more and smaller blocks, which pay where sequences have some KV
-// heads to share among them, but not so many that every block is busy anyway.
-inline constexpr int kMixedTileRows = 64;
-inline int DecodeTileRows(int num_kv_heads) {
-  return num_kv_heads >= 2 && num_kv_heads <= 8 ? 16 : 32;
-}
-
 // One step on the device: its arrays and what it is to produce.
 struct DeviceStep {
   StepShape shape;
@@ -65,8 +57,8 @@ class CudaForward : public ForwardOps {
 
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
 
-  // What was allocated: WorkspaceBytes::total().
-  int64_t workspace_bytes_for_test() const;
+  // Of all its buffers.
+  int64_t num_bytes_for_test() const;
 
   void Embed() override;
   void MakePerLayerInputs() override;

@@ -21,7 +21,7 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
       slots_(slots),
       limits_(limits),
       linear_({.batch_invariant = limits.batch_invariant, .max_rows = limits.max_rows}) {
-  const WorkspaceBytes sizes = PlanWorkspace(plan, limits);
+  const WorkspaceBytes sizes = PlanWorkspace(plan, layout, limits);
   constexpr const char* kPurpose = "a step's activations";
   for (DeviceBuffer& hidden : hidden_) hidden = DeviceBuffer(sizes.hidden, kPurpose);
   x_ = DeviceBuffer(sizes.narrow, kPurpose);
@@ -110,7 +110,7 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
   }
 }
 
-int64_t CudaForward::workspace_bytes_for_test() const {
+int64_t CudaForward::num_bytes_for_test() const {
   int64_t total = LinearScratchBytes(limits_.max_rows, limits_.batch_invariant);
   for (const DeviceBuffer* buffer : {&hidden_[0],      &hidden_[1],     &x_,
                                      &block_out_,      &wide_,          &queries_,

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "executor/cuda/step_layout.h"
+#include "kv/sequence_pages.h"
 #include "ops/cuda/attention/attention_scratch.h"
 #include "ops/cuda/linear/linear_scratch.h"
 #include "ops/cuda/moe/moe_scratch.h"
 #include "ops/cuda/rope_table.h"
 #include "ops/cuda/sampling/sampling_scratch.h"
+#include "ops/cuda/sampling/sampling_types.h"
+#include "ops/cuda/slot_state.h"
+#include "sampling/sampling_params.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -107,12 +112,53 @@ bool IsKvDonor(const ModelPlan& plan, const LayerPlan& owner) {
   });
 }
 
-WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const CudaForwardLimits& limits) {
+SlotBytes PlanSlots(const ModelPlan& plan, const KvLayout& layout, int num_slots) {
+  constexpr int64_t kListWords = int64_t{1} << 20;
+  constexpr int64_t kLeastReplacedWords = int64_t{1} << 20;
+  SlotBytes bytes;
+  bytes.states = num_slots * int64_t{sizeof(SlotState)};
+  bytes.sampling = num_slots * int64_t{sizeof(SamplingSlot)};
+  bytes.lists = kListWords * kInt32;
+  bytes.replaced = std::max(kLeastReplacedWords, MaxReplacedWords(plan.vocab_size)) * kInt32;
+  bytes.bindings = int64_t{1} << 20;
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    bytes.tables[group] = int64_t{num_slots} * TableStride(plan, layout, group) * kInt32;
+  }
+  return bytes;
+}
+
+int64_t SlotBytes::total() const {
+  return states + sampling + lists + replaced + bindings + tables[kSlidingGroup] +
+         tables[kFullGroup];
+}
+
+int64_t MaxReplacedWords(int vocab_size) {
+  return ReplacedWords(vocab_size, kMaxLogitBiases, vocab_size);
+}
+
+int TableStride(const ModelPlan& plan, const KvLayout& layout, int group) {
+  return plan.max_context / layout.tokens_per_page[group] + 2;
+}
+
+int64_t StepArrayBytes(const ModelPlan& plan, const KvLayout& layout,
+                       const CudaForwardLimits& limits) {
+  // Attention reads an item per block before it knows how many there are.
+  constexpr int64_t kReadAhead = int64_t{64} << 10;
+  return LayOutStep(MaxStepShape(plan, layout, limits)).total + kReadAhead;
+}
+
+int64_t PageCopyBytes(const CudaForwardLimits& limits) {
+  // A resumed sequence copies at most a page of each group.
+  return int64_t{limits.max_sequences} * kNumKvGroups * int64_t{sizeof(PageCopy)};
+}
+
+WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
+                             const CudaForwardLimits& limits) {
   WorkspaceBytes bytes;
   AddActivations(plan, limits.max_rows, bytes);
   AddEntries(plan, limits, bytes);
   bytes.logits = int64_t{limits.max_logit_rows} * plan.vocab_size * kF32;
-  bytes.sampled = int64_t{limits.max_rows} * kSampledRowBytes;
+  bytes.sampled = limits.max_rows * int64_t{sizeof(SampledRow)};
   bytes.sampling_scratch = SamplingScratchBytes(limits.max_logit_rows, plan.vocab_size);
   bytes.partials = AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
   bytes.counters = int64_t{limits.max_partials} * kInt32;
@@ -123,13 +169,18 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const CudaForwardLimits& lim
     bytes.rope += RopeFrequencyBytes(layer.rope) + RopeTableBytes(layer.rope, limits.max_rows);
   }
   bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
+  // One slot more than sequences: that of padding rows.
+  bytes.slots = PlanSlots(plan, layout, limits.max_sequences + 1).total();
+  bytes.step_arrays = StepArrayBytes(plan, layout, limits);
+  bytes.page_copies = PageCopyBytes(limits);
   return bytes;
 }
 
 int64_t WorkspaceBytes::total() const {
   return 2 * (hidden + narrow + stored_layers) + wide + queries + attended + ple + gathered +
          logits + sampled + sampling_scratch + partials + counters + router_choice +
-         expert_scratch + small_entries + large_entries + rope + linear;
+         expert_scratch + small_entries + large_entries + rope + linear + slots + step_arrays +
+         page_copies;
 }
 
 }  // namespace lapidary::cuda

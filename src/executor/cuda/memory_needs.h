@@ -2,9 +2,11 @@
 // its sizes from here, and `lapidary plan` says them where there is no GPU. No CUDA types.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "executor/cuda/forward_limits.h"
+#include "kv/kv_layout.h"
 #include "model/plan.h"
 #include "model/tensor_specs.h"
 
@@ -27,8 +29,31 @@ bool IsMatrix(const TensorSpec& spec);
 // The table of per-layer embeddings, which may live on the host.
 bool IsPleTable(const TensorSpec& spec);
 
-// Bytes of each of CudaForward's buffers, and of what it owns. The scratch of one-token steps is
-// not here: it depends on the device, and is some 5 MB.
+// What the slots keep on the device (SlotMemory). Lists may outgrow their buffer; requests with
+// plain settings do not.
+struct SlotBytes {
+  int64_t states = 0;
+  int64_t sampling = 0;
+  int64_t lists = 0;
+  int64_t replaced = 0;
+  int64_t bindings = 0;
+  std::array<int64_t, kNumKvGroups> tables{};
+
+  int64_t total() const;
+};
+SlotBytes PlanSlots(const ModelPlan& plan, const KvLayout& layout, int num_slots);
+// Words that adjustments of one row may replace.
+int64_t MaxReplacedWords(int vocab_size);
+// Blocks of a slot's page table.
+int TableStride(const ModelPlan& plan, const KvLayout& layout, int group);
+
+// Of the largest step: its arrays (step_layout.h), and pairs of pages to be copied.
+int64_t StepArrayBytes(const ModelPlan& plan, const KvLayout& layout,
+                       const CudaForwardLimits& limits);
+int64_t PageCopyBytes(const CudaForwardLimits& limits);
+
+// Bytes of each of CudaForward's buffers and of everything else that steps need. The scratch of
+// one-token steps is not here: it depends on the device, and is some 5 MB.
 struct WorkspaceBytes {
   int64_t hidden = 0;  // there are two
   int64_t narrow = 0;  // there are two
@@ -49,10 +74,14 @@ struct WorkspaceBytes {
   int64_t stored_layers = 0;  // there are two
   int64_t rope = 0;           // frequencies and tables of all rotary plans
   int64_t linear = 0;         // of the LinearRunner
+  int64_t slots = 0;
+  int64_t step_arrays = 0;
+  int64_t page_copies = 0;
 
   int64_t total() const;
 };
-WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const CudaForwardLimits& limits);
+WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
+                             const CudaForwardLimits& limits);
 
 inline constexpr int kStoredLayerBytes = 32;  // sizeof(StoredLayer)
 

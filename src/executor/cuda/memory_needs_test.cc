@@ -19,6 +19,11 @@ CudaForwardLimits Limits(int max_num_seqs, int max_num_batched_tokens) {
   return ForwardLimits(WithRoomForPadding(options));
 }
 
+WorkspaceBytes Plan(const std::string& preset, const CudaForwardLimits& limits) {
+  const ModelPlan plan = PresetPlan(preset);
+  return PlanWorkspace(plan, MakeKvLayout(plan, DTypeSize(kKvType)), limits);
+}
+
 TEST(ForwardLimits, LeaveRoomForThePaddingOfTheLargestDecodeStep) {
   EXPECT_EQ(Limits(33, 64).max_sequences, 48);
   EXPECT_EQ(Limits(33, 64).max_rows, 64);
@@ -31,7 +36,7 @@ TEST(ForwardLimits, LeaveRoomForThePaddingOfTheLargestDecodeStep) {
 // E2B by hand: hidden 1536, 8 heads, MLP up to 12288, 35 layers with 256 per-layer values, of which
 // 15 own KV (12 sliding of 512 values a row, 3 full of 1024; one of each is a donor).
 TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {
-  const WorkspaceBytes bytes = PlanWorkspace(PresetPlan("e2b"), Limits(256, 2048));
+  const WorkspaceBytes bytes = Plan("e2b", Limits(256, 2048));
   EXPECT_EQ(bytes.hidden, 2048 * 1536 * 4);
   EXPECT_EQ(bytes.narrow, 2048 * 1536 * 2);
   EXPECT_EQ(bytes.wide, 2048 * 12288 * 2);
@@ -46,12 +51,24 @@ TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {
   EXPECT_EQ(bytes.rope, 128 * 4 + 64 * 4 + 2048 * (128 + 64) * 8);
   EXPECT_EQ(bytes.linear, (int64_t{64} << 20) + (int64_t{256} << 20));
   EXPECT_EQ(bytes.expert_scratch, 0);
+  EXPECT_EQ(bytes.page_copies, 256 * 2 * 8);
+}
+
+// A context of 131,072 tokens in pages of 32 (sliding) and 64 (full).
+TEST(PlanSlots, ATableHasAPlaceForEveryBlockOfTheContext) {
+  const ModelPlan plan = PresetPlan("e2b");
+  const KvLayout layout = MakeKvLayout(plan, DTypeSize(kKvType));
+  const SlotBytes bytes = PlanSlots(plan, layout, 257);
+  EXPECT_EQ(bytes.tables[kSlidingGroup], 257 * (4096 + 2) * 4);
+  EXPECT_EQ(bytes.tables[kFullGroup], 257 * (2048 + 2) * 4);
+  EXPECT_EQ(bytes.states, 257 * 16);
+  EXPECT_GE(bytes.replaced, 2 * 262144 * 4);  // what a row's adjustments may replace
 }
 
 TEST(PlanWorkspace, ExpertsHaveScratchForEveryChoice) {
   const ModelPlan plan = PresetPlan("26b-a4b");
   const int64_t rows = 2048;
-  const WorkspaceBytes bytes = PlanWorkspace(plan, Limits(256, 2048));
+  const WorkspaceBytes bytes = Plan("26b-a4b", Limits(256, 2048));
   const int64_t choices = rows * plan.moe->top_k;
   EXPECT_EQ(bytes.router_choice, choices * 8);
   const int64_t least =
@@ -62,9 +79,9 @@ TEST(PlanWorkspace, ExpertsHaveScratchForEveryChoice) {
 
 TEST(PlanWorkspace, BatchInvariantStepsUseNoLibraryButCombineInOrder) {
   CudaForwardLimits limits = Limits(256, 2048);
-  const WorkspaceBytes plain = PlanWorkspace(PresetPlan("e2b"), limits);
+  const WorkspaceBytes plain = Plan("e2b", limits);
   limits.batch_invariant = true;
-  const WorkspaceBytes invariant = PlanWorkspace(PresetPlan("e2b"), limits);
+  const WorkspaceBytes invariant = Plan("e2b", limits);
   EXPECT_EQ(invariant.linear, 0);
   EXPECT_GT(invariant.partials, plain.partials);
 }

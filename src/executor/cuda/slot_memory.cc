@@ -4,35 +4,41 @@
 #include <cstring>
 #include <vector>
 
+#include "executor/cuda/memory_needs.h"
+
 namespace lapidary::cuda {
 namespace {
 
 constexpr const char* kPurpose = "the slots";
-constexpr int64_t kListWords = int64_t{1} << 20;      // more than requests with plain settings need
-constexpr int64_t kReplacedWords = int64_t{1} << 20;  // at least
-constexpr int64_t kBindingBytes = int64_t{1} << 20;
 
 }  // namespace
 
 SlotMemory::SlotMemory(const ModelPlan& plan, const KvLayout& layout, int num_slots)
-    : requests_(num_slots, plan.vocab_size, plan.max_context),
-      states_(num_slots * sizeof(SlotState), kPurpose),
-      sampling_(num_slots * sizeof(SamplingSlot), kPurpose),
-      lists_(kListWords * sizeof(int32_t), kPurpose),
-      replaced_(std::max(kReplacedWords, SlotRequests::MaxReplacedWords(plan.vocab_size)) *
-                    sizeof(int32_t),
-                kPurpose),
-      bindings_(kBindingBytes, kPurpose) {
+    : requests_(num_slots, plan.vocab_size, plan.max_context) {
+  const SlotBytes bytes = PlanSlots(plan, layout, num_slots);
+  states_ = DeviceBuffer(bytes.states, kPurpose);
+  sampling_ = DeviceBuffer(bytes.sampling, kPurpose);
+  lists_ = DeviceBuffer(bytes.lists, kPurpose);
+  replaced_ = DeviceBuffer(bytes.replaced, kPurpose);
+  bindings_ = DeviceBuffer(bytes.bindings, kPurpose);
   LAPIDARY_CUDA_CHECK(cudaMemset(states_.As<void>(), 0, states_.num_bytes()));
   const std::vector<SamplingSlot> unbound(num_slots);
   LAPIDARY_CUDA_CHECK(cudaMemcpy(sampling_.As<void>(), unbound.data(), sampling_.num_bytes(),
                                  cudaMemcpyHostToDevice));
   for (int group = 0; group < kNumKvGroups; ++group) {
-    table_stride_[group] = plan.max_context / layout.tokens_per_page[group] + 2;
-    tables_[group] =
-        DeviceBuffer(int64_t{num_slots} * table_stride_[group] * sizeof(int32_t), kPurpose);
+    table_stride_[group] = TableStride(plan, layout, group);
+    tables_[group] = DeviceBuffer(bytes.tables[group], kPurpose);
     LAPIDARY_CUDA_CHECK(cudaMemset(tables_[group].As<void>(), 0, tables_[group].num_bytes()));
   }
+}
+
+int64_t SlotMemory::num_bytes_for_test() const {
+  int64_t total = 0;
+  for (const DeviceBuffer* buffer :
+       {&states_, &sampling_, &lists_, &replaced_, &bindings_, &tables_[0], &tables_[1]}) {
+    total += buffer->num_bytes();
+  }
+  return total;
 }
 
 bool SlotMemory::ReserveLists(cudaStream_t stream) {
@@ -60,7 +66,7 @@ bool SlotMemory::Bind(const LaunchContext& context, std::span<const SlotBinding>
   const int64_t num_bytes =
       record_bytes + static_cast<int64_t>(staging.words.size() * sizeof(int32_t));
   if (staging.pinned.num_bytes() < num_bytes) {
-    staging.pinned = PinnedBuffer(std::max(2 * num_bytes, kBindingBytes), kPurpose);
+    staging.pinned = PinnedBuffer(std::max(2 * num_bytes, bindings_.num_bytes()), kPurpose);
   }
   if (bindings_.num_bytes() < num_bytes) {
     LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(context.stream));

@@ -35,6 +35,9 @@ class SlotMemory {
   const int32_t* table(int group) const { return tables_[group].As<int32_t>(); }
   int64_t replaced_capacity() const { return replaced_.num_bytes() / sizeof(int32_t); }
 
+  // Of all its buffers.
+  int64_t num_bytes_for_test() const;
+
   // The slots' part of these calls.
   void Fill(PrepareStepCall& call) const;
   void Fill(SamplingCall& call) const;

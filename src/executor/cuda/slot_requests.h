@@ -40,10 +40,6 @@ class SlotRequests {
 
   // Words that the device's lists must have room for.
   int64_t num_list_words() const { return end_words_; }
-  // Of a row of replaced values at most.
-  static int64_t MaxReplacedWords(int vocab_size) {
-    return ReplacedWords(vocab_size, kMaxLogitBiases, vocab_size);
-  }
 
  private:
   struct Slot {

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+#include "executor/cuda/memory_needs.h"
+
 namespace lapidary::cuda {
 namespace {
 
@@ -79,7 +81,7 @@ TEST(SlotRequests, AHistoryNeverNeedsMoreThanTheVocabulary) {
   std::vector<int32_t> words;
   requests.Bind(Binding(0, {.presence_penalty = 1.0f}, {1, 2}, 2, 0), records, words);
   EXPECT_EQ(records[0].sampling.history_capacity, kVocab);
-  EXPECT_LE(requests.Of(0).replaced_words(), SlotRequests::MaxReplacedWords(kVocab));
+  EXPECT_LE(requests.Of(0).replaced_words(), MaxReplacedWords(kVocab));
 }
 
 TEST(SlotRequests, ListsOfBoundSlotsNeverOverlapAndMemoryIsUsedAgain) {

@@ -8,72 +8,12 @@
 namespace lapidary::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 16;
-
-// Hands out aligned places one after the other.
-class Placer {
- public:
-  template <typename T>
-  int64_t Place(int64_t count) {
-    const int64_t at = end_;
-    end_ += (count * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
-    return at;
-  }
-  int64_t end() const { return end_; }
-
- private:
-  int64_t end_ = 0;
-};
-
 template <typename T>
 void CopyTo(const std::vector<T>& values, std::byte* base, int64_t offset) {
   if (!values.empty()) std::memcpy(base + offset, values.data(), values.size() * sizeof(T));
 }
 
 }  // namespace
-
-bool StepShape::FitsInto(const StepShape& padded) const {
-  bool fits = rows == padded.rows && sequences == padded.sequences && outputs == padded.outputs &&
-              sampled == padded.sampled && two_row_sets == padded.two_row_sets &&
-              table_entries <= padded.table_entries;
-  for (int group = 0; group < kNumKvGroups; ++group) fits &= items[group] <= padded.items[group];
-  return fits;
-}
-
-StepOffsets LayOutStep(const StepShape& shape) {
-  Placer placer;
-  StepOffsets offsets;
-  offsets.counts = placer.Place<PlannedCounts>(1);
-  offsets.planned = placer.Place<PlannedSequence>(shape.sequences);
-  offsets.planned_ids = placer.Place<int32_t>(shape.rows);
-  offsets.sequence_of = placer.Place<int32_t>(shape.rows);
-  offsets.output_rows = placer.Place<int32_t>(shape.outputs);
-  offsets.sampling = placer.Place<SamplingRow>(shape.sampled);
-  offsets.table_entries = placer.Place<PlannedTableEntry>(shape.table_entries);
-  int64_t num_items = 0;
-  for (const int items : shape.items) num_items += int64_t{items} * shape.num_row_sets();
-  offsets.planned_items = placer.Place<AttentionItem>(num_items);
-
-  offsets.token_ids = placer.Place<int32_t>(shape.rows);
-  offsets.positions = placer.Place<int32_t>(shape.rows);
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    offsets.write_pages[group] = placer.Place<int32_t>(shape.rows);
-    offsets.write_slots[group] = placer.Place<int32_t>(shape.rows);
-    for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
-      if (row_set >= shape.num_row_sets()) {
-        offsets.num_items[group][row_set] = offsets.num_items[group][kAllRows];
-        offsets.attention[group][row_set] = offsets.attention[group][kAllRows];
-        offsets.items[group][row_set] = offsets.items[group][kAllRows];
-        continue;
-      }
-      offsets.num_items[group][row_set] = placer.Place<int32_t>(1);
-      offsets.attention[group][row_set] = placer.Place<AttentionSequence>(shape.sequences);
-      offsets.items[group][row_set] = placer.Place<AttentionItem>(shape.items[group]);
-    }
-  }
-  offsets.total = placer.end();
-  return offsets;
-}
 
 UniformStep FindUniformStep(const StepBatch& batch) {
   if (batch.sequences.empty()) return {};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "executor/cuda/slot_requests.h"
+#include "executor/cuda/step_layout.h"
 #include "executor/step_batch.h"
 #include "kv/kv_layout.h"
 #include "ops/cuda/attention/attention_work.h"
@@ -20,45 +21,6 @@
 #include "ops/cuda/sampling/sampling.h"
 
 namespace lapidary::cuda {
-
-// Sizes that fix the layout: of a graph's steps the padded ones, and for lists what they may hold.
-struct StepShape {
-  int rows = 0;
-  int sequences = 0;
-  int outputs = 0;
-  int sampled = 0;            // rows that become tokens or scores
-  bool two_row_sets = false;  // the output rows are not all rows
-  int table_entries = 0;
-  std::array<int, kNumKvGroups> items{};  // per row set
-
-  int num_row_sets() const { return two_row_sets ? kNumRowSets : 1; }
-  // Whether a step of this shape can be laid out as one of the other, which is padded.
-  bool FitsInto(const StepShape& padded) const;
-};
-
-// Byte offsets of the arrays, multiples of 16, as PrepareStepCall has them.
-struct StepOffsets {
-  int64_t counts = 0;
-  int64_t planned = 0;        // PlannedSequence [sequences]
-  int64_t planned_ids = 0;    // int32 [rows]
-  int64_t sequence_of = 0;    // int32 [rows]
-  int64_t output_rows = 0;    // int32 [outputs]
-  int64_t sampling = 0;       // SamplingRow [sampled]
-  int64_t table_entries = 0;  // PlannedTableEntry
-  int64_t planned_items =
-      0;  // AttentionItem of all groups and row sets; last, as uploads end there
-
-  int64_t token_ids = 0;                            // int32 [rows]
-  int64_t positions = 0;                            // int32 [rows]
-  std::array<int64_t, kNumKvGroups> write_pages{};  // int32 [rows]; 0: the row is not kept
-  std::array<int64_t, kNumKvGroups> write_slots{};  // int32 [rows]
-  std::array<std::array<int64_t, kNumRowSets>, kNumKvGroups> num_items{};  // int32
-  std::array<std::array<int64_t, kNumRowSets>, kNumKvGroups> attention{};
-  std::array<std::array<int64_t, kNumRowSets>, kNumKvGroups> items{};
-  int64_t total = 0;
-};
-
-StepOffsets LayOutStep(const StepShape& shape);
 
 // Sequences and rows of each, where they all have as many and all rows are sampled: a decode step
 // is (n, 1), one that verifies K drafts (n, K + 1).

@@ -10,7 +10,6 @@ namespace lapidary::cuda {
 
 inline constexpr int kRowBlock = 64;     // logits per maximum
 inline constexpr int kMaxListed = 8192;  // candidates kept as a list; more are found again by scans
-inline constexpr int kSampledRowBytes = 180;  // sizeof(SampledRow)
 
 LAPIDARY_HOST_DEVICE inline int NumRowBlocks(int vocab_size) {
   return (vocab_size + kRowBlock - 1) / kRowBlock;
