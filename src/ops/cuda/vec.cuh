@@ -48,17 +48,4 @@ __device__ __forceinline__ float WarpSum(float value) {
   return value;
 }
 
-// Every thread gets the sum. `scratch` holds one float per warp; all threads of the block call it.
-template <int kThreads>
-__device__ __forceinline__ float BlockSum(float value, float* scratch) {
-  value = WarpSum(value);
-  __syncthreads();  // The last call's readers are done with scratch.
-  if (threadIdx.x % kWarpSize == 0) scratch[threadIdx.x / kWarpSize] = value;
-  __syncthreads();
-  float sum = 0.0f;
-#pragma unroll
-  for (int warp = 0; warp < kThreads / kWarpSize; ++warp) sum += scratch[warp];
-  return sum;
-}
-
 }  // namespace lapidary::cuda

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/test_devices.h"
+#include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/resident/resident_limits.h"
 
 namespace lapidary::cuda {
