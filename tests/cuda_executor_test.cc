@@ -10,6 +10,7 @@
 #include <fstream>
 #include <random>
 
+#include "device/device_info.h"
 #include "engine/single_sequence.h"
 #include "executor/cpu/cpu_executor.h"
 #include "load/memory_plan.h"
@@ -151,11 +152,13 @@ TEST_P(CudaExecutorTest, AllocatesWhatTheMemoryPlanSays) {
     request.cuda.batch_invariant = batch_invariant;
     request.cuda.ple_placement =
         batch_invariant ? cuda::PlePlacement::kHost : cuda::PlePlacement::kDevice;
+    request.num_sms = DescribeDevice(0).num_sms;
+    const MemoryPlan plan = PlanMemory(plan_, request).value();
     cuda::CudaExecutorOptions options = request.cuda;
     options.max_num_seqs = request.limits.max_num_seqs;
     options.max_num_batched_tokens = request.limits.max_num_batched_tokens;
+    options.kv_layout = plan.layout;
     const auto executor = MakeExecutor(options);
-    const MemoryPlan plan = PlanMemory(plan_, request).value();
     EXPECT_EQ(executor->weight_bytes_for_test(), plan.weight_bytes);
     EXPECT_EQ(executor->workspace_bytes_for_test(), plan.workspace_bytes);
   }

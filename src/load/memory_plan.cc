@@ -16,7 +16,8 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   cuda::CudaExecutorOptions options = request.cuda;
   options.max_num_seqs = limits.max_num_seqs;
   options.max_num_batched_tokens = limits.max_num_batched_tokens;
-  const cuda::CudaForwardLimits forward = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
+  cuda::CudaForwardLimits forward = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
+  if (request.num_sms > 0) forward.num_sms = request.num_sms;
   MemoryPlan memory;
   memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
   memory.max_model_len = limits.max_model_len;

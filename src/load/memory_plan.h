@@ -15,6 +15,7 @@ namespace lapidary {
 // A GPU, and what `serve` would be told about it.
 struct MemoryRequest {
   int64_t memory_bytes = 0;    // of the device
+  int num_sms = 0;             // of the device; 0: not known
   int64_t kv_cache_bytes = 0;  // > 0: the pool's size itself; memory is not looked at
   BatchLimits limits;
   // Its limits and pool are those above.

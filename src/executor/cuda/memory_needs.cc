@@ -160,7 +160,8 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
   bytes.logits = int64_t{limits.max_logit_rows} * plan.vocab_size * kF32;
   bytes.sampled = limits.max_rows * int64_t{sizeof(SampledRow)};
   bytes.sampling_scratch = SamplingScratchBytes(limits.max_logit_rows, plan.vocab_size);
-  bytes.partials = AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
+  bytes.partials =
+      AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
   bytes.counters = int64_t{limits.max_partials} * kInt32;
   std::vector<RopePlan> ropes;
   for (const LayerPlan& layer : plan.layers) {

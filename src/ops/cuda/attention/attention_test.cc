@@ -365,7 +365,8 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
     TestBuffer<AttentionSequence> sequences(kMaxRows);
     TestBuffer<AttentionItem> items(kMaxItems);
     TestBuffer<int32_t> num_items(std::vector<int32_t>{0});
-    TestBuffer<float> partials(AttentionPartialBytes(TestDevice().num_sms, work.max_partials, false) / 4);
+    TestBuffer<float> partials(
+        AttentionPartialBytes(TestDevice().num_sms, work.max_partials, false) / 4);
     TestBuffer<int32_t> counters(std::vector<int32_t>(work.max_partials, 0));
     TestBuffer<uint16_t> out(int64_t{kMaxRows} * 8 * entry.value_len);
     const AttentionCall call = {.geometry = geometry,

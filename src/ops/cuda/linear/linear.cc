@@ -55,8 +55,7 @@ struct LinearRunner::Impl {
   explicit Impl(const LinearOptions& linear_options) : options(linear_options) {
     if (!options.batch_invariant) {
       gemm = std::make_unique<GemmLt>();
-      scratch = DeviceBuffer(GatedProductBytes(options.max_rows),
-                             "matrix products");
+      scratch = DeviceBuffer(GatedProductBytes(options.max_rows), "matrix products");
     }
   }
 

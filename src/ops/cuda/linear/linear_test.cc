@@ -412,7 +412,8 @@ TEST(CudaLinearDeathTest, InputSizesThatAreNoMultipleOf8AreRefused) {
                   .rows = 1,
                   .x = buffer.get(),
                   .y = buffer.get() + 2048};
-  EXPECT_DEATH(runner.Run(TestContext(), call), "a matrix of 8 x 20");
+  const LaunchContext context = TestContext();  // The test's child process has no GPU.
+  EXPECT_DEATH(runner.Run(context, call), "a matrix of 8 x 20");
 }
 
 }  // namespace
