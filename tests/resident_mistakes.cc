@@ -20,37 +20,8 @@ constexpr int64_t kLostRows = 16;
 constexpr int64_t kLostColumns = 640;
 
 std::vector<PossibleMistake> PossibleMistakes(const ModelPlan& plan) {
-  std::vector<Mistake> slips = {Mistake::kOnePlusNormWeight,
-                                Mistake::kScaledAttention,
-                                Mistake::kNoValueNorm,
-                                Mistake::kNoQueryNormWeight,
-                                Mistake::kNormAfterRope,
-                                Mistake::kKeyNormOfAnotherLayer,
-                                Mistake::kWindowTooLong,
-                                Mistake::kWindowTooShort,
-                                Mistake::kFirstKeyLost,
-                                Mistake::kPreviousKeyLost,
-                                Mistake::kOwnKeyLost,
-                                Mistake::kWrongKvHead,
-                                Mistake::kRopeDenominatorIsRotaryDims,
-                                Mistake::kRopePairsNeighbours,
-                                Mistake::kQueryRopeOneAhead,
-                                Mistake::kNoPostAttentionNormWeight,
-                                Mistake::kNoPostMlpNormWeight,
-                                Mistake::kPostNormsSwapped,
-                                Mistake::kMlpGateUpSwapped,
-                                Mistake::kNoLayerScalar,
-                                Mistake::kNoSoftcap};
-  if (plan.has_kv_sharing()) slips.push_back(Mistake::kNearestDonor);
-  if (plan.ple) {
-    slips.insert(
-        slips.end(),
-        {Mistake::kPleNoSumScale, Mistake::kPleNoProjectionScale, Mistake::kPleNoTokenScale,
-         Mistake::kPleRawEmbedding, Mistake::kPleOfPreviousLayer, Mistake::kPleReadsNormed,
-         Mistake::kNoPlePostNormWeight, Mistake::kNoPle, Mistake::kLayerScalarBeforePle});
-  }
   std::vector<PossibleMistake> mistakes;
-  for (const Mistake slip : slips) mistakes.push_back({.slip = slip});
+  for (const Mistake slip : CommonMistakes(plan)) mistakes.push_back({.slip = slip});
   mistakes.push_back({.lost = "embed_tokens.weight"});  // which is the head's too
   // A phase of each kind, of a sliding and of a full layer that own their KV.
   for (const KvGroupPlan& group : plan.kv_groups) {

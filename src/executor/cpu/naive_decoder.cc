@@ -51,6 +51,39 @@ Vec MatVec(const Vec& w, const Vec& x) {
 
 }  // namespace
 
+std::vector<Mistake> CommonMistakes(const ModelPlan& plan) {
+  std::vector<Mistake> mistakes = {Mistake::kOnePlusNormWeight,
+                                   Mistake::kScaledAttention,
+                                   Mistake::kNoValueNorm,
+                                   Mistake::kNoQueryNormWeight,
+                                   Mistake::kNormAfterRope,
+                                   Mistake::kKeyNormOfAnotherLayer,
+                                   Mistake::kWindowTooLong,
+                                   Mistake::kWindowTooShort,
+                                   Mistake::kFirstKeyLost,
+                                   Mistake::kPreviousKeyLost,
+                                   Mistake::kOwnKeyLost,
+                                   Mistake::kWrongKvHead,
+                                   Mistake::kRopeDenominatorIsRotaryDims,
+                                   Mistake::kRopePairsNeighbours,
+                                   Mistake::kQueryRopeOneAhead,
+                                   Mistake::kNoPostAttentionNormWeight,
+                                   Mistake::kNoPostMlpNormWeight,
+                                   Mistake::kPostNormsSwapped,
+                                   Mistake::kMlpGateUpSwapped,
+                                   Mistake::kNoLayerScalar,
+                                   Mistake::kNoSoftcap};
+  if (plan.has_kv_sharing()) mistakes.push_back(Mistake::kNearestDonor);
+  if (plan.ple) {
+    mistakes.insert(
+        mistakes.end(),
+        {Mistake::kPleNoSumScale, Mistake::kPleNoProjectionScale, Mistake::kPleNoTokenScale,
+         Mistake::kPleRawEmbedding, Mistake::kPleOfPreviousLayer, Mistake::kPleReadsNormed,
+         Mistake::kNoPlePostNormWeight, Mistake::kNoPle, Mistake::kLayerScalarBeforePle});
+  }
+  return mistakes;
+}
+
 NaiveTensors LoadNaiveTensors(const std::vector<TensorSpec>& specs, const TensorSource& source) {
   NaiveTensors tensors;
   for (const TensorSpec& spec : specs) {

@@ -58,6 +58,10 @@ enum class Mistake {
   kMoeDenseAndExpertNormsSwapped,
 };
 
+// That any model of the plan's kind can make and that more than rounding tells apart, but for those
+// of experts.
+std::vector<Mistake> CommonMistakes(const ModelPlan& plan);
+
 // By name, to be shared between decoders.
 using NaiveTensors = std::map<std::string, std::shared_ptr<const std::vector<double>>>;
 NaiveTensors LoadNaiveTensors(const std::vector<TensorSpec>& specs, const TensorSource& source);

@@ -43,8 +43,8 @@ struct StepOffsets {
   int64_t output_rows = 0;    // int32 [outputs]
   int64_t sampling = 0;       // SamplingRow [sampled]
   int64_t table_entries = 0;  // PlannedTableEntry
-  int64_t planned_items =
-      0;  // AttentionItem of all groups and row sets; last, as uploads end there
+  // AttentionItem of all groups and row sets. Last of what is planned: uploads end with it.
+  int64_t planned_items = 0;
 
   int64_t token_ids = 0;                            // int32 [rows]
   int64_t positions = 0;                            // int32 [rows]
