@@ -6,6 +6,9 @@
 
 #include "device/test_devices.h"
 #include "executor/cuda/cuda_executor.h"
+#include "executor/cuda/decoder_program.h"
+#include "executor/cuda/test_device_weights.h"
+#include "ops/cuda/resident/resident_step.h"
 #include "ops/cuda/test_buffer.h"
 #include "tests/resident_mistakes.h"
 
@@ -53,12 +56,11 @@ TEST_P(CudaResidentMistakesTest, APartThatTheKernelLosesIsFound) {
 // Without this the tests above could be of other kernels.
 TEST_P(CudaResidentMistakesTest, TheModelRunsAsOneKernel) {
   const ModelPlan plan = MakeMistakePlan(GetParam());
-  cuda::DeviceWeights weights;
-  weights.layers.resize(plan.num_layers);
-  const std::vector<const float2*> rope(plan.num_layers);
+  cuda::DecoderInputs inputs;
+  inputs.rope.resize(plan.num_layers);
   EXPECT_TRUE(cuda::ResidentStepSupports(
-      TestH200(),
-      cuda::DescribeResidentModel(plan, weights, MakeKvLayout(plan, 2), rope, nullptr)));
+      TestH200(), cuda::MakeDecoderProgram(plan, cuda::MakeAddressesOfWeights(plan),
+                                           MakeKvLayout(plan, 2), inputs, {})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaResidentMistakesTest, testing::ValuesIn(MistakeModels()),

@@ -214,22 +214,18 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
                static_cast<int>(copies.size()));
 }
 
-void CudaExecutor::RunKernels(const DeviceStep& step) {
-  forward_->Run(context_, step, options_.skip_unneeded_rows);
-}
-
 void CudaExecutor::RunOrReplay(const UniformStep& padded, const DeviceStep& step) {
   Graph& graph = graphs_[{padded.sequences, padded.rows_per_sequence, step.sampling}];
   // The first time all libraries load what they need; a capture must find it loaded.
   if (++graph.times_seen == 1) {
-    RunKernels(step);
+    forward_->Run(context_, step);
     return;
   }
   if (graph.exec == nullptr) {
     LAPIDARY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
     cudaGraph_t captured = nullptr;
     try {
-      RunKernels(step);
+      forward_->Run(context_, step);
     } catch (...) {
       cudaStreamEndCapture(stream_.get(), &captured);
       if (captured != nullptr) cudaGraphDestroy(captured);
@@ -283,7 +279,7 @@ void CudaExecutor::Submit(StepBatch batch) {
     if (uses_graph) {
       RunOrReplay(padded, device_step);
     } else {
-      RunKernels(device_step);
+      forward_->Run(context_, device_step);
     }
   }
   const int64_t sampled_bytes = int64_t{device_step.shape.sampled} * sizeof(SampledRow);

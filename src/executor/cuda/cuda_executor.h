@@ -63,7 +63,6 @@ class CudaExecutor : public Executor {
   void AllocateStepBuffers();
   void Upload(InFlight& step, const StepOffsets& offsets);
   void RunPageCopies(InFlight& step);
-  void RunKernels(const DeviceStep& step);
   void RunOrReplay(const UniformStep& padded, const DeviceStep& step);
   static void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
 

@@ -14,23 +14,37 @@ bool CudaForward::IsResident(const DeviceStep& step) const {
   return resident_ != nullptr && step.shape.rows == 1 && step.shape.outputs == 1;
 }
 
-void CudaForward::Run(const LaunchContext& context, const DeviceStep& step,
-                      bool skip_unneeded_rows) {
+void CudaForward::Run(const LaunchContext& context, const DeviceStep& step) {
   CHECK_LE(step.shape.rows, limits_.max_rows);
   context_ = context;
   step_ = step;
   row_set_ = kAllRows;
   rows_ = step.shape.rows;
-  current_ = 0;
-  pending_ = {};
-  x_norm_ = nullptr;
   Prepare();
+  Embed();
+  if (plan_.ple) MakePerLayerInputs();
   if (IsResident(step)) {
     RunResident();
   } else {
-    RunDecoder(plan_, skip_unneeded_rows, *this);
+    for (const DecoderPhase& phase : Program()) {
+      std::visit([&](const auto& known) { RunPhase(known); }, phase);
+    }
   }
   Accept();
+}
+
+bool CudaForward::FusesPerLayerBlocks(int rows) const {
+  // A block of the kernel loads a sixteenth of the matrices: of a wide model, more than few rows
+  // are worth waiting for.
+  constexpr int kNarrow = 2048;
+  return has_per_layer_block_ && rows <= kMaxPerLayerBlockRows &&
+         (rows > kMaxStreamedRows || plan_.hidden_size <= kNarrow);
+}
+
+const DecoderProgram& CudaForward::Program() const {
+  const bool drops_rows = step_.shape.outputs < step_.shape.rows;
+  return programs_[ProgramIndex(drops_rows, FusesPerLayerBlocks(step_.shape.rows),
+                                FusesPerLayerBlocks(step_.shape.outputs))];
 }
 
 void CudaForward::Prepare() {
@@ -66,12 +80,10 @@ void CudaForward::Prepare() {
 }
 
 void CudaForward::RunResident() {
-  Embed();
-  if (plan_.ple) MakePerLayerInputs();
   ResidentStepCall call;
   call.eps = plan_.rms_norm_eps;
   call.softcap = plan_.logit_softcap;
-  call.hidden_in = hidden_[current_].As<float>();
+  call.hidden_in = Stream(0);
   call.logits = logits_.As<float>();
   call.pool = pool_;
   call.page_bytes = layout_.page_bytes;
@@ -86,39 +98,28 @@ void CudaForward::RunResident() {
   FinishLogits(0, 1);
 }
 
-bf16* CudaForward::NewEntries(const LayerPlan& owner) const {
-  return stores_at_end() ? small_entries_.As<bf16>(small_offset_[owner.index])
-                         : large_entries_.As<bf16>(large_offset_[owner.index]);
+bf16* CudaForward::NewEntries(int owner) const {
+  return stores_at_end() ? small_entries_.As<bf16>(small_offset_[owner])
+                         : large_entries_.As<bf16>(large_offset_[owner]);
 }
 
-std::optional<ResidualUpdate> CudaForward::TakeResidual(const float* pre_norm) {
-  const float* const x_norm = std::exchange(x_norm_, nullptr);
-  if (x_norm != nullptr && x_norm == pre_norm) return std::nullopt;
+ResidualUpdate CudaForward::Update(const ResidualRead& read) const {
   ResidualUpdate update;
-  update.hidden = hidden_[current_].As<float>();
+  update.hidden = Stream(read.from);
   update.eps = plan_.rms_norm_eps;
-  update.pre_norm = pre_norm;
-  update.scale = pending_.scale;
-  if (pending_.post_norm != nullptr) {
+  update.pre_norm = read.pre_norm;
+  update.scale = read.scale;
+  if (read.post_norm != nullptr) {
     update.block_out = block_out_.As<bf16>();
-    update.post_norm = pending_.post_norm;
+    update.post_norm = read.post_norm;
   }
-  current_ = 1 - current_;
-  update.hidden_out = hidden_[current_].As<float>();
-  pending_ = {};
+  update.hidden_out = Stream(read.to);
   return update;
 }
 
 void CudaForward::RunLinear(LinearCall call, DependentLaunch kind) {
   call.rows = rows_;
   linear_.Run(Context(kind), call);
-}
-
-void CudaForward::RunLinear(LinearCall call, const std::optional<ResidualUpdate>& residual,
-                            DependentLaunch kind) {
-  call.x = x_.As<bf16>();
-  call.residual = residual ? &*residual : nullptr;
-  RunLinear(call, kind);
 }
 
 void CudaForward::Embed() {
@@ -129,7 +130,7 @@ void CudaForward::Embed() {
   call.positions = step_.At<int32_t>(step_.offsets.positions);
   call.embedding = weights_.embedding;
   call.scale = plan_.embedding_scale;
-  call.hidden_out = hidden_[current_].As<float>();
+  call.hidden_out = Stream(0);
   call.x = plan_.ple ? x_.As<bf16>() : nullptr;
   for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
     call.rope[idx] = {rope_frequencies_[idx].As<float>(), rope_plans_[idx].num_rotary_pairs,
@@ -159,74 +160,92 @@ void CudaForward::MakePerLayerInputs() {
   RunPerLayerInputs(Context(kDependOther), call);
 }
 
-void CudaForward::KeepOutputRows() {
+void CudaForward::RunPhase(const KeepOutputRowsPhase& phase) {
   row_set_ = kOutputRows;
-  if (step_.shape.outputs == rows_) return;
   const int outputs = step_.shape.outputs;
-  const auto gather = [&](DeviceBuffer& buffer, int64_t row_bytes) {
-    RunGatherRows(Context(kDependOther), buffer.As<void>(),
-                  step_.At<int32_t>(step_.offsets.output_rows), outputs, row_bytes,
-                  gathered_.As<void>());
-    LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(buffer.As<void>(), gathered_.As<void>(),
-                                        outputs * row_bytes, cudaMemcpyDeviceToDevice,
-                                        context_.stream));
+  if (outputs == std::exchange(rows_, outputs) || outputs == 0) return;
+  const auto gather = [&](const void* from, int64_t row_bytes, void* to) {
+    void* const place = from == to ? gathered_.As<void>() : to;
+    RunGatherRows(Context(kDependOther), from, step_.At<int32_t>(step_.offsets.output_rows),
+                  outputs, row_bytes, place);
+    if (place == to) return;
+    LAPIDARY_CUDA_CHECK(
+        cudaMemcpyAsync(to, place, outputs * row_bytes, cudaMemcpyDeviceToDevice, context_.stream));
   };
-  rows_ = outputs;
-  x_norm_ = nullptr;  // x_ has all rows.
-  if (outputs == 0) return;
-  gather(hidden_[current_], int64_t{plan_.hidden_size} * sizeof(float));
-  if (pending_.post_norm != nullptr) gather(block_out_, int64_t{plan_.hidden_size} * sizeof(bf16));
+  gather(Stream(phase.from), int64_t{plan_.hidden_size} * sizeof(float), Stream(phase.to));
+  if (phase.is_pending) {
+    gather(block_out_.As<void>(), int64_t{plan_.hidden_size} * sizeof(bf16), block_out_.As<void>());
+  }
   if (plan_.ple) {
-    gather(ple_inputs_, int64_t{plan_.num_layers} * plan_.ple->width * sizeof(bf16));
+    gather(ple_inputs_.As<void>(), int64_t{plan_.num_layers} * plan_.ple->width * sizeof(bf16),
+           ple_inputs_.As<void>());
   }
 }
 
-void CudaForward::ProjectAttention(const LayerPlan& layer) {
-  if (rows_ == 0) return;
-  const auto& weights = weights_.layers[layer.index];
-  const auto residual = TakeResidual(weights.input_norm);
-  LinearCall projection;
-  projection.weight = weights.attention.qkv_proj;
-  projection.y = wide_.As<bf16>();
-  RunLinear(projection, residual, kDependLinear);
+DependentLaunch CudaForward::LaunchKind(const ProductPhase& phase) const {
+  if (phase.block == DecoderBlock::kHead) return kDependOther;
+  // The blocks of other kernels than the streaming one have a multiprocessor each and cannot be
+  // packed.
+  const bool spreads = rows_ > kMaxStreamedRows || limits_.batch_invariant;
+  return phase.attention && !spreads ? kDependAttentionOutput : kDependLinear;
+}
 
-  QueryEntryCall call;
-  call.rows = rows_;
-  call.num_heads = layer.num_heads;
-  call.num_kv_heads = layer.owns_kv() ? layer.num_kv_heads : 0;
-  call.head_dim = layer.head_dim;
-  call.k_is_v = layer.k_is_v;
-  call.entry = layer.kv_entry;
-  call.eps = plan_.rms_norm_eps;
-  call.raw = wide_.As<bf16>();
-  call.q_norm = weights.attention.q_norm;
-  call.k_norm = weights.attention.k_norm;
-  call.owner_k_norm = weights_.layers[layer.kv_layer].attention.k_norm;
-  call.rope = rope_tables_[rope_of_layer_[layer.index]].As<float2>();
-  call.rotary_pairs = layer.rope.num_rotary_pairs;
-  if (row_set_ == kOutputRows) call.rope_rows = step_.At<int32_t>(step_.offsets.output_rows);
-  call.queries = queries_.As<bf16>();
+void CudaForward::RunPhase(const ProductPhase& phase) {
+  if (rows_ == 0) return;
+  if (phase.attention) Attend(*phase.attention);
+  if (phase.block == DecoderBlock::kHead) {
+    RunHead(phase);
+    return;
+  }
+  const ResidualUpdate residual = Update(phase.residual);
+  LinearCall call;
+  call.weight = phase.weight;
+  call.epilogue = phase.epilogue;
+  call.multiplier = phase.multiplier;
+  call.multiplier_stride = phase.multiplier_stride;
+  if (phase.input == ProductInput::kResidual) call.residual = &residual;
+  call.x = (phase.reads_stream()                      ? x_
+            : phase.input == ProductInput::kAttention ? attended_
+                                                      : wide_)
+               .As<bf16>();
+  call.y = (phase.adds_to_stream() ? block_out_ : wide_).As<bf16>();
+  RunLinear(call, LaunchKind(phase));
+}
+
+void CudaForward::Attend(const LayerAttention& layer) {
+  QueryEntryCall entries;
+  entries.rows = rows_;
+  entries.num_heads = layer.num_heads;
+  entries.num_kv_heads = layer.owns_kv() ? layer.num_kv_heads : 0;
+  entries.head_dim = layer.head_dim;
+  entries.k_is_v = layer.k_is_v;
+  entries.entry = layer.entry;
+  entries.eps = plan_.rms_norm_eps;
+  entries.raw = wide_.As<bf16>();
+  entries.q_norm = layer.q_norm;
+  entries.k_norm = layer.k_norm;
+  entries.owner_k_norm = layer.owner_k_norm;
+  entries.rope = layer.rope;
+  entries.rotary_pairs = layer.rotary_pairs;
+  if (row_set_ == kOutputRows) entries.rope_rows = step_.At<int32_t>(step_.offsets.output_rows);
+  entries.queries = queries_.As<bf16>();
   if (layer.owns_kv()) {
     CHECK_EQ(rows_, step_.shape.rows);  // Owners of KV see every row.
-    call.entries = NewEntries(layer);
+    entries.entries = NewEntries(layer.layer);
   }
-  RunQueryEntry(Context(kDependQueryEntry), call);
-}
+  RunQueryEntry(Context(kDependQueryEntry), entries);
 
-void CudaForward::Attend(const LayerPlan& layer) {
-  if (rows_ == 0) return;
-  const LayerPlan& owner = plan_.layers[layer.kv_layer];
-  const int group = KvGroupOf(layer.kind);
+  const int group = layer.group;
   AttentionCall call;
   call.geometry = {layer.num_heads, layer.num_kv_heads, layer.window};
-  call.entry = layer.kv_entry;
+  call.entry = layer.entry;
   call.queries = queries_.As<bf16>();
   call.out = attended_.As<bf16>();
   call.pool = pool_;
   call.page_bytes = layout_.page_bytes;
-  call.layer_offset = layout_.layer_offset[owner.index];
+  call.layer_offset = layer.layer_offset;
   call.tokens_per_page = layout_.tokens_per_page[group];
-  call.new_entries = NewEntries(owner);
+  call.new_entries = NewEntries(layer.kv_layer);
   call.page_ids = slots_.table(group);
   call.sequences = step_.At<AttentionSequence>(step_.offsets.attention[group][row_set_]);
   call.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
@@ -238,48 +257,17 @@ void CudaForward::Attend(const LayerPlan& layer) {
   RunAttention(Context(kDependAttention), call);
 }
 
-void CudaForward::AttentionOutput(const LayerPlan& layer) {
+void CudaForward::RunPhase(const ExpertsPhase& phase) {
   if (rows_ == 0) return;
-  const auto& weights = weights_.layers[layer.index];
-  LinearCall call;
-  call.weight = weights.attention.o_proj;
-  call.x = attended_.As<bf16>();
-  call.y = block_out_.As<bf16>();
-  // The blocks of other kernels than the streaming one have a multiprocessor each and cannot be
-  // packed.
-  const bool spreads = rows_ > kMaxStreamedRows || limits_.batch_invariant;
-  RunLinear(call, spreads ? kDependLinear : kDependAttentionOutput);
-  pending_ = {weights.post_attention_norm, 1.0f};
-}
-
-void CudaForward::DenseMlp(const LayerPlan& layer) {
-  if (rows_ == 0) return;
-  const auto& weights = weights_.layers[layer.index];
-  const auto residual = TakeResidual(weights.pre_mlp_norm);
-  LinearCall gate_up;
-  gate_up.weight = weights.mlp.gate_up_proj;
-  gate_up.epilogue = Epilogue::kGatedGelu;
-  gate_up.y = wide_.As<bf16>();
-  RunLinear(gate_up, residual, kDependLinear);
-  LinearCall down;
-  down.weight = weights.mlp.down_proj;
-  down.x = wide_.As<bf16>();
-  down.y = block_out_.As<bf16>();
-  RunLinear(down, kDependLinear);
-}
-
-void CudaForward::Experts(const LayerPlan& layer) {
-  if (rows_ == 0) return;
-  const auto& weights = weights_.layers[layer.index].moe;
   const MoePlan& moe = *plan_.moe;
   RouteCall route;
   route.shape = {rows_, plan_.hidden_size, moe.expert_width, moe.num_experts, moe.top_k};
   route.eps = plan_.rms_norm_eps;
-  route.h = hidden_[current_].As<float>();  // DenseMlp brought it up to date
-  route.router_scale = weights.router_scale;
-  route.router_weight = weights.router_proj;
-  route.per_expert_scale = weights.per_expert_scale;
-  route.pre_norm = weights.pre_norm;
+  route.h = Stream(phase.stream);
+  route.router_scale = phase.router_scale;
+  route.router_weight = phase.router;
+  route.per_expert_scale = phase.per_expert_scale;
+  route.pre_norm = phase.pre_norm;
   route.experts = router_choice_.As<int32_t>();
   route.weights = router_choice_.As<float>(int64_t{limits_.max_rows} * moe.top_k * 4);
   route.x = x_.As<bf16>();
@@ -291,70 +279,28 @@ void CudaForward::Experts(const LayerPlan& layer) {
   experts.eps = plan_.rms_norm_eps;
   experts.weights = route.weights;
   experts.x = x_.As<bf16>();
-  experts.gate_up = weights.gate_up_proj;
-  experts.down = weights.down_proj;
-  experts.post_dense_norm = weights.post_dense_norm;
-  experts.post_expert_norm = weights.post_expert_norm;
+  experts.gate_up = phase.gate_up;
+  experts.down = phase.down;
+  experts.post_dense_norm = phase.post_dense_norm;
+  experts.post_expert_norm = phase.post_expert_norm;
   experts.block_out = block_out_.As<bf16>();
   experts.scratch = expert_scratch_.As<void>();
   RunExperts(Context(kDependOther), experts);
 }
 
-void CudaForward::MlpOutput(const LayerPlan& layer) {
-  const auto& weights = weights_.layers[layer.index];
-  pending_ = {weights.post_mlp_norm, plan_.ple ? 1.0f : weights.layer_scalar};
-}
-
-bool CudaForward::FusesPerLayerBlock() const {
-  // A block of the kernel loads a sixteenth of the matrices: of a wide model, more than few rows
-  // are worth waiting for.
-  constexpr int kNarrow = 2048;
-  return has_per_layer_block_ && rows_ <= kMaxPerLayerBlockRows &&
-         (rows_ > kMaxStreamedRows || plan_.hidden_size <= kNarrow);
-}
-
-void CudaForward::PerLayerGate(const LayerPlan& layer) {
+void CudaForward::RunPhase(const PerLayerBlockPhase& phase) {
   if (rows_ == 0) return;
-  const auto& weights = weights_.layers[layer.index];
-  const int width = plan_.ple->width;
-  const bf16* const multiplier = ple_inputs_.As<bf16>() + int64_t{layer.index} * width;
-  const int64_t multiplier_stride = int64_t{plan_.num_layers} * width;
-  const auto residual = TakeResidual(nullptr);
-  CHECK(residual.has_value());
-  if (FusesPerLayerBlock()) {
-    const bool is_last = layer.index + 1 == plan_.num_layers;
-    PerLayerBlockCall call;
-    call.rows = rows_;
-    call.hidden_size = plan_.hidden_size;
-    call.before = *residual;
-    call.gate = weights.ple.gate;
-    call.projection = weights.ple.projection;
-    call.multiplier = multiplier;
-    call.multiplier_stride = multiplier_stride;
-    call.after.post_norm = weights.ple.post_norm;
-    call.after.scale = weights.layer_scalar;
-    call.after.hidden_out = residual->hidden_out;
-    call.after.pre_norm =
-        is_last ? weights_.final_norm : weights_.layers[layer.index + 1].input_norm;
-    call.after.eps = plan_.rms_norm_eps;
-    call.x = x_.As<bf16>();
-    RunPerLayerBlock(Context(kDependLinear), call);
-    x_norm_ = call.after.pre_norm;
-    return;
-  }
-  LinearCall gate;
-  gate.weight = weights.ple.gate;
-  gate.epilogue = Epilogue::kGeluMul;
-  gate.multiplier = multiplier;
-  gate.multiplier_stride = multiplier_stride;
-  gate.y = wide_.As<bf16>();
-  RunLinear(gate, residual, kDependLinear);
-  LinearCall projection;
-  projection.weight = weights.ple.projection;
-  projection.x = wide_.As<bf16>();
-  projection.y = block_out_.As<bf16>();
-  RunLinear(projection, kDependLinear);
-  pending_ = {weights.ple.post_norm, weights.layer_scalar};
+  PerLayerBlockCall call;
+  call.rows = rows_;
+  call.hidden_size = plan_.hidden_size;
+  call.before = Update(phase.gate.residual);
+  call.gate = phase.gate.weight;
+  call.projection = phase.projection;
+  call.multiplier = phase.gate.multiplier;
+  call.multiplier_stride = phase.gate.multiplier_stride;
+  call.after = Update(phase.next);
+  call.x = x_.As<bf16>();
+  RunPerLayerBlock(Context(kDependLinear), call);
 }
 
 void CudaForward::StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads) {
@@ -372,34 +318,37 @@ void CudaForward::StoreEntries(const StoredLayer* layers, int num_layers, int ma
   RunStoreEntries(Context(kDependOther), call);
 }
 
-void CudaForward::StoreKv(const LayerPlan& layer) {
-  if (stores_at_end()) return;
-  StoreEntries(large_stored_.As<StoredLayer>() + owner_index_[layer.index], 1, layer.num_kv_heads);
+void CudaForward::RunPhase(const StoreEntriesPhase& phase) {
+  if (!stores_at_end()) {
+    StoreEntries(large_stored_.As<StoredLayer>() + owner_index_[phase.layer], 1,
+                 plan_.layers[phase.layer].num_kv_heads);
+  } else if (phase.is_last) {
+    StoreEntries(small_stored_.As<StoredLayer>(), num_owners_, max_kv_heads_);
+  }
 }
 
-void CudaForward::Head() {
-  if (stores_at_end()) StoreEntries(small_stored_.As<StoredLayer>(), num_owners_, max_kv_heads_);
-  if (rows_ == 0) return;
-  const auto residual = TakeResidual(weights_.final_norm);
+void CudaForward::RunHead(const ProductPhase& phase) {
+  const ResidualUpdate update = Update(phase.residual);
+  const ResidualUpdate* residual = phase.input == ProductInput::kResidual ? &update : nullptr;
   if (rows_ <= limits_.max_logit_rows) {
-    HeadBatch(0, rows_, residual);
+    HeadBatch(phase.weight, 0, rows_, residual);
     return;
   }
-  if (residual) {
-    RunResidualUpdate(Context(kDependOther), *residual, rows_, plan_.hidden_size, x_.As<bf16>());
+  if (residual != nullptr) {
+    RunResidualUpdate(Context(kDependOther), update, rows_, plan_.hidden_size, x_.As<bf16>());
   }
   for (int first = 0; first < rows_; first += limits_.max_logit_rows) {
-    HeadBatch(first, std::min(limits_.max_logit_rows, rows_ - first), std::nullopt);
+    HeadBatch(phase.weight, first, std::min(limits_.max_logit_rows, rows_ - first), nullptr);
   }
 }
 
-void CudaForward::HeadBatch(int first_output, int num_outputs,
-                            const std::optional<ResidualUpdate>& residual) {
+void CudaForward::HeadBatch(const MatrixRef& weight, int first_output, int num_outputs,
+                            const ResidualUpdate* residual) {
   LinearCall head;
-  head.weight = weights_.embedding;
+  head.weight = weight;
   head.rows = num_outputs;
   head.x = x_.As<bf16>() + int64_t{first_output} * plan_.hidden_size;
-  head.residual = residual ? &*residual : nullptr;
+  head.residual = residual;
   head.epilogue = Epilogue::kSoftcap;
   head.softcap = plan_.logit_softcap;
   head.y = logits_.As<float>();

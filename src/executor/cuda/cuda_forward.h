@@ -1,24 +1,21 @@
-// ForwardOps on the GPU: the residual stream in f32, everything between in bf16.
-//
-// Norms and residual sums are not operations of their own: what a block adds to the residual
-// stream stays pending until the next linear layer reads it, and that layer's prologue does both
-// (ResidualUpdate). All buffers are allocated once, for the largest step.
+// Runs the program of a step (decoder_program.h) on the GPU: the residual stream in f32, everything
+// between in bf16. All buffers are allocated once, for the largest step.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "device/device_memory.h"
+#include "executor/cuda/decoder_program.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/forward_limits.h"
 #include "executor/cuda/resident_steps.h"
 #include "executor/cuda/slot_memory.h"
 #include "executor/cuda/step_arrays.h"
 #include "kv/kv_layout.h"
-#include "model/forward.h"
+#include "model/plan.h"
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/attention/kv_entries.h"
 #include "ops/cuda/linear/linear.h"
@@ -41,7 +38,7 @@ struct DeviceStep {
   }
 };
 
-class CudaForward : public ForwardOps {
+class CudaForward {
  public:
   // Everything but `limits` must outlive this. `pool` holds the KV pages.
   CudaForward(const DeviceInfo& device, const ModelPlan& plan, const DeviceWeights& weights,
@@ -53,25 +50,12 @@ class CudaForward : public ForwardOps {
   bool IsResident(const DeviceStep& step) const;
 
   // Queues the kernels of a step: the sampled rows are then on their way to sampled().
-  void Run(const LaunchContext& context, const DeviceStep& step, bool skip_unneeded_rows);
+  void Run(const LaunchContext& context, const DeviceStep& step);
 
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
 
   // Of all its buffers.
   int64_t num_bytes_for_test() const;
-
-  void Embed() override;
-  void MakePerLayerInputs() override;
-  void KeepOutputRows() override;
-  void ProjectAttention(const LayerPlan& layer) override;
-  void Attend(const LayerPlan& layer) override;
-  void AttentionOutput(const LayerPlan& layer) override;
-  void DenseMlp(const LayerPlan& layer) override;
-  void Experts(const LayerPlan& layer) override;
-  void MlpOutput(const LayerPlan& layer) override;
-  void PerLayerGate(const LayerPlan& layer) override;
-  void StoreKv(const LayerPlan& layer) override;
-  void Head() override;
 
  private:
   // How the next kernel of this kind is launched.
@@ -83,28 +67,40 @@ class CudaForward : public ForwardOps {
 
   // The step's own arrays, from what the host planned and where the slots stand.
   void Prepare();
-  // Everything between the embedding and the sampler.
+  // h = E[token] * sqrt(hidden), and the rotary tables of the rows.
+  void Embed();
+  void MakePerLayerInputs();
+
+  // The span from the first layer to the logits, as one kernel.
   void RunResident();
+  void RunPhase(const ProductPhase& phase);
+  void RunPhase(const ExpertsPhase& phase);
+  void RunPhase(const PerLayerBlockPhase& phase);
+  void RunPhase(const KeepOutputRowsPhase& phase);
+  void RunPhase(const StoreEntriesPhase& phase);
 
-  // What is added to the residual stream by whoever reads it next.
-  struct Pending {
-    const float* post_norm = nullptr;  // null: nothing
-    float scale = 1.0f;
-  };
+  void WritePrograms();
+  static int ProgramIndex(bool drops_rows, bool fuses, bool fuses_outputs) {
+    return 4 * drops_rows + 2 * fuses + fuses_outputs;
+  }
+  // The program of the step under way.
+  const DecoderProgram& Program() const;
+  // Whether the per-layer blocks of so many rows are one kernel.
+  bool FusesPerLayerBlocks(int rows) const;
 
-  // The update that brings the residual stream up to date and norms it; consumes what is pending.
-  // None where x_ is that already.
-  std::optional<ResidualUpdate> TakeResidual(const float* pre_norm);
+  float* Stream(int copy) const { return hidden_[copy].As<float>(); }
+  ResidualUpdate Update(const ResidualRead& read) const;
+  // queries_, new entries, attended_ from the q, k and v in wide_.
+  void Attend(const LayerAttention& layer);
+  DependentLaunch LaunchKind(const ProductPhase& phase) const;
   void RunLinear(LinearCall call, DependentLaunch kind);
-  // The same with rows of the residual stream as input.
-  void RunLinear(LinearCall call, const std::optional<ResidualUpdate>& residual,
-                 DependentLaunch kind);
-  bool FusesPerLayerBlock() const;
   // New entries of an owning layer in this step: [rows, num_kv_heads, entry_len].
-  bf16* NewEntries(const LayerPlan& owner) const;
+  bf16* NewEntries(int owner) const;
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
   void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
-  void HeadBatch(int first_output, int num_outputs, const std::optional<ResidualUpdate>& residual);
+  void RunHead(const ProductPhase& phase);
+  void HeadBatch(const MatrixRef& weight, int first_output, int num_outputs,
+                 const ResidualUpdate* residual);
   // Samples from logits that are there, and copies them to the host where wanted.
   void FinishLogits(int first_output, int num_outputs);
   SamplingCall MakeSamplingCall() const;
@@ -126,7 +122,7 @@ class CudaForward : public ForwardOps {
   std::vector<DeviceBuffer> rope_frequencies_;
   std::vector<DeviceBuffer> rope_tables_;  // float2 [max_rows, RopeRowPairs]
 
-  std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], alternating
+  std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], copies of the stream
   DeviceBuffer x_;                      // bf16 [max_rows, hidden] normed rows
   DeviceBuffer block_out_;              // bf16 [max_rows, hidden]
   DeviceBuffer wide_;                   // projections, gates, per-layer projections: one at a time
@@ -154,6 +150,8 @@ class CudaForward : public ForwardOps {
   int max_kv_heads_ = 0;
 
   bool has_per_layer_block_ = false;  // RunPerLayerBlock can be used
+  // By ProgramIndex.
+  std::array<DecoderProgram, 8> programs_;
   // One-token steps, where the model and the options allow them.
   std::unique_ptr<ResidentSteps> resident_;
 
@@ -161,10 +159,7 @@ class CudaForward : public ForwardOps {
   LaunchContext context_;
   DeviceStep step_;
   int row_set_ = kAllRows;
-  int rows_ = 0;     // active: all, then the outputs
-  int current_ = 0;  // which of hidden_ is up to date
-  Pending pending_;
-  const float* x_norm_ = nullptr;  // x_ holds the rows of the residual stream, normed with it
+  int rows_ = 0;  // active: all, then the outputs
 };
 
 }  // namespace lapidary::cuda

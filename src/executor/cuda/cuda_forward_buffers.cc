@@ -102,11 +102,27 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
   // These kernels' results depend on their row alone, but are not the bits of the others.
   has_per_layer_block_ = plan.ple && !limits.batch_invariant &&
                          PerLayerBlockSupports(device, plan.hidden_size, plan.ple->width);
-  if (limits.resident_steps && !limits.batch_invariant && !plan.moe) {
-    std::vector<const float2*> rope;
-    for (const int table : rope_of_layer_) rope.push_back(rope_tables_[table].As<float2>());
-    resident_ = ResidentSteps::Create(
-        device, DescribeResidentModel(plan, weights, layout, rope, ple_inputs_.As<bf16>()));
+  WritePrograms();
+  if (limits.resident_steps && !limits.batch_invariant) {
+    resident_ = ResidentSteps::Create(device, programs_[ProgramIndex(false, false, false)]);
+  }
+}
+
+void CudaForward::WritePrograms() {
+  DecoderInputs inputs;
+  for (const int table : rope_of_layer_) inputs.rope.push_back(rope_tables_[table].As<float2>());
+  inputs.ple_inputs = ple_inputs_.As<bf16>();
+  for (const bool drops_rows : {false, true}) {
+    for (const bool fuses : {false, true}) {
+      for (const bool fuses_outputs : {false, true}) {
+        programs_[ProgramIndex(drops_rows, fuses, fuses_outputs)] =
+            MakeDecoderProgram(plan_, weights_, layout_, inputs,
+                               {.skip_unneeded_rows = limits_.skip_unneeded_rows,
+                                .drops_rows = drops_rows,
+                                .fuses_per_layer = fuses,
+                                .fuses_per_layer_of_outputs = fuses_outputs});
+      }
+    }
   }
 }
 

@@ -30,6 +30,7 @@ CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   limits.max_sequences = options.max_num_seqs;
   limits.max_partials = kMaxAttentionPartials;
   limits.batch_invariant = options.batch_invariant;
+  limits.skip_unneeded_rows = options.skip_unneeded_rows;
   limits.resident_steps = options.resident_steps;
   limits.dependent_launches = options.synchronous ? 0 : options.dependent_launches;
   return limits;

@@ -12,7 +12,8 @@ struct CudaForwardLimits {
   int max_partials = 1024;   // of split attention
   int num_sms = 160;         // of the GPU; where none is known, more than any of them has
   bool batch_invariant = false;
-  bool resident_steps = true;  // one-token steps as one kernel, where the model allows it
+  bool skip_unneeded_rows = true;  // as RunDecoder
+  bool resident_steps = true;      // one-token steps as one kernel, where the model allows it
   unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
 };
 

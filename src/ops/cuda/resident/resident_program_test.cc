@@ -8,82 +8,122 @@
 namespace lapidary::cuda {
 namespace {
 
-ResidentLayer Layer(int group, int head_dim, int num_kv_heads, int window) {
-  ResidentLayer layer;
-  layer.num_heads = 8;
-  layer.num_kv_heads = num_kv_heads;
-  layer.head_dim = head_dim;
-  layer.window = window;
-  layer.group = group;
-  return layer;
+constexpr int kHidden = 1536;
+constexpr int kMlpWidth = 6144;
+constexpr int kPleWidth = 256;
+constexpr int kHeads = 8;
+
+struct Layer {
+  int group = 0;
+  int head_dim = 0;
+  int num_kv_heads = 0;
+  int window = 0;
+};
+constexpr Layer kSliding = {0, 256, 1, 512};
+constexpr Layer kFull = {1, 512, 1, 0};
+
+// Of E2B's dimensions.
+DecoderProgram MakeProgram(const std::vector<Layer>& layers, int hidden = kHidden) {
+  DecoderProgram program;
+  const auto product = [&](DecoderBlock block, ProductInput input, int rows, int cols) {
+    ProductPhase phase;
+    phase.block = block;
+    phase.input = input;
+    phase.weight = Bf16Matrix(nullptr, rows, cols);
+    return phase;
+  };
+  int index = 0;
+  for (const Layer& layer : layers) {
+    LayerAttention attention;
+    attention.layer = attention.kv_layer = index++;
+    attention.num_heads = kHeads;
+    attention.num_kv_heads = layer.num_kv_heads;
+    attention.head_dim = layer.head_dim;
+    attention.window = layer.window;
+    attention.group = layer.group;
+    attention.entry = {.value_len = layer.head_dim,
+                       .key_offset = layer.head_dim,
+                       .key_len = layer.head_dim,
+                       .entry_len = 2 * layer.head_dim};
+    program.push_back(product(DecoderBlock::kAttention, ProductInput::kResidual,
+                              (kHeads + 2 * layer.num_kv_heads) * layer.head_dim, hidden));
+    ProductPhase output = product(DecoderBlock::kAttention, ProductInput::kAttention, hidden,
+                                  kHeads * layer.head_dim);
+    output.attention = attention;
+    program.push_back(output);
+    program.push_back(product(DecoderBlock::kMlp, ProductInput::kResidual, 2 * kMlpWidth, hidden));
+    program.push_back(product(DecoderBlock::kMlp, ProductInput::kLastProduct, hidden, kMlpWidth));
+    program.push_back(product(DecoderBlock::kPerLayer, ProductInput::kResidual, kPleWidth, hidden));
+    program.push_back(
+        product(DecoderBlock::kPerLayer, ProductInput::kLastProduct, hidden, kPleWidth));
+  }
+  program.push_back(product(DecoderBlock::kHead, ProductInput::kResidual, 262144, hidden));
+  return program;
 }
 
 TEST(ResidentProgramTest, GroupsMayDifferButNotTheLayersOfOne) {
-  ResidentModel model;
-  const ResidentLayer sliding = Layer(0, 256, 2, 512);
-  model.layers = {sliding, sliding, Layer(1, 512, 1, 0), sliding};
-  EXPECT_TRUE(GroupsAreUniform(model));
-  model.layers[3].num_kv_heads = 4;
-  EXPECT_FALSE(GroupsAreUniform(model));
-  model.layers[3] = sliding;
-  model.layers[1].window = 256;
-  EXPECT_FALSE(GroupsAreUniform(model));
+  EXPECT_TRUE(GroupsAreUniform(MakeProgram({kSliding, kSliding, kFull, kSliding})));
+  Layer other = kSliding;
+  other.num_kv_heads = 4;
+  EXPECT_FALSE(GroupsAreUniform(MakeProgram({kSliding, kSliding, kFull, other})));
+  other = kSliding;
+  other.window = 256;
+  EXPECT_FALSE(GroupsAreUniform(MakeProgram({kSliding, other, kFull, kSliding})));
 }
 
 TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
-  ResidentModel model;
-  model.layers = {Layer(0, 256, 2, 512), Layer(1, 512, 1, 0)};
-  EXPECT_TRUE(WeightsAreBf16(model));
-  model.head.dtype = DType::kQ4_0;
-  EXPECT_FALSE(WeightsAreBf16(model));
-  model.head.dtype = DType::kBF16;
-  for (MatrixRef ResidentLayer::*weight :
-       {&ResidentLayer::qkv, &ResidentLayer::output, &ResidentLayer::gate_up, &ResidentLayer::down,
-        &ResidentLayer::ple_gate, &ResidentLayer::ple_projection}) {
-    (model.layers[1].*weight).dtype = DType::kF8E4M3;
-    EXPECT_FALSE(WeightsAreBf16(model));
-    (model.layers[1].*weight).dtype = DType::kBF16;
+  const DecoderProgram program = MakeProgram({kSliding, kFull});
+  EXPECT_TRUE(WeightsAreBf16(program));
+  for (size_t idx = 0; idx < program.size(); ++idx) {
+    for (const DType dtype : {DType::kQ4_0, DType::kF8E4M3}) {
+      DecoderProgram other = program;
+      std::get<ProductPhase>(other[idx]).weight.dtype = dtype;
+      EXPECT_FALSE(WeightsAreBf16(other));
+    }
   }
-  EXPECT_TRUE(WeightsAreBf16(model));
 }
 
-// E2B's dimensions.
-ResidentModel MakeModel() {
-  ResidentModel model;
-  model.hidden = 1536;
-  model.vocab_size = 262144;
-  model.ple_width = 256;
-  for (const int window : {512, 0}) {
-    ResidentLayer layer = Layer(window > 0 ? 0 : 1, window > 0 ? 256 : 512, 1, window);
-    layer.qkv = Bf16Matrix(nullptr, 10 * layer.head_dim, model.hidden);
-    layer.mlp_width = 6144;
-    layer.entry = {.value_len = layer.head_dim,
-                   .key_offset = layer.head_dim,
-                   .key_len = layer.head_dim,
-                   .entry_len = 2 * layer.head_dim};
-    layer.kv_layer = static_cast<int>(model.layers.size());
-    model.layers.push_back(layer);
+TEST(ResidentProgramTest, SpansAndExpertsAreNotForIt) {
+  DecoderProgram program = MakeProgram({kSliding, kFull});
+  program.push_back(KeepOutputRowsPhase{});
+  program.push_back(StoreEntriesPhase{});
+  EXPECT_TRUE(ResidentStepSupports(TestH200(), program));
+  for (const DecoderPhase& phase :
+       {DecoderPhase(ExpertsPhase{}), DecoderPhase(PerLayerBlockPhase{})}) {
+    program.push_back(phase);
+    EXPECT_FALSE(ResidentStepSupports(TestH200(), program));
+    program.pop_back();
   }
-  return model;
+}
+
+TEST(ResidentProgramTest, WidthsAreThoseOfTheWidestLayer) {
+  const ResidentWidths widths(MakeProgram({kSliding, kFull}));
+  EXPECT_EQ(widths.hidden, kHidden);
+  EXPECT_EQ(widths.vocab_size, 262144);
+  EXPECT_EQ(widths.ple_width, kPleWidth);
+  EXPECT_EQ(widths.max_qkv_rows, 10 * 512);
+  EXPECT_EQ(widths.max_attended, 8 * 512);
+  EXPECT_EQ(widths.min_mlp_width, kMlpWidth);
+  EXPECT_EQ(widths.widest_input, kMlpWidth);
 }
 
 TEST(ResidentProgramTest, EverySmOfACardHasABlockUnlessTheModelIsNarrower) {
-  ResidentModel model = MakeModel();
-  EXPECT_EQ(ResidentBlocks(TestH200(), model), 132);
-  EXPECT_EQ(ResidentBlocks(TestSmallerCard(), model), 108);
-  EXPECT_GT(ResidentScratchBytes(TestH200(), model), ResidentScratchBytes(TestSmallerCard(), model))
+  const DecoderProgram program = MakeProgram({kSliding, kFull});
+  EXPECT_EQ(ResidentBlocks(TestH200(), ResidentWidths(program)), 132);
+  EXPECT_EQ(ResidentBlocks(TestSmallerCard(), ResidentWidths(program)), 108);
+  EXPECT_GT(ResidentScratchBytes(TestH200(), program),
+            ResidentScratchBytes(TestSmallerCard(), program))
       << "splits of attention have a place for each block";
-  model.hidden = 128;
-  EXPECT_EQ(ResidentBlocks(TestH200(), model), 64);
+  EXPECT_EQ(ResidentBlocks(TestH200(), ResidentWidths(MakeProgram({kSliding}, 128))), 64);
 }
 
 TEST(ResidentProgramTest, ACardNeedsSharedMemoryForTheRing) {
-  const ResidentModel model = MakeModel();
-  EXPECT_TRUE(ResidentStepSupports(TestH200(), model));
-  EXPECT_TRUE(ResidentStepSupports(TestSmallerCard(), model));
+  const DecoderProgram program = MakeProgram({kSliding, kFull});
+  EXPECT_TRUE(ResidentStepSupports(TestH200(), program));
+  EXPECT_TRUE(ResidentStepSupports(TestSmallerCard(), program));
   DeviceInfo tight = TestSmallerCard();
   tight.shared_bytes_per_block = 64 * 1024;
-  EXPECT_FALSE(ResidentStepSupports(tight, model));
+  EXPECT_FALSE(ResidentStepSupports(tight, program));
 }
 
 }  // namespace

@@ -26,10 +26,9 @@ struct SharedLayout {
   int num_slots = 0;
   int slot_bytes = 0;
 
-  SharedLayout(const ResidentModel& model, int max_bytes)
-      : slot_bytes(kResidentTunings[ResidentTuningOf(model.hidden)].slot_bytes) {
-    x = kStateBytes + model.hidden * static_cast<int>(sizeof(float));
-    const ResidentWidths widths(model);
+  SharedLayout(const ResidentWidths& widths, int max_bytes)
+      : slot_bytes(kResidentTunings[ResidentTuningOf(widths.hidden)].slot_bytes) {
+    x = kStateBytes + widths.hidden * static_cast<int>(sizeof(float));
     const int x_bytes =
         std::max((widths.widest_input + 63) / 64 * 128,
                  static_cast<int>(sizeof(ResidentAttentionMemory)) + widths.query_bytes);
@@ -451,23 +450,26 @@ Kernel KernelFor(int tuning) {
 
 }  // namespace
 
-bool ResidentStepSupports(const DeviceInfo& device, const ResidentModel& model) {
-  const int num_blocks = ResidentBlocks(device, model);
+bool ResidentStepSupports(const DeviceInfo& device, const DecoderProgram& program) {
+  if (!PhasesAreResident(program)) return false;
+  const ResidentWidths widths(program);
+  const int num_blocks = ResidentBlocks(device, widths);
   // Dims are multiples of 8, heads and entries those of attention.h (CheckSupported sees to it).
-  return model.hidden <= kMaxResidentHidden && model.vocab_size % 2 == 0 && WeightsAreBf16(model) &&
-         GroupsAreUniform(model) && ResidentWidths(model).max_kv_heads <= num_blocks &&
-         model.ple_width / num_blocks + 2 <= kMaxMultipliers &&
-         SharedLayout(model, device.shared_bytes_per_block).num_slots >= kMinSlots;
+  return widths.hidden <= kMaxResidentHidden && widths.vocab_size % 2 == 0 &&
+         WeightsAreBf16(program) && GroupsAreUniform(program) &&
+         widths.max_kv_heads <= num_blocks &&
+         widths.ple_width / num_blocks + 2 <= kMaxMultipliers &&
+         SharedLayout(widths, device.shared_bytes_per_block).num_slots >= kMinSlots;
 }
 
-void RunResidentStep(const LaunchContext& context, const ResidentModel& model,
+void RunResidentStep(const LaunchContext& context, const ResidentWidths& widths,
                      const ResidentStepCall& call) {
   const DeviceInfo& device = context.Device();
   const KernelParams params{.call = call,
-                            .shared = SharedLayout(model, device.shared_bytes_per_block)};
+                            .shared = SharedLayout(widths, device.shared_bytes_per_block)};
   CHECK_GE(params.shared.num_slots, kMinSlots);
-  const auto kernel = KernelFor(ResidentTuningOf(model.hidden));
-  Launch(context, kernel, dim3(ResidentBlocks(device, model)), dim3(kResidentThreads),
+  const auto kernel = KernelFor(ResidentTuningOf(widths.hidden));
+  Launch(context, kernel, dim3(ResidentBlocks(device, widths)), dim3(kResidentThreads),
          params.shared.total(), params);
 }
 

@@ -5,69 +5,43 @@
 // memory, in the order of use and as far ahead as there is room: they never wait for a result, so
 // memory stays busy while the other warps exchange activations, a few KB between all blocks.
 //
-// A step is a program of phases, each a matrix product with what comes before and behind it. Same
-// input, same bits: every output is one block's sum in one order.
+// The phases are those that other steps run kernel by kernel (decoder_phase.h). Same input, same
+// bits: every output is one block's sum in one order.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "model/kv_entry.h"
 #include "ops/cuda/attention/attention_work.h"
+#include "ops/cuda/decoder_phase.h"
 #include "ops/cuda/launch.h"
-#include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
 
-// One layer: device pointers.
-struct ResidentLayer {
-  MatrixRef qkv;             // [q; k; v] of what the layer has, rows of hidden
-  MatrixRef output;          // [hidden, num_heads * head_dim]
-  MatrixRef gate_up;         // [2 mlp_width, hidden]
-  MatrixRef down;            // [hidden, mlp_width]
-  MatrixRef ple_gate;        // [ple_width, hidden]
-  MatrixRef ple_projection;  // [hidden, ple_width]
-  const float* input_norm = nullptr;
-  const float* post_attention_norm = nullptr;
-  const float* pre_mlp_norm = nullptr;
-  const float* post_mlp_norm = nullptr;
-  const float* ple_post_norm = nullptr;
-  const float* q_norm = nullptr;        // [head_dim]
-  const float* k_norm = nullptr;        // [head_dim], own
-  const float* owner_k_norm = nullptr;  // [head_dim], of the layer whose KV is read
-  const float2* rope = nullptr;         // [rotary_pairs] of this step's position
-  int64_t layer_offset = 0;             // of that layer, bytes from a page's start
-  float scale = 1.0f;                   // of the residual stream behind the layer
-  int rotary_pairs = 0;
-  int num_heads = 0;
-  int num_kv_heads = 0;
-  int head_dim = 0;  // 256 or 512
-  int mlp_width = 0;
-  int window = 0;  // 0: all
-  int group = 0;
-  KvEntryPlan entry;
-  int kv_layer = 0;  // whose KV is read; its own index: it owns it
-  bool k_is_v = false;
-};
-
-// What is the same for all layers.
-struct ResidentModel {
+// Of a program: what the launch and the memory of the blocks depend on.
+struct ResidentWidths {
   int hidden = 0;
   int vocab_size = 0;
-  int ple_width = 0;                 // 0: none
-  const bf16* ple_inputs = nullptr;  // [layers, ple_width]
-  const float* final_norm = nullptr;
-  MatrixRef head;  // [vocab_size, hidden]
-  std::vector<ResidentLayer> layers;
+  int ple_width = 0;  // 0: none
+  int max_qkv_rows = 0;
+  int max_attended = 0;  // num_heads * head_dim
+  int max_mlp_width = 0;
+  int min_mlp_width = 0;
+  int max_kv_heads = 0;
+  int widest_input = 0;  // of any product
+  int query_bytes = 0;   // of the widest split of attention
+
+  explicit ResidentWidths(const DecoderProgram& program);
 };
 
-// Whether the kernel can run a model of these dimensions on a device.
-bool ResidentStepSupports(const DeviceInfo& device, const ResidentModel& model);
+// Whether the kernel can run a model's program (without fused spans, all rows with an output) on a
+// device.
+bool ResidentStepSupports(const DeviceInfo& device, const DecoderProgram& program);
 // What the blocks exchange; zero before the first step.
-int64_t ResidentScratchBytes(const DeviceInfo& device, const ResidentModel& model);
-// The work of a step, phase by phase, for the scratch it is given; to be copied to the device.
-std::vector<std::byte> MakeResidentProgram(const DeviceInfo& device, const ResidentModel& model,
+int64_t ResidentScratchBytes(const DeviceInfo& device, const DecoderProgram& program);
+// The program as the kernel reads it, for the scratch it is given; to be copied to the device.
+std::vector<std::byte> MakeResidentProgram(const DeviceInfo& device, const DecoderProgram& program,
                                            void* scratch);
 
 struct ResidentStepCall {
@@ -87,7 +61,7 @@ struct ResidentStepCall {
 };
 
 // Writes the logits and, if the row is kept, its entries' places in the pool.
-void RunResidentStep(const LaunchContext& context, const ResidentModel& model,
+void RunResidentStep(const LaunchContext& context, const ResidentWidths& widths,
                      const ResidentStepCall& call);
 
 }  // namespace lapidary::cuda
