@@ -430,6 +430,95 @@ TEST_P(CudaExecutorTest, DraftsAreAcceptedExactlyWhereTheyAreTheSampledTokens) {
   }
 }
 
+// The host plans a step before it knows how many drafts of the last one were right, and guesses
+// drafts from there: some are accepted, some rejected, and attention's items cover lengths that
+// turn out not to be.
+TEST_P(CudaExecutorTest, TwoVerifyStepsInFlightGiveTheTokensOfPlainDecoding) {
+  MakeDummy();
+  constexpr int kDrafts = 3;
+  constexpr int kTokens = 60;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<SamplingParams> params;
+  for (int idx = 0; idx < 3; ++idx) {
+    prompts.push_back(Tokens(60 + idx, 5 + 40 * idx));
+    params.push_back({.temperature = idx == 1 ? 0.0f : 0.9f, .seed = uint64_t(idx)});
+    if (idx == 2) params.back().frequency_penalty = 0.5f;
+  }
+  for (const bool use_graphs : {false, true}) {
+    auto executor = MakeExecutor({.batch_invariant = true, .use_graphs = use_graphs});
+    const auto expected = Decode(*executor, prompts, params, kTokens + 4 * (kDrafts + 1));
+    PagePool pool(executor->num_pages());
+    std::vector<SequencePages> pages;
+    std::vector<std::vector<int32_t>> tokens(prompts.size());
+    std::mt19937 random(3);
+    const auto submit = [&](bool is_first) {
+      StepBatch batch;
+      for (size_t idx = 0; idx < prompts.size(); ++idx) {
+        std::vector<int32_t> ids = {kTokenFromSlot};
+        // Where the step in flight ends is a guess.
+        const size_t guess = tokens[idx].size() + 1 + random() % (kDrafts + 1);
+        for (int draft = 0; draft < kDrafts; ++draft) {
+          ids.push_back(expected[idx][std::min(guess + draft, expected[idx].size() - 1)]);
+        }
+        if (is_first) {
+          ids = prompts[idx];
+          pages.emplace_back(plan_, executor->kv_layout(), pool, 2 * (kDrafts + 1));
+          batch.bindings.push_back(Binding(idx, params[idx], prompts[idx]));
+        }
+        SequenceStep step;
+        step.slot = static_cast<int32_t>(idx);
+        step.num_cached = pages[idx].max_length();
+        step.num_uncertain = pages[idx].num_uncertain();
+        step.num_rows = static_cast<int32_t>(ids.size());
+        step.num_drafts = is_first ? 0 : kDrafts;
+        step.num_outputs = step.num_drafts + 1;
+        step.samples = true;
+        ASSERT_TRUE(pages[idx].Reserve(step.num_rows, step.num_drafts));
+        pages[idx].TakeTableChanges(step.slot, batch.table_entries);
+        batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
+        batch.sequences.push_back(step);
+        pages[idx].Commit(step.num_rows, step.num_drafts);
+      }
+      executor->Submit(std::move(batch));
+    };
+    int num_accepted = 0;
+    int num_rejected = 0;
+    const auto collect = [&](bool is_first) {
+      const StepOutput output = executor->Collect();
+      for (size_t idx = 0; idx < prompts.size(); ++idx) {
+        ASSERT_FALSE(output.sequences[idx].error);
+        for (const SampledToken& token : output.sequences[idx].tokens) {
+          tokens[idx].push_back(token.id);
+        }
+        if (is_first) continue;
+        const int accepted = static_cast<int>(output.sequences[idx].tokens.size()) - 1;
+        pages[idx].Settle(accepted, kDrafts - accepted);
+        num_accepted += accepted;
+        num_rejected += kDrafts - accepted;
+      }
+    };
+    const auto is_done = [&] {
+      return std::all_of(tokens.begin(), tokens.end(),
+                         [](const auto& own) { return own.size() >= kTokens; });
+    };
+    submit(true);
+    for (bool is_first = true; !is_done(); is_first = false) {
+      submit(false);
+      collect(is_first);
+    }
+    collect(false);
+    for (size_t idx = 0; idx < prompts.size(); ++idx) {
+      const size_t count = std::min(tokens[idx].size(), expected[idx].size());
+      EXPECT_TRUE(
+          std::equal(tokens[idx].begin(), tokens[idx].begin() + count, expected[idx].begin()))
+          << "sequence " << idx << (use_graphs ? ", graphs" : "");
+    }
+    EXPECT_GT(num_accepted, 20);
+    EXPECT_GT(num_rejected, 20);
+    EXPECT_EQ(executor->num_graphs_for_test() > 0, use_graphs);
+  }
+}
+
 TEST_P(CudaExecutorTest, BlockingLaunchesGiveTheSameTokens) {
   MakeDummy();
   const std::vector<std::vector<int32_t>> prompts = {Tokens(1, 20)};

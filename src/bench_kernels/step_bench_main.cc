@@ -1,5 +1,5 @@
 // Times whole steps of the CUDA executor on dummy weights: prefill, and decode at a given number of
-// sequences and context, without scheduler and server.
+// sequences and context, with drafts to verify or without; no scheduler, no server.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -24,6 +24,7 @@ double MillisecondsSince(Clock::time_point start) {
 struct Case {
   int sequences = 1;
   int context = 1000;
+  int drafts = 0;  // a sequence verifies in a step
 };
 
 // One executor's sequences; they only grow.
@@ -50,7 +51,7 @@ class Run {
         for (int at = 0; at < count; ++at) {
           ids[at] = (97 * (done + at) + 31 * static_cast<int>(idx)) % executor_.plan().vocab_size;
         }
-        Add(idx, ids, done + count == case_.context, batch);
+        Add(idx, ids, done + count == case_.context, 0, batch);
         executor_.Run(std::move(batch));
         done += count;
       }
@@ -65,11 +66,11 @@ class Run {
     auto last = Clock::now();
     for (int step = 0; step < num_steps; ++step) {
       Submit();
-      executor_.Collect();
+      Collect();
       times.push_back(MillisecondsSince(last));
       last = Clock::now();
     }
-    executor_.Collect();
+    Collect();
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
   }
@@ -77,26 +78,39 @@ class Run {
  private:
   void Submit() {
     StepBatch batch;
-    for (size_t idx = 0; idx < pages_.size(); ++idx) Add(idx, {kTokenFromSlot}, true, batch);
+    std::vector<int32_t> ids(1 + case_.drafts, 1);  // drafts that are hardly ever right
+    ids[0] = kTokenFromSlot;
+    for (size_t idx = 0; idx < pages_.size(); ++idx) Add(idx, ids, true, case_.drafts, batch);
     executor_.Submit(std::move(batch));
   }
 
-  void Add(size_t idx, const std::vector<int32_t>& ids, bool samples, StepBatch& batch) {
+  void Collect() {
+    const StepOutput output = executor_.Collect();
+    for (size_t idx = 0; idx < pages_.size(); ++idx) {
+      const int accepted = static_cast<int>(output.sequences[idx].tokens.size()) - 1;
+      pages_[idx].Settle(accepted, case_.drafts - accepted);
+    }
+  }
+
+  void Add(size_t idx, const std::vector<int32_t>& ids, bool samples, int num_drafts,
+           StepBatch& batch) {
     SequenceStep step;
     step.slot = static_cast<int32_t>(idx);
     step.num_rows = static_cast<int32_t>(ids.size());
-    step.num_cached = pages_[idx].length();
-    step.num_outputs = samples ? 1 : 0;
+    step.num_cached = pages_[idx].max_length();
+    step.num_uncertain = pages_[idx].num_uncertain();
+    step.num_outputs = samples ? 1 + num_drafts : 0;
     step.samples = samples;
+    step.num_drafts = num_drafts;
     if (step.num_cached == 0) {
       batch.bindings.push_back(
           {.slot = step.slot, .sampling = params_, .prompt_len = case_.context});
     }
-    CHECK(pages_[idx].Reserve(step.num_rows));
+    CHECK(pages_[idx].Reserve(step.num_rows, num_drafts));
     pages_[idx].TakeTableChanges(step.slot, batch.table_entries);
     batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
     batch.sequences.push_back(step);
-    pages_[idx].Commit(static_cast<int32_t>(ids.size()));
+    pages_[idx].Commit(step.num_rows, num_drafts);
   }
 
   CudaExecutor& executor_;
@@ -110,6 +124,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Times steps of the CUDA executor on dummy weights");
   std::string preset = "e2b";
   std::vector<int> sequences = {1};
+  std::vector<int> drafts = {0};
   int context = 1000;
   int steps = 100;
   int max_rows = 2048;
@@ -120,6 +135,9 @@ int Main(int argc, char** argv) {
   bool eager = false;
   app.add_option("--preset", preset);
   app.add_option("--sequences", sequences, "One case for each")->delimiter(',');
+  app.add_option("--drafts", drafts, "That each sequence verifies; one case for each")
+      ->delimiter(',')
+      ->check(CLI::Range(0, static_cast<int>(kMaxDrafts)));
   app.add_option("--context", context);
   app.add_option("--steps", steps);
   app.add_option("--max-rows", max_rows);
@@ -148,26 +166,29 @@ int Main(int argc, char** argv) {
   }
   fmt::print("{}: ready in {:.1f} s\n", preset, 1e-3 * MillisecondsSince(start));
   for (const int count : sequences) {
-    const Case c{count, context};
-    Run run(**executor, c, temperature);
-    const double prefill_ms = run.Prefill(max_rows);
-    run.Decode(8);
-    const double step_ms = run.Decode(steps);
-    const double floor_ms =
-        1e3 * bench::DecodeStepBytes(description->plan, c.sequences, c.context, sizeof(bf16)) /
-        bandwidth;
-    fmt::print(
-        "{} x{} @{}: {:.3f} ms a step, floor {:.3f} ({:.0f}%), {:.0f} tok/s; prefill {:.0f} "
-        "tok/s\n",
-        preset, count, context, step_ms, floor_ms, 100.0 * floor_ms / step_ms,
-        1e3 * count / step_ms, 1e3 * count * context / prefill_ms);
-    if (json.empty()) continue;
-    std::ofstream(json, std::ios::app)
-        << fmt::format(
-               R"({{"name":"step","shape":"{} x{} @{}","us":{:.1f},"floor_us":{:.1f},"floor_share":{:.3f},"prefill_tok_s":{:.0f}}})",
-               preset, count, context, 1e3 * step_ms, 1e3 * floor_ms, floor_ms / step_ms,
-               1e3 * count * context / prefill_ms)
-        << "\n";
+    for (const int num_drafts : drafts) {
+      const Case c{.sequences = count, .context = context, .drafts = num_drafts};
+      Run run(**executor, c, temperature);
+      const double prefill_ms = run.Prefill(max_rows);
+      run.Decode(8);
+      const double step_ms = run.Decode(steps);
+      const double floor_ms =
+          1e3 * bench::DecodeStepBytes(description->plan, c.sequences, c.context, sizeof(bf16)) /
+          bandwidth;
+      const std::string shape = fmt::format("{} x{} @{}{}", preset, count, context,
+                                            num_drafts > 0 ? fmt::format(" +{}", num_drafts) : "");
+      fmt::print(
+          "{}: {:.3f} ms a step, floor {:.3f} ({:.0f}%), {:.0f} tok/s; prefill {:.0f} tok/s\n",
+          shape, step_ms, floor_ms, 100.0 * floor_ms / step_ms, 1e3 * count / step_ms,
+          1e3 * count * context / prefill_ms);
+      if (json.empty()) continue;
+      std::ofstream(json, std::ios::app)
+          << fmt::format(
+                 R"({{"name":"step","shape":"{}","us":{:.1f},"floor_us":{:.1f},"floor_share":{:.3f},"prefill_tok_s":{:.0f}}})",
+                 shape, 1e3 * step_ms, 1e3 * floor_ms, floor_ms / step_ms,
+                 1e3 * count * context / prefill_ms)
+          << "\n";
+    }
   }
   return 0;
 }
