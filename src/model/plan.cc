@@ -22,9 +22,10 @@ RopePlan MakeRope(const RopeConfig& config, int head_dim) {
 KvEntryPlan MakeKvEntry(const LayerPlan& layer) {
   const int num_rotary_dims = 2 * layer.rope.num_rotary_pairs;
   if (layer.k_is_v && num_rotary_dims < layer.head_dim) {
-    const int entry_len = layer.head_dim + num_rotary_dims;
-    return {
-        .value_len = layer.head_dim, .key_offset = 0, .key_len = entry_len, .entry_len = entry_len};
+    return {.value_len = layer.head_dim,
+            .key_offset = num_rotary_dims,
+            .key_len = layer.head_dim,
+            .entry_len = layer.head_dim + num_rotary_dims};
   }
   return {.value_len = layer.head_dim,
           .key_offset = layer.head_dim,

@@ -239,7 +239,7 @@ TEST(ModelPlan, StoresKIsVOnceOnlyWhereSomeDimsAreNotRotary) {
   plan = MakeModelPlan(*ParseModelConfig(config, "t")).value();
   EXPECT_EQ(plan.layers.back().kv_entry, (KvEntryPlan{512, 0, 512, 512}));
   plan = PresetPlan("tiny-dense");
-  EXPECT_EQ(plan.layers.back().kv_entry, (KvEntryPlan{512, 0, 640, 640}));
+  EXPECT_EQ(plan.layers.back().kv_entry, (KvEntryPlan{512, 128, 512, 640}));
 }
 
 TEST(ModelPlan, DonorIsTheLastLayerOfTheKindBelowTheFirstSharedOne) {

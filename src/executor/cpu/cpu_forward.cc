@@ -204,6 +204,7 @@ void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_h
   const int64_t first_head = active_idx * layer.num_heads + int64_t{kv_head} * heads;
   AttendRow(segments, layer.kv_entry, queries_.data() + first_head * layer.kv_entry.key_len, heads,
             scores.data(), attended_.data() + first_head * layer.head_dim);
+  RestoreValueOrder(layer.kv_entry, heads, attended_.data() + first_head * layer.head_dim);
 }
 
 void CpuForward::AttentionOutput(const LayerPlan& layer) {

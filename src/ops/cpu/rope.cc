@@ -9,11 +9,26 @@
 namespace lapidary::cpu {
 namespace {
 
-// Stored K-is-V entries end with the rotary dims: [0, R) then [d/2, d/2 + R) of the rotated key.
-void CopyRotaryDims(RotaryHead rotary, const float* head, float* to) {
-  const int pairs = rotary.num_rotary_pairs;
-  std::copy_n(head, pairs, to);
-  std::copy_n(head + rotary.head_dim / 2, pairs, to + pairs);
+constexpr int kMaxHeadDim = 4096;  // config.cc refuses more
+
+// The rotary dims [0, R), [d/2, d/2 + R) and the others of a head, in this order.
+struct HeadParts {
+  const float* low;
+  const float* high;
+  int pairs;
+  int half;
+
+  float* CopyRotary(float* to) const {
+    return std::copy_n(high, pairs, std::copy_n(low, pairs, to));
+  }
+  float* CopyRest(float* to) const {
+    return std::copy_n(high + pairs, half - pairs, std::copy_n(low + pairs, half - pairs, to));
+  }
+};
+
+HeadParts PartsOf(RotaryHead rotary, const float* head) {
+  const int half = rotary.head_dim / 2;
+  return {.low = head, .high = head + half, .pairs = rotary.num_rotary_pairs, .half = half};
 }
 
 }  // namespace
@@ -47,37 +62,51 @@ void MakeCachedQuery(RotaryHead rotary, const KvEntryPlan& form, const float* ra
                      const float* q_norm, const float* k_norm, float eps, const float* cos,
                      const float* sin, float* query) {
   const int dim = rotary.head_dim;
-  RmsNorm(raw, q_norm, eps, dim, query);
-  ApplyRope(rotary, cos, sin, query);
-  if (form.key_offset != 0) return;  // Separate K and V: the query as it is.
-
-  const int pairs = rotary.num_rotary_pairs;
-  CopyRotaryDims(rotary, query, query + dim);
-  for (int half = 0; half < 2; ++half) {
-    float* dims = query + half * dim / 2;
-    const float* norm = k_norm + half * dim / 2;
-    std::fill_n(dims, pairs, 0.0f);
-    for (int idx = pairs; idx < dim / 2; ++idx) dims[idx] *= norm[idx];
+  if (!form.k_is_v()) {
+    RmsNorm(raw, q_norm, eps, dim, query);
+    ApplyRope(rotary, cos, sin, query);
+    return;
   }
+  CHECK_LE(dim, kMaxHeadDim);
+  float head[kMaxHeadDim];
+  RmsNorm(raw, q_norm, eps, dim, head);
+  ApplyRope(rotary, cos, sin, head);
+  float* const rotary_part = PartsOf(rotary, head).CopyRest(query);
+  float norm[kMaxHeadDim];
+  PartsOf(rotary, k_norm).CopyRest(norm);
+  for (float* value = query; value < rotary_part; ++value) *value *= norm[value - query];
+  PartsOf(rotary, head).CopyRotary(rotary_part);
 }
 
 void MakeKvEntry(RotaryHead rotary, const KvEntryPlan& form, const float* k_raw, const float* v_raw,
                  const float* k_norm, float eps, const float* cos, const float* sin, float* entry) {
   const int dim = rotary.head_dim;
-  float* value = entry;
-  float* key_part = entry + dim;
-  RmsNorm(v_raw, nullptr, eps, dim, value);
-  if (form.key_offset != 0) {
-    RmsNorm(k_raw, k_norm, eps, dim, key_part);
-    ApplyRope(rotary, cos, sin, key_part);
+  if (!form.k_is_v()) {
+    RmsNorm(v_raw, nullptr, eps, dim, entry);
+    RmsNorm(k_raw, k_norm, eps, dim, entry + dim);
+    ApplyRope(rotary, cos, sin, entry + dim);
     return;
   }
-  constexpr int kMaxHeadDim = 4096;  // config.cc refuses more
   CHECK_LE(dim, kMaxHeadDim);
-  float key[kMaxHeadDim];
-  RmsNorm(k_raw, k_norm, eps, dim, key);
-  ApplyRope(rotary, cos, sin, key);
-  CopyRotaryDims(rotary, key, key_part);
+  float head[kMaxHeadDim];
+  RmsNorm(v_raw, nullptr, eps, dim, head);
+  PartsOf(rotary, head).CopyRest(PartsOf(rotary, head).CopyRotary(entry));
+  RmsNorm(k_raw, k_norm, eps, dim, head);
+  ApplyRope(rotary, cos, sin, head);
+  PartsOf(rotary, head).CopyRotary(entry + dim);
+}
+
+void RestoreValueOrder(const KvEntryPlan& form, int num_heads, float* values) {
+  if (!form.k_is_v()) return;
+  const int dim = form.value_len;
+  CHECK_LE(dim, kMaxHeadDim);
+  float columns[kMaxHeadDim];
+  for (float* head = values; head < values + int64_t{num_heads} * dim; head += dim) {
+    std::copy_n(head, dim, columns);
+    for (int column = 0; column < dim; ++column) {
+      head[DimOfColumn(dim, form.key_offset / 2, column)] = columns[column];
+    }
+  }
 }
 
 }  // namespace lapidary::cpu

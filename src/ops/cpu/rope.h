@@ -41,4 +41,8 @@ void MakeCachedQuery(RotaryHead rotary, const KvEntryPlan& form, const float* ra
 void MakeKvEntry(RotaryHead rotary, const KvEntryPlan& form, const float* k_raw, const float* v_raw,
                  const float* k_norm, float eps, const float* cos, const float* sin, float* entry);
 
+// Heads of weighted sums of values [num_heads, form.value_len]: from the order of an entry's
+// columns to that of the head's dims.
+void RestoreValueOrder(const KvEntryPlan& form, int num_heads, float* values);
+
 }  // namespace lapidary::cpu

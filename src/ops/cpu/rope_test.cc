@@ -151,9 +151,9 @@ TEST(CachedForms, SeparateKAndVAreTheHeadsOfTheSpecification) {
   EXPECT_TRUE(std::equal(key.begin(), key.end(), forms.entry.begin() + layer.kv_entry.key_offset));
 }
 
-// One dot product over the stored-once entry equals q . rope(rmsnorm(x) * w_k), and its value part
-// is rmsnorm(x): for the owner itself and for a reader with weights of its own, which folds in the
-// OWNER's key norm.
+// One dot product over the end of a stored-once entry equals q . rope(rmsnorm(x) * w_k), and its
+// value part is rmsnorm(x): for the owner itself and for a reader with weights of its own, which
+// folds in the OWNER's key norm.
 TEST(CachedForms, StoredOnceKIsVGivesTheScoresAndValuesOfExplicitKAndV) {
   Random random(23);
   for (const char* preset : {"12b", "26b-a4b", "31b"}) {
@@ -172,7 +172,9 @@ TEST(CachedForms, StoredOnceKIsVGivesTheScoresAndValuesOfExplicitKAndV) {
               MakeForms(layer, owner, q_raw, x, x, q_norm, k_norm, table, q_row, k_row);
           std::vector<float> value(dim);
           RmsNorm(x.data(), nullptr, 1e-6f, dim, value.data());
-          ASSERT_TRUE(std::equal(value.begin(), value.end(), forms.entry.begin()));
+          std::vector<float> restored(forms.entry.begin(), forms.entry.begin() + dim);
+          RestoreValueOrder(owner.kv_entry, 1, restored.data());
+          ASSERT_EQ(restored, value);
 
           const ExactDot expected(ExplicitHead(layer, q_raw, q_norm, table, q_row),
                                   ExplicitHead(layer, x, k_norm, table, k_row));
@@ -188,14 +190,16 @@ TEST(CachedForms, StoredOnceKIsVGivesTheScoresAndValuesOfExplicitKAndV) {
   }
 }
 
-TEST(CachedForms, StoredOnceQueryIsZeroAtTheRotaryDims) {
-  Random random(24);
-  const LayerPlan layer = FullLayer();
-  const RopeTable table = Table(layer.rope, kPositions);
-  const auto q_raw = random.Vector(512), x = random.Vector(512), ones = std::vector<float>(512, 1);
-  const CachedForms forms = MakeForms(layer, layer, q_raw, x, x, ones, ones, table, 2, 2);
-  for (int idx = 0; idx < 512; ++idx) {
-    ASSERT_EQ(forms.query[idx] == 0.0f, idx % 256 < 64) << idx;
+TEST(CachedForms, ColumnsOfAValueAreTheDimsOfAHeadInAnotherOrder) {
+  for (const int pairs : {0, 1, 64, 255, 256}) {
+    std::vector<bool> seen(512);
+    for (int dim = 0; dim < 512; ++dim) {
+      const int column = ColumnOfDim(512, pairs, dim);
+      ASSERT_EQ(DimOfColumn(512, pairs, column), dim);
+      ASSERT_EQ(column < 2 * pairs, dim % 256 < pairs);
+      seen[column] = true;
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 512);
   }
 }
 

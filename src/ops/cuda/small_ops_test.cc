@@ -145,7 +145,7 @@ LayerPlan TestLayer(int head_dim, bool k_is_v, int rotary_pairs) {
   layer.k_is_v = k_is_v;
   layer.rope = {.head_dim = head_dim, .num_rotary_pairs = rotary_pairs, .theta = 1e6};
   layer.kv_entry =
-      k_is_v ? KvEntryPlan{head_dim, 0, head_dim + 2 * rotary_pairs, head_dim + 2 * rotary_pairs}
+      k_is_v ? KvEntryPlan{head_dim, 2 * rotary_pairs, head_dim, head_dim + 2 * rotary_pairs}
              : KvEntryPlan{head_dim, head_dim, head_dim, 2 * head_dim};
   return layer;
 }

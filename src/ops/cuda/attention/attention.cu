@@ -13,7 +13,7 @@ using Separate256Few = AttentionForm<256, 256, 256, 1, 3>;
 using Separate256 = AttentionForm<256, 256, 256, 4, 2>;
 using Separate256Wide = AttentionForm<256, 256, 256, 8, 1>;
 using Separate512 = AttentionForm<512, 512, 512, 4, 1>;
-using Shared512 = AttentionForm<512, 0, 640, 4, 1>;
+using Shared512 = AttentionForm<512, 128, 512, 4, 1>;
 
 static_assert(kAttentionCombineFloats ==
               std::max({Separate256Few::kCombineFloats * Separate256Few::kBlocksPerSm,
@@ -84,7 +84,7 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
            : tile_rows > 16 ? use(Separate256{})
                             : use(Separate256Few{});
   }
-  return entry.key_offset == 0 ? use(Shared512{}) : use(Separate512{});
+  return entry.k_is_v() ? use(Shared512{}) : use(Separate512{});
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // Attention of a step's queries over cached pages and the step's own new entries.
 //
 // Query rows and cached entries are in the form KvEntryPlan describes: a score is one dot product
-// of key_len values, the value is the entry's head. The attention scale is 1. Supported entries
-// (value_len, key_offset, key_len): (256, 256, 256), (512, 512, 512), (512, 0, 640); 1 to
-// kMaxHeadsPerKvHead heads per KV head; any number of tokens per page.
+// of key_len values, the value is the entry's head; outputs are in the order of the head's dims.
+// The attention scale is 1. Supported entries (value_len, key_offset, key_len): (256, 256, 256),
+// (512, 512, 512), (512, 128, 512); 1 to kMaxHeadsPerKvHead heads per KV head; any number of tokens
+// per page.
 //
 // Same items, same bits. With batch_invariant a query's bits depend on its own row and its keys
 // alone: not on the rows beside it, the chunks its prompt came in, the splits, the tile size, nor

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "model/kv_entry.h"
 #include "ops/cuda/attention/attention_work.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/ptx/warp_mma.cuh"
@@ -42,6 +43,12 @@ struct AttentionForm {
       kMaxRowTiles == 1 ? 32 : 128;  // that shared memory has room for
   static constexpr int kSharedBytes =
       kSm90SharedBytesPerSm / kBlocksPerSm - kSm90ReservedSharedBytes;
+
+  // Where K is V, columns of values are dims in another order (kv_entry.h), in runs of 64.
+  static constexpr bool kKeyIsValue = kKeyOffset < kValueLen;
+  __device__ static int DimOf(int column) {
+    return kKeyIsValue ? DimOfColumn(kValueLen, kKeyOffset / 2, column) : column;
+  }
 
   static constexpr int kWarpColumns = kValueLen / kAttentionWarps;
   static constexpr int kSlotFloats = kAttentionPartialRows * (kValueLen + 2);
@@ -288,11 +295,11 @@ __device__ __noinline__ void MergeSplits(const AttentionParams& params, const At
     const int64_t query_row = task.sequence.first_query + item.query_begin + query;
     const int64_t head =
         item.kv_head * params.heads_per_kv_head + row - query * params.heads_per_kv_head;
-    __nv_bfloat16* out =
-        params.out + (query_row * params.num_heads + head) * Form::kValueLen + lane * 4;
+    __nv_bfloat16* out = params.out + (query_row * params.num_heads + head) * Form::kValueLen;
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
-      __nv_bfloat162* const at = reinterpret_cast<__nv_bfloat162*>(out + quad * 128);
+      __nv_bfloat162* const at =
+          reinterpret_cast<__nv_bfloat162*>(out + Form::DimOf(quad * 128 + lane * 4));
       at[0] = __floats2bfloat162_rn(__fmul_rn(total[quad].x, inverse),
                                     __fmul_rn(total[quad].y, inverse));
       at[1] = __floats2bfloat162_rn(__fmul_rn(total[quad].z, inverse),
@@ -627,7 +634,7 @@ __device__ __forceinline__ void RunAttentionItem(const AttentionParams& params, 
           const int64_t head =
               item.kv_head * params.heads_per_kv_head + row - query * params.heads_per_kv_head;
           __nv_bfloat16* out = params.out + (out_row * params.num_heads + head) * Form::kValueLen +
-                               warp * Form::kWarpColumns + lane_column;
+                               Form::DimOf(warp * Form::kWarpColumns) + lane_column;
 #pragma unroll
           for (int block = 0; block < kColumnBlocks; ++block) {
             *reinterpret_cast<__nv_bfloat162*>(out + block * 8) =

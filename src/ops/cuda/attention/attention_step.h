@@ -24,7 +24,7 @@ inline constexpr KvEntryPlan kSeparate256 = {
 inline constexpr KvEntryPlan kSeparate512 = {
     .value_len = 512, .key_offset = 512, .key_len = 512, .entry_len = 1024};
 inline constexpr KvEntryPlan kShared512 = {
-    .value_len = 512, .key_offset = 0, .key_len = 640, .entry_len = 640};
+    .value_len = 512, .key_offset = 128, .key_len = 512, .entry_len = 640};
 inline constexpr KvEntryPlan kForms[] = {kSeparate256, kSeparate512, kShared512};
 
 inline constexpr uint16_t kNan = 0x7fc1;
@@ -357,6 +357,11 @@ class AttentionStep {
       for (int head = 0; head < heads; ++head) {
         double* out = total.data() + int64_t{kv_head * heads + head} * entry.value_len;
         for (int dim = 0; dim < entry.value_len; ++dim) out[dim] /= sum[head];
+        if (!entry.k_is_v()) continue;
+        const std::vector<double> columns(out, out + entry.value_len);
+        for (int dim = 0; dim < entry.value_len; ++dim) {
+          out[dim] = columns[ColumnOfDim(entry.value_len, entry.key_offset / 2, dim)];
+        }
       }
     }
     return total;

@@ -15,12 +15,12 @@ Status AttentionSupports(const KvEntryPlan& entry, int heads_per_kv_head) {
   const auto is = [&](int value_len, int key_offset, int key_len) {
     return entry == KvEntryPlan{value_len, key_offset, key_len, key_offset + key_len};
   };
-  if (entry.key_offset == 0 && !is(512, 0, 640)) {
+  if (entry.k_is_v() && !is(512, 128, 512)) {
     return MakeError(
         "heads of {} dims whose keys are their values but for {} dims, not 512 and 128",
-        entry.value_len, entry.key_len - entry.value_len);
+        entry.value_len, entry.key_offset);
   }
-  if (entry.key_offset != 0 && !is(256, 256, 256) && !is(512, 512, 512)) {
+  if (!entry.k_is_v() && !is(256, 256, 256) && !is(512, 512, 512)) {
     return MakeError("heads of {} dims, not 256 or 512", entry.value_len);
   }
   if (heads_per_kv_head < 1 || heads_per_kv_head > kMaxHeadsPerKvHead) {

@@ -1,6 +1,7 @@
 // One head of a query, key or value over a warp: norm, rotary embedding, cached form.
 #pragma once
 
+#include "model/kv_entry.h"
 #include "ops/cuda/vec.cuh"
 
 namespace lapidary::cuda {
@@ -23,13 +24,7 @@ struct HeadRow {
   }
 
   __device__ void Store(bf16* to) const {
-#pragma unroll
-    for (int at = 0; at < kPerLane; at += 8) {
-      float part[8];
-#pragma unroll
-      for (int idx = 0; idx < 8; ++idx) part[idx] = values[at + idx];
-      Store8(to + Dim(at), part);
-    }
+    ForEachEight([&](int at, int dim) { StoreEight(at, to + dim); });
   }
 
   __device__ static int Dim(int at) {
@@ -56,13 +51,7 @@ struct HeadRow {
 
   __device__ void MultiplyPerDim(const float* factors) {
 #pragma unroll
-    for (int at = 0; at < kPerLane; at += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(factors + Dim(at));
-      values[at] *= four.x;
-      values[at + 1] *= four.y;
-      values[at + 2] *= four.z;
-      values[at + 3] *= four.w;
-    }
+    for (int at = 0; at < kPerLane; at += 4) MultiplyFour(at, factors);
   }
 
   // The rotary embedding of the first pairs.
@@ -83,33 +72,50 @@ struct HeadRow {
     }
   }
 
-  // The rotary dims, low half then high half, to 2 * rotary_pairs values.
-  __device__ void StoreRotaryDims(bf16* to, int rotary_pairs) const {
-#pragma unroll
-    for (int at = 0; at < kPerLane; ++at) {
-      const int pair = Dim(at) % (kHeadDim / 2);
-      const int half = Dim(at) / (kHeadDim / 2);
-      if (pair < rotary_pairs) to[half * rotary_pairs + pair] = __float2bfloat16(values[at]);
-    }
+  // Entries where K is V, of a multiple of 8 rotary pairs (kv_entry.h): the value, the rotary dims
+  // of the rotated key, and the rotated query, of which the other dims carry the key norm of the
+  // KV's owner.
+  __device__ void StoreSharedValue(bf16* entry, int rotary_pairs) const {
+    ForEachEight(
+        [&](int at, int dim) { StoreEight(at, entry + ColumnOfDim(kHeadDim, rotary_pairs, dim)); });
   }
-
-  __device__ void ZeroRotaryDims(int rotary_pairs) {
-#pragma unroll
-    for (int at = 0; at < kPerLane; ++at) {
-      if (Dim(at) % (kHeadDim / 2) < rotary_pairs) values[at] = 0.0f;
-    }
+  __device__ void StoreSharedKey(bf16* entry, int rotary_pairs) const {
+    ForEachEight([&](int at, int dim) {
+      const int column = ColumnOfDim(kHeadDim, rotary_pairs, dim);
+      if (column < 2 * rotary_pairs) StoreEight(at, entry + kHeadDim + column);
+    });
   }
-
-  // The rotated query in the form that entries where K is V are multiplied with (KvEntryPlan):
-  // the other dims carry the key norm of the KV's owner.
-  __device__ void StoreQueryForKeyIsValue(bf16* to, const float* owner_k_norm, int rotary_pairs) {
-    StoreRotaryDims(to + kHeadDim, rotary_pairs);
-    ZeroRotaryDims(rotary_pairs);
-    MultiplyPerDim(owner_k_norm);
-    Store(to);
+  __device__ void StoreSharedQuery(bf16* query, const float* owner_k_norm, int rotary_pairs) {
+    ForEachEight([&](int at, int dim) {
+      const int column = ColumnOfDim(kHeadDim, rotary_pairs, dim);
+      const bool is_rotary = column < 2 * rotary_pairs;
+      if (!is_rotary) MultiplyFour(at, owner_k_norm), MultiplyFour(at + 4, owner_k_norm);
+      StoreEight(at, query + (is_rotary ? kHeadDim + column : column) - 2 * rotary_pairs);
+    });
   }
 
  private:
+  template <typename Use>
+  __device__ static void ForEachEight(const Use& use) {
+#pragma unroll
+    for (int at = 0; at < kPerLane; at += 8) use(at, Dim(at));
+  }
+
+  __device__ void StoreEight(int at, bf16* to) const {
+    float part[8];
+#pragma unroll
+    for (int idx = 0; idx < 8; ++idx) part[idx] = values[at + idx];
+    Store8(to, part);
+  }
+
+  __device__ void MultiplyFour(int at, const float* factors) {
+    const float4 four = *reinterpret_cast<const float4*>(factors + Dim(at));
+    values[at] *= four.x;
+    values[at + 1] *= four.y;
+    values[at + 2] *= four.z;
+    values[at + 3] *= four.w;
+  }
+
   // `sine` has the sign of this half.
   __device__ static void RotateOne(float& value, float cosine, float sine) {
     const float partner = __shfl_xor_sync(0xffffffffu, value, kWarpSize / 2);

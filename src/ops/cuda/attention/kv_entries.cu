@@ -17,8 +17,8 @@ __device__ void MakeQuery(const QueryEntryCall& call, int64_t row, int head,
   query.Load(call.raw + (row * heads_in_raw + head) * kHeadDim);
   query.NormAndRotate(call.q_norm, cos_sin, call.rotary_pairs, call.eps);
   bf16* out = call.queries + (row * call.num_heads + head) * call.entry.key_len;
-  if (call.entry.key_offset == 0) {
-    query.StoreQueryForKeyIsValue(out, call.owner_k_norm, call.rotary_pairs);
+  if (call.entry.key_offset < kHeadDim) {
+    query.StoreSharedQuery(out, call.owner_k_norm, call.rotary_pairs);
   } else {
     query.Store(out);
   }
@@ -33,12 +33,17 @@ __device__ void MakeEntry(const QueryEntryCall& call, int64_t row, int head,
   HeadRow<kHeadDim> value;
   value.Load(call.k_is_v ? raw : raw + call.num_kv_heads * kHeadDim);
   value.Norm(call.eps);
-  value.Store(entry);
+  const bool is_shared = call.entry.key_offset < kHeadDim;
+  if (is_shared) {
+    value.StoreSharedValue(entry, call.rotary_pairs);
+  } else {
+    value.Store(entry);
+  }
   HeadRow<kHeadDim> key;
   key.Load(raw);
   key.NormAndRotate(call.k_norm, cos_sin, call.rotary_pairs, call.eps);
-  if (call.entry.key_offset == 0) {
-    key.StoreRotaryDims(entry + kHeadDim, call.rotary_pairs);
+  if (is_shared) {
+    key.StoreSharedKey(entry, call.rotary_pairs);
   } else {
     key.Store(entry + kHeadDim);
   }

@@ -165,6 +165,7 @@ class AttentionSplit {
 
  private:
   static constexpr int kEntryLen = kKeyOffset + kKeyLen;
+  static constexpr bool kKeyIsValue = kKeyOffset < kValueLen;
   static constexpr int kPerSlot = EntriesPerSlot(kSlotBytes, kEntryLen);
   static constexpr int kSlots = (kKeys + kPerSlot - 1) / kPerSlot;  // of a round
   static_assert(kSlots <= kMinSlots);
@@ -294,14 +295,18 @@ class AttentionSplit {
       if (is_query || makes_key) {
         row.MultiplyPerDim(is_query ? entries_.q_norm : entries_.k_norm);
         row.Rotate(entries_.rope, layer_.rotary_pairs);
-        if constexpr (kKeyOffset == 0) {
-          row.StoreRotaryDims(to + kValueLen, layer_.rotary_pairs);
-          if (makes_key && !is_query) continue;
-          row.ZeroRotaryDims(layer_.rotary_pairs);
-          row.MultiplyPerDim(entries_.owner_k_norm);
-        } else if (!is_query) {
-          to += kValueLen;
+        if constexpr (kKeyIsValue) {
+          if (is_query) {
+            row.StoreSharedQuery(to, entries_.owner_k_norm, kKeyOffset / 2);
+          } else {
+            row.StoreSharedKey(to, kKeyOffset / 2);
+          }
+          continue;
         }
+        if (!is_query) to += kValueLen;
+      } else if constexpr (kKeyIsValue) {
+        row.StoreSharedValue(to, kKeyOffset / 2);
+        continue;
       }
       row.Store(to);
     }

@@ -52,7 +52,11 @@ __device__ __forceinline__ void CombineSplits(const ResidentAttention& layer, co
     const int head = layer.head_dim == 512 ? quad >> 7 : quad >> 6;
     const int kv_head = static_cast<int>(head * plan.inverse >> 16);
     const int head_of_split = head - kv_head * plan.heads;
-    const PartialPlace place(layer.head_dim, head_of_split, 4 * (quad & (quads_per_head - 1)));
+    const int dim = 4 * (quad & (quads_per_head - 1));
+    // Where K is V, splits have the columns in the order of entries.
+    const int column =
+        layer.keys_are_apart ? dim : ColumnOfDim(layer.head_dim, layer.rotary_pairs, dim);
+    const PartialPlace place(layer.head_dim, head_of_split, column);
     const int first_split = kv_head * plan.splits_per_head;
     float maximum = -1e30f;  // A difference of two such is 0, unlike that of infinities.
     float weight_sum = 0.0f;

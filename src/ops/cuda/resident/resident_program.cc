@@ -201,7 +201,7 @@ class ProgramMaker {
             .group = layer.group,
             .entry_len = layer.entry.entry_len,
             .phases_since_owner = phase - phase_of_owner_[layer.kv_layer],
-            .keys_are_apart = layer.entry.key_offset != 0,
+            .keys_are_apart = !layer.entry.k_is_v(),
             .owns_kv = layer.owns_kv(),
             .k_is_v = layer.k_is_v};
   }

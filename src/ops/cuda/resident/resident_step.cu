@@ -229,7 +229,7 @@ __device__ __forceinline__ void Attend(const ResidentPhase& phase, uint32_t numb
     if (attention.head_dim == 512 && attention.keys_are_apart) {
       RunSplit<kSlotBytes, 32, 512, 512, 512>(attention, number);
     } else if (attention.head_dim == 512) {
-      RunSplit<kSlotBytes, 32, 512, 0, 640>(attention, number);
+      RunSplit<kSlotBytes, 32, 512, 128, 512>(attention, number);
     } else if (plan.round_keys == 32) {
       RunSplit<kSlotBytes, 32, 256, 256, 256>(attention, number);
     } else {
