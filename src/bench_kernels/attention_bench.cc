@@ -49,9 +49,12 @@ constexpr int kPartials = 4096;  // as the executor has it
 std::vector<Variant> Variants(const Case& spec, bool all) {
   const bool is_decode = spec.num_queries == 1;
   const KvEntryPlan& entry = spec.entry;
-  const int tile_rows =
-      is_decode ? cuda::DecodeTileRows(spec.geometry.num_kv_heads) : cuda::kMixedTileRows;
-  std::vector<Variant> variants = {{"", {.max_partials = kPartials, .tile_rows = tile_rows}}};
+  const int tile_rows = is_decode ? cuda::DecodeTileRows(spec.geometry.num_kv_heads)
+                                  : cuda::MixedTileRows(entry.value_len, /*batch_invariant=*/false);
+  std::vector<Variant> variants = {{"",
+                                    {.max_partials = kPartials,
+                                     .tile_rows = tile_rows,
+                                     .min_split_keys = is_decode ? 64 : 1024}}};
   if (!all) return variants;
   for (const int keys : {32, 128, 256}) {
     variants.push_back(
@@ -61,9 +64,11 @@ std::vector<Variant> Variants(const Case& spec, bool all) {
   variants.push_back({"unsplit", {.max_partials = 0, .tile_rows = tile_rows}});
   variants.push_back(
       {"batch_invariant",
-       {.batch_invariant = true, .max_partials = kPartials, .tile_rows = tile_rows}});
+       {.batch_invariant = true,
+        .max_partials = kPartials,
+        .tile_rows = is_decode ? tile_rows : cuda::MixedTileRows(entry.value_len, true)}});
   if (entry.value_len == 256) {
-    for (const int rows : {32, 128}) {
+    for (const int rows : {32, 64}) {
       variants.push_back(
           {fmt::format("tile{}", rows), {.max_partials = kPartials, .tile_rows = rows}});
     }

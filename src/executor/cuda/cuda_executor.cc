@@ -30,7 +30,9 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
     arrays.geometry[group] = {layer.num_heads, layer.num_kv_heads, layer.window};
     for (const bool is_decode : {true, false}) {
       AttentionWorkOptions& work = is_decode ? arrays.decode_work[group] : arrays.mixed_work[group];
-      work.tile_rows = is_decode ? DecodeTileRows(layer.num_kv_heads) : kMixedTileRows;
+      work.tile_rows = is_decode ? DecodeTileRows(layer.num_kv_heads)
+                                 : MixedTileRows(layer.head_dim, options.batch_invariant);
+      if (!is_decode) work.min_split_keys = 1024;
       work.num_blocks = AttentionBlocks(device, layer.kv_entry, work.tile_rows);
       work.batch_invariant = options.batch_invariant;
       work.max_partials = kMaxAttentionPartials;

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/attention/attention.h"
+#include "ops/cuda/attention/attention_hopper.h"
 #include "ops/cuda/attention/attention_kernel.cuh"
 
 namespace lapidary::cuda {
@@ -87,6 +88,11 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
   return entry.k_is_v() ? use(Shared512{}) : use(Separate512{});
 }
 
+// Whether items of these tiles go to the kernels for Hopper.
+bool IsHopperTile(const KvEntryPlan& entry, int tile_rows) {
+  return tile_rows == (entry.value_len == 256 ? 128 : 64);
+}
+
 }  // namespace
 
 int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows) {
@@ -118,6 +124,14 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       .heads_per_kv_head = call.geometry.heads_per_kv_head(),
       .window = call.geometry.window,
   };
+  if (IsHopperTile(call.entry, call.tile_rows) && !call.batch_invariant) {
+    if (call.entry.value_len == 256) {
+      RunHopperAttention256(context, params);
+    } else {
+      RunHopperAttention512(context, params, call.entry.k_is_v());
+    }
+    return;
+  }
   WithForm(call.entry, call.tile_rows,
            [&](auto form) { LaunchForm<decltype(form)>(context, params); });
 }

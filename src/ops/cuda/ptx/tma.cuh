@@ -42,6 +42,21 @@ __device__ __forceinline__ void AwaitBarrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
+// Whether one would not wait.
+__device__ __forceinline__ bool IsBarrierDone(uint32_t barrier, uint32_t parity) {
+  int done;
+  asm volatile(
+      "{\n"
+      "  .reg .pred done;\n"
+      "  mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "  selp.b32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // A position in a ring of slots with barriers: they are taken in turn, the parity tells one turn
 // from the next.
 struct RingPosition {

@@ -19,6 +19,13 @@ __device__ __forceinline__ uint64_t SwizzledOperand(uint32_t shared_address) {
   return kSwizzle128 | kRowGroup | (uint64_t{1} << 16) | ((shared_address & 0x3ffff) >> 4);
 }
 
+// An operand whose rows of 128 bytes are 64 columns of one k each: runs of 64 columns lie
+// `run_bytes` apart, groups of eight k 1,024 bytes. 16 values of k further on is 128 more.
+__device__ __forceinline__ uint64_t TransposedOperand(uint32_t shared_address, int run_bytes) {
+  return SwizzledOperand(shared_address) - (uint64_t{1} << 16) +
+         (static_cast<uint64_t>(run_bytes / 16) << 16);
+}
+
 // d[64 x kColumns] += A[64 x 16] B[16 x kColumns], asynchronously. Thread (warp w, lane 4 g + t)
 // of the warpgroup holds in d[4 j + 0..3] rows 16 w + g (twice) and 16 w + g + 8 (twice), columns
 // 8 j + 2 t and 8 j + 2 t + 1.
@@ -86,6 +93,26 @@ LAPIDARY_WGMMA(112, 56, 56, 57, 58);
 LAPIDARY_WGMMA(128, 64, 64, 65, 66);
 
 #undef LAPIDARY_WGMMA
+
+// The same with A [64 x 16] from registers and B [16 x 128] as rows of columns: 16 rows of k, each
+// of two runs of 64 columns. Thread (4 g + t) of warp w has in `a` rows 16 w + g and 16 w + g + 8
+// at k = 2 t, 2 t + 1, then both at k + 8.
+__device__ __forceinline__ void WgmmaOfRegisters128(float (&d)[64], const uint32_t (&a)[4],
+                                                    uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LAPIDARY_REGISTERS_64
+               "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+               : LAPIDARY_SUMS_64
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// Both from shared memory, B as above.
+__device__ __forceinline__ void WgmmaTransposed128(float (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LAPIDARY_REGISTERS_64
+               "}, %64, %65, 1, 1, 1, 0, 1;"
+               : LAPIDARY_SUMS_64
+               : "l"(a), "l"(b));
+}
+
 #undef LAPIDARY_SUMS_8
 #undef LAPIDARY_SUMS_28
 #undef LAPIDARY_SUMS_20
@@ -119,6 +146,13 @@ __device__ __forceinline__ void WgmmaBegin() {
 }
 __device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Registers that instructions under way still write or read are not to be touched, nor moved,
+// before this: the compiler knows by these.
+template <int kCount>
+__device__ __forceinline__ void WgmmaKeep(float (&d)[kCount]) {
+#pragma unroll
+  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
 }
 template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
