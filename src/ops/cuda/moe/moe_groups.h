@@ -29,6 +29,9 @@ struct MoeScratch {
   }
 };
 
+// The router's logits [rows, experts] of a call, and its x.
+void RunLogits(const LaunchContext& context, const RouteCall& call, float* logits);
+
 // One product of all groups: gated, act = gelu(gate x) * (up x) for rows of x that `order` names;
 // else outputs = down act, from positions to where `order` names.
 struct GroupProduct {
