@@ -39,10 +39,209 @@ __device__ __forceinline__ int VectorOffset(int row, int vector) {
   return row * kRowBytes + (vector ^ ((row & 1) << 2)) * 16;
 }
 
+// A thread's copies of a step: vector `vector` of every kRowsApart-th row from first_row on, the
+// weight rows first, then the rows.
+template <typename T>
+struct Copies {
+  static constexpr int kRowsApart = T::kThreads / 8;
+  static constexpr int kWeights = T::kWeightRows / kRowsApart;
+  static constexpr int kAll = kWeights + T::kRows / kRowsApart;
+
+  int vector;
+  int first_row;
+  int sources[kAll];  // where each begins in the weight or the input, in values. -1: zeros
+
+  __device__ __forceinline__ int Row(int copy) const { return first_row + kRowsApart * copy; }
+  // Step `step` has something to copy there.
+  __device__ __forceinline__ bool IsInside(int step, int copy, int in_dim) const {
+    return step * kStep + 8 * vector < in_dim && sources[copy] >= 0;
+  }
+};
+
+// Of sixteen weight rows of a gated product eight are gate rows and eight the up rows to them.
+template <typename T, bool kGated>
+__device__ __forceinline__ void FindWeights(const GroupProduct& p, int first_feature,
+                                            Copies<T>& copies) {
+#pragma unroll
+  for (int i = 0; i < Copies<T>::kWeights; ++i) {
+    const int row = copies.Row(i);
+    const int feature = first_feature + (kGated ? row / 16 * 8 + row % 8 : row);
+    const int weight_row = feature + (kGated && row % 16 >= 8 ? p.out_dim : 0);
+    copies.sources[i] = feature < p.out_dim ? weight_row * p.in_dim + 8 * copies.vector : -1;
+  }
+}
+
+template <typename T, bool kGated>
+__device__ __forceinline__ void FindRows(const GroupProduct& p, const RowGroup& group,
+                                         Copies<T>& copies) {
+#pragma unroll
+  for (int i = Copies<T>::kWeights; i < Copies<T>::kAll; ++i) {
+    const int idx = copies.Row(i - Copies<T>::kWeights);
+    copies.sources[i] = -1;
+    if (idx < group.count) {
+      const int position = group.begin + idx;
+      copies.sources[i] =
+          (kGated ? p.order[position] / p.top_k : position) * p.in_dim + 8 * copies.vector;
+    }
+  }
+}
+
+// Starts the copies [kBegin, kEnd) of a step, from `base`.
+template <typename T, int kBegin, int kEnd>
+__device__ __forceinline__ void StartCopies(const Copies<T>& copies, int step, const bf16* base,
+                                            int in_dim, unsigned char* shared) {
+#pragma unroll
+  for (int i = kBegin; i < kEnd; ++i) {
+    const bool valid = copies.IsInside(step, i, in_dim);
+    CopyAsync(
+        shared + step % T::kStages * T::kStageBytes + VectorOffset(copies.Row(i), copies.vector),
+        valid ? base + copies.sources[i] + step * kStep : base, valid);
+  }
+}
+template <typename T>
+__device__ __forceinline__ void CopyWeights(const Copies<T>& copies, int step, const bf16* weight,
+                                            int in_dim, unsigned char* shared) {
+  StartCopies<T, 0, Copies<T>::kWeights>(copies, step, weight, in_dim, shared);
+}
+template <typename T>
+__device__ __forceinline__ void CopyRows(const Copies<T>& copies, int step, const bf16* in,
+                                         int in_dim, unsigned char* shared) {
+  StartCopies<T, Copies<T>::kWeights, Copies<T>::kAll>(copies, step, in, in_dim, shared);
+}
+
+// The rows of the first steps without CopyAsync: they come last, and copies are waited for in
+// their order.
+template <typename T>
+__device__ __forceinline__ void LoadFirstRows(const Copies<T>& copies, const bf16* in, int in_dim,
+                                              unsigned char* shared) {
+  constexpr int kFirst = Copies<T>::kWeights;
+  uint4 first_rows[T::kStages - 1][Copies<T>::kAll - kFirst];
+#pragma unroll
+  for (int step = 0; step < T::kStages - 1; ++step) {
+#pragma unroll
+    for (int i = kFirst; i < Copies<T>::kAll; ++i) {
+      uint4& value = first_rows[step][i - kFirst];
+      value = make_uint4(0, 0, 0, 0);
+      if (copies.IsInside(step, i, in_dim)) {
+        value = *reinterpret_cast<const uint4*>(in + copies.sources[i] + step * kStep);
+      }
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < T::kStages - 1; ++step) {
+#pragma unroll
+    for (int i = kFirst; i < Copies<T>::kAll; ++i) {
+      *reinterpret_cast<uint4*>(shared + step * T::kStageBytes +
+                                VectorOffset(copies.Row(i), copies.vector)) =
+          first_rows[step][i - kFirst];
+    }
+  }
+}
+
+// A warp's sums: 16 weight rows by 8 rows each, as MmaChunk has them.
+template <typename T>
+using WarpSums = float[T::kWeightTiles][T::kRowTiles][4];
+// Where they lie in the block's tile.
+template <typename T>
+struct WarpTile {
+  int weight_base;  // the first weight row of the warp, and g
+  int row_base;     // its first row
+  int row_tiles;    // that have rows of the group
+  int g;            // the lane is 4 g + t
+  int t;
+
+  __device__ __forceinline__ explicit WarpTile(int group_rows) {
+    const int lane = threadIdx.x % kWarpSize;
+    const int warp = threadIdx.x / kWarpSize;
+    g = lane / 4;
+    t = lane % 4;
+    weight_base = warp / T::kRowWarps * T::kWarpWeights + g;
+    row_base = warp % T::kRowWarps * T::kWarpRows;
+    row_tiles = min(T::kRowTiles, (group_rows - row_base + 7) / 8);
+  }
+};
+
+// Adds a stage's products, of its two chunks from `chunk` on, if there are so many.
+template <typename T>
+__device__ __forceinline__ void MultiplyStage(const unsigned char* stage, int chunk, int num_chunks,
+                                              const WarpTile<T>& at, WarpSums<T>& acc) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (chunk + half >= num_chunks) break;
+    uint4 b[T::kRowTiles];
+#pragma unroll
+    for (int n = 0; n < T::kRowTiles; ++n) {
+      b[n] = *reinterpret_cast<const uint4*>(
+          stage + VectorOffset(T::kWeightRows + at.row_base + 8 * n + at.g, 4 * half + at.t));
+    }
+#pragma unroll
+    for (int m = 0; m < T::kWeightTiles; ++m) {
+      const int row = at.weight_base + 16 * m;
+      const uint4 low = *reinterpret_cast<const uint4*>(stage + VectorOffset(row, 4 * half + at.t));
+      const uint4 high =
+          *reinterpret_cast<const uint4*>(stage + VectorOffset(row + 8, 4 * half + at.t));
+#pragma unroll
+      for (int n = 0; n < T::kRowTiles; ++n) {
+        if (n < at.row_tiles) MmaChunk(acc[m][n], low, high, b[n]);
+      }
+    }
+  }
+}
+
+// The results of a block: bf16 [rows, features], in shared memory so that rows are stored in whole
+// vectors. A row is 16 bytes longer than its features: neighbours start in different banks.
+template <typename T, bool kGated>
+struct ResultTile {
+  static constexpr int kFeatures = kGated ? T::kWeightRows / 2 : T::kWeightRows;
+  static constexpr int kStride = kFeatures + 8;
+};
+
+template <typename T, bool kGated>
+__device__ __forceinline__ void StageResults(const WarpTile<T>& at, const WarpSums<T>& acc,
+                                             bf16* results) {
+  const int warp = threadIdx.x / kWarpSize;
+#pragma unroll
+  for (int m = 0; m < T::kWeightTiles; ++m) {
+    const int tile = warp / T::kRowWarps * T::kWeightTiles + m;
+#pragma unroll
+    for (int n = 0; n < T::kRowTiles; ++n) {
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        bf16* out =
+            results + (at.row_base + 8 * n + 2 * at.t + column) * ResultTile<T, kGated>::kStride;
+        const float low = acc[m][n][column];
+        const float high = acc[m][n][2 + column];
+        if constexpr (kGated) {
+          out[8 * tile + at.g] = __float2bfloat16(GeluTanh(low) * high);
+        } else {
+          out[16 * tile + at.g] = __float2bfloat16(low);
+          out[16 * tile + at.g + 8] = __float2bfloat16(high);
+        }
+      }
+    }
+  }
+}
+
+template <typename T, bool kGated>
+__device__ __forceinline__ void StoreResults(const GroupProduct& p, const RowGroup& group,
+                                             int first_feature, const bf16* results) {
+  constexpr int kVectors = ResultTile<T, kGated>::kFeatures / 8;
+  for (int idx = threadIdx.x; idx < group.count * kVectors; idx += T::kThreads) {
+    const int member = idx / kVectors;
+    const int feature = idx % kVectors * 8;
+    if (first_feature + feature >= p.out_dim) continue;
+    const int position = group.begin + member;
+    const int64_t to = kGated ? position : p.order[position];
+    *reinterpret_cast<uint4*>(p.out + to * p.out_dim + first_feature + feature) =
+        *reinterpret_cast<const uint4*>(results + member * ResultTile<T, kGated>::kStride +
+                                        feature);
+  }
+}
+
 template <typename T, bool kGated>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     GroupProductKernel(const __grid_constant__ GroupProduct p) {
-  // Stages of weight rows and rows behind them; at the end the results, [rows, features] of bf16.
+  // Stages of weight rows and rows behind them; at the end the results.
   extern __shared__ __align__(128) unsigned char shared[];
   // The next kernel of a gated one is the other, which reads the groups early: it may start when
   // they are there.
@@ -55,156 +254,44 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     return;
   }
   const RowGroup group{words.x, words.y, words.z, words.w};
-  const int lane = threadIdx.x % kWarpSize;
-  const int warp = threadIdx.x / kWarpSize;
-  const int g = lane / 4;
-  const int t = lane % 4;
-  constexpr int kFeatures = kGated ? T::kWeightRows / 2 : T::kWeightRows;
-  const int first_feature = blockIdx.y * kFeatures;
+  const int first_feature = blockIdx.y * ResultTile<T, kGated>::kFeatures;
   const bf16* weight = p.weight + int64_t{group.expert} * (kGated ? 2 : 1) * p.out_dim * p.in_dim;
-
-  // This thread copies vector `vector` of every kCopyRows-th row, from copy_row on. -1: zeros.
-  constexpr int kCopyRows = T::kThreads / 8;
-  constexpr int kWeightCopies = T::kWeightRows / kCopyRows;
-  constexpr int kCopies = kWeightCopies + T::kRows / kCopyRows;
-  const int vector = threadIdx.x % 8;
-  const int copy_row = threadIdx.x / 8;
-  int sources[kCopies];
-#pragma unroll
-  for (int i = 0; i < kWeightCopies; ++i) {
-    // Of sixteen weight rows of a gated product eight are gate rows and eight the up rows to them.
-    const int row = copy_row + kCopyRows * i;
-    const int feature = first_feature + (kGated ? row / 16 * 8 + row % 8 : row);
-    const int weight_row = feature + (kGated && row % 16 >= 8 ? p.out_dim : 0);
-    sources[i] = feature < p.out_dim ? weight_row * p.in_dim + 8 * vector : -1;
-  }
   const int num_chunks = (p.in_dim + kChunk - 1) / kChunk;
   const int num_steps = (num_chunks + 1) / 2;
-  const auto copy = [&](int step, int i, const bf16* base) {
-    const bool valid = step * kStep + 8 * vector < p.in_dim && sources[i] >= 0;
-    CopyAsync(shared + step % T::kStages * T::kStageBytes +
-                  VectorOffset(copy_row + kCopyRows * i, vector),
-              valid ? base + sources[i] + step * kStep : base, valid);
-  };
-  const auto copy_weights = [&](int step) {
-#pragma unroll
-    for (int i = 0; i < kWeightCopies; ++i) copy(step, i, weight);
-  };
-  const auto copy_rows = [&](int step) {
-#pragma unroll
-    for (int i = kWeightCopies; i < kCopies; ++i) copy(step, i, p.in);
-  };
+
+  Copies<T> copies;
+  copies.vector = threadIdx.x % 8;
+  copies.first_row = threadIdx.x / 8;
+  FindWeights<T, kGated>(p, first_feature, copies);
   for (int step = 0; step < T::kStages - 1; ++step) {
-    if (step < num_steps) copy_weights(step);
+    if (step < num_steps) CopyWeights<T>(copies, step, weight, p.in_dim, shared);
     CommitCopies();
   }
   if constexpr (!kGated) WaitForPreviousKernel();
-#pragma unroll
-  for (int i = kWeightCopies; i < kCopies; ++i) {
-    const int idx = copy_row + kCopyRows * (i - kWeightCopies);
-    sources[i] = -1;
-    if (idx < group.count) {
-      const int position = group.begin + idx;
-      sources[i] = (kGated ? p.order[position] / p.top_k : position) * p.in_dim + 8 * vector;
-    }
-  }
-  // The rows of the first steps without CopyAsync: they come last, and copies are waited for in
-  // their order.
-  uint4 first_rows[T::kStages - 1][kCopies - kWeightCopies];
-#pragma unroll
-  for (int step = 0; step < T::kStages - 1; ++step) {
-#pragma unroll
-    for (int i = kWeightCopies; i < kCopies; ++i) {
-      uint4& value = first_rows[step][i - kWeightCopies];
-      value = make_uint4(0, 0, 0, 0);
-      if (step * kStep + 8 * vector < p.in_dim && sources[i] >= 0) {
-        value = *reinterpret_cast<const uint4*>(p.in + sources[i] + step * kStep);
-      }
-    }
-  }
-#pragma unroll
-  for (int step = 0; step < T::kStages - 1; ++step) {
-#pragma unroll
-    for (int i = kWeightCopies; i < kCopies; ++i) {
-      *reinterpret_cast<uint4*>(shared + step * T::kStageBytes +
-                                VectorOffset(copy_row + kCopyRows * i, vector)) =
-          first_rows[step][i - kWeightCopies];
-    }
-  }
+  FindRows<T, kGated>(p, group, copies);
+  LoadFirstRows<T>(copies, p.in, p.in_dim, shared);
 
-  float acc[T::kWeightTiles][T::kRowTiles][4] = {};
-  const int weight_base = warp / T::kRowWarps * T::kWarpWeights + g;
-  const int row_base = warp % T::kRowWarps * T::kWarpRows;
-  const int row_tiles = min(T::kRowTiles, (group.count - row_base + 7) / 8);
+  WarpSums<T> acc = {};
+  const WarpTile<T> at(group.count);
   for (int step = 0; step < num_steps; ++step) {
     WaitForCopies<T::kStages - 2>();
     __syncthreads();
-    if (step + T::kStages - 1 < num_steps) {
-      copy_weights(step + T::kStages - 1);
-      copy_rows(step + T::kStages - 1);
+    const int ahead = step + T::kStages - 1;
+    if (ahead < num_steps) {
+      CopyWeights<T>(copies, ahead, weight, p.in_dim, shared);
+      CopyRows<T>(copies, ahead, p.in, p.in_dim, shared);
     }
     CommitCopies();
-    if (row_tiles <= 0) continue;
-    const unsigned char* stage = shared + step % T::kStages * T::kStageBytes;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (2 * step + half >= num_chunks) break;
-      uint4 b[T::kRowTiles];
-#pragma unroll
-      for (int n = 0; n < T::kRowTiles; ++n) {
-        b[n] = *reinterpret_cast<const uint4*>(
-            stage + VectorOffset(T::kWeightRows + row_base + 8 * n + g, 4 * half + t));
-      }
-#pragma unroll
-      for (int m = 0; m < T::kWeightTiles; ++m) {
-        const int row = weight_base + 16 * m;
-        const uint4 low = *reinterpret_cast<const uint4*>(stage + VectorOffset(row, 4 * half + t));
-        const uint4 high =
-            *reinterpret_cast<const uint4*>(stage + VectorOffset(row + 8, 4 * half + t));
-#pragma unroll
-        for (int n = 0; n < T::kRowTiles; ++n) {
-          if (n < row_tiles) MmaChunk(acc[m][n], low, high, b[n]);
-        }
-      }
-    }
+    if (at.row_tiles <= 0) continue;
+    MultiplyStage<T>(shared + step % T::kStages * T::kStageBytes, 2 * step, num_chunks, at, acc);
   }
 
-  // Through shared memory, so that rows are stored in whole vectors. A row is 16 bytes longer than
-  // its features: neighbours start in different banks.
   WaitForCopies<0>();
   __syncthreads();
-  constexpr int kOutStride = kFeatures + 8;
-  bf16* out_tile = reinterpret_cast<bf16*>(shared);
-#pragma unroll
-  for (int m = 0; m < T::kWeightTiles; ++m) {
-    const int tile = warp / T::kRowWarps * T::kWeightTiles + m;
-#pragma unroll
-    for (int n = 0; n < T::kRowTiles; ++n) {
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        bf16* out = out_tile + (row_base + 8 * n + 2 * t + column) * kOutStride;
-        const float low = acc[m][n][column];
-        const float high = acc[m][n][2 + column];
-        if constexpr (kGated) {
-          out[8 * tile + g] = __float2bfloat16(GeluTanh(low) * high);
-        } else {
-          out[16 * tile + g] = __float2bfloat16(low);
-          out[16 * tile + g + 8] = __float2bfloat16(high);
-        }
-      }
-    }
-  }
+  bf16* results = reinterpret_cast<bf16*>(shared);
+  StageResults<T, kGated>(at, acc, results);
   __syncthreads();
-  constexpr int kVectors = kFeatures / 8;
-  for (int idx = threadIdx.x; idx < group.count * kVectors; idx += T::kThreads) {
-    const int member = idx / kVectors;
-    const int feature = idx % kVectors * 8;
-    if (first_feature + feature >= p.out_dim) continue;
-    const int position = group.begin + member;
-    const int64_t to = kGated ? position : p.order[position];
-    *reinterpret_cast<uint4*>(p.out + to * p.out_dim + first_feature + feature) =
-        *reinterpret_cast<const uint4*>(out_tile + member * kOutStride + feature);
-  }
+  StoreResults<T, kGated>(p, group, first_feature, results);
 }
 
 template <typename T>
