@@ -86,6 +86,51 @@ __device__ __forceinline__ int LaneOfB(int lane, int pitch) {
   return (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16;
 }
 
+// A block's place in its cluster, and the way to the other blocks.
+struct ClusterBlock {
+  SharedLayout layout;
+  uint32_t memory;  // where the layout begins
+  int rank;
+  int first_row;  // of the cluster
+
+  __device__ __forceinline__ uint32_t BarrierOf(Exchange exchange) const {
+    return memory + layout.barriers + exchange * 8;
+  }
+  // Sends to the block of that rank, where the exchange's barrier counts it.
+  template <typename T>
+  __device__ __forceinline__ void Send(Exchange exchange, int to_rank, int place, T value) const {
+    SendToBlock(AddressInBlock(memory + place, to_rank),
+                AddressInBlock(BarrierOf(exchange), to_rank), value);
+  }
+};
+
+// One thread: what this block receives in each exchange.
+__device__ __forceinline__ void SetUpBarriers(const ClusterBlock& block, int dim) {
+  const int num_bytes[kNumExchanges] = {kRows * block.layout.slice * 2,
+                                        kRanks * kFeatures * kRows * 4,
+                                        kRanks * kRows * kFeatures * 2, dim * 2};
+  for (int exchange = 0; exchange < kNumExchanges; ++exchange) {
+    const uint32_t barrier = block.BarrierOf(static_cast<Exchange>(exchange));
+    InitBarrier(barrier, 1);
+    ExpectBytes(barrier, num_bytes[exchange]);
+  }
+  PublishByteBarriers();
+}
+
+// Starts the copies of this block's slices of W_g, then of W_p, a group each.
+__device__ __forceinline__ void CopyWeights(const PerLayerBlockCall& call,
+                                            const ClusterBlock& block) {
+  const SharedLayout& layout = block.layout;
+  const int slice = layout.slice;
+  CopyRows(block.memory + layout.gate, layout.slice_pitch,
+           static_cast<const std::byte*>(call.gate.data) + block.rank * slice * 2,
+           int64_t{2} * call.hidden_size, kWidth, slice * 2);
+  CopyRows(block.memory + layout.projection, SharedLayout::kProjectionPitch,
+           static_cast<const std::byte*>(call.projection.data) +
+               int64_t{block.rank} * slice * kWidth * 2,
+           kWidth * 2, slice, kWidth * 2);
+}
+
 // A row of the cluster, in the registers of its block.
 template <int kQuads>
 struct Row {
@@ -101,150 +146,105 @@ __device__ __forceinline__ void LoadNorm(const float* norm, int num_quads,
   });
 }
 
+// The thread's value among those of the gate that this block finishes: [kFeatures, kRows].
+struct GateValue {
+  int feature;
+  int row;
+  float multiplier;
+};
+
+__device__ __forceinline__ GateValue LoadMultiplier(const PerLayerBlockCall& call,
+                                                    const ClusterBlock& block) {
+  GateValue value = {.feature = static_cast<int>(threadIdx.x) / kRows,
+                     .row = static_cast<int>(threadIdx.x) % kRows,
+                     .multiplier = 0.0f};
+  if (block.first_row + value.row < call.rows) {
+    const auto* from = reinterpret_cast<const uint16_t*>(
+        call.multiplier + (block.first_row + value.row) * call.multiplier_stride +
+        block.rank * kFeatures);
+    value.multiplier = __uint_as_float(static_cast<uint32_t>(__ldcg(from + value.feature)) << 16);
+  }
+  return value;
+}
+
+// h1 of our row, a slice of it to each block.
 template <int kQuads>
-__global__ void __launch_bounds__(kThreads, 1)
-    PerLayerBlockKernel(const __grid_constant__ PerLayerBlockCall call) {
-  __shared__ float scratch[3][kNormWarps];
-  const SharedLayout layout(call.hidden_size);
-  const uint32_t memory = SharedAddress(shared_memory);
-  const int rank = static_cast<int>(RankInCluster());
-  const int first_row = static_cast<int>(blockIdx.x) - rank;
-  const int row_idx = first_row + rank;
-  const bool has_row = row_idx < call.rows;
-  const int dim = call.hidden_size;
-  const int num_quads = dim / 4;
-  const int slice = layout.slice;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ __forceinline__ void SendInputs(const ClusterBlock& block, int num_quads,
+                                           const float4 (&h)[kQuads]) {
+  const SharedLayout& layout = block.layout;
+  ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
+    const int to_rank = 4 * quad / layout.slice;
+    block.Send(
+        kInputs, to_rank,
+        layout.inputs + block.rank * layout.slice_pitch + (4 * quad - to_rank * layout.slice) * 2,
+        PackBf16x4(h[idx]));
+  });
+}
+
+// Our slice of k of the gate's products: a warp has 32 of the 256 features, each 16 of which are
+// finished by one block.
+__device__ __forceinline__ void MultiplyGate(const ClusterBlock& block, int warp, int lane) {
+  const SharedLayout& layout = block.layout;
   const int group = lane / 4;
   const int pair = lane % 4;
-  const auto barrier_of = [&](Exchange exchange) {
-    return memory + layout.barriers + exchange * 8;
-  };
-  // Sends to the block of that rank, where the exchange's barrier counts it.
-  const auto send = [&](Exchange exchange, int to_rank, int place, auto value) {
-    SendToBlock(AddressInBlock(memory + place, to_rank),
-                AddressInBlock(barrier_of(exchange), to_rank), value);
-  };
-
-  AllowNextKernel();
-  if (threadIdx.x == 0) {
-    const int num_bytes[kNumExchanges] = {kRows * slice * 2, kRanks * kFeatures * kRows * 4,
-                                          kRanks * kRows * kFeatures * 2, dim * 2};
-    for (int exchange = 0; exchange < kNumExchanges; ++exchange) {
-      const uint32_t barrier = barrier_of(static_cast<Exchange>(exchange));
-      InitBarrier(barrier, 1);
-      ExpectBytes(barrier, num_bytes[exchange]);
-    }
-    PublishByteBarriers();
-  }
-  __syncthreads();
-  ArriveAtCluster();
-  CopyRows(memory + layout.gate, layout.slice_pitch,
-           static_cast<const std::byte*>(call.gate.data) + rank * slice * 2, int64_t{2} * dim,
-           kWidth, slice * 2);
-  CopyRows(memory + layout.projection, SharedLayout::kProjectionPitch,
-           static_cast<const std::byte*>(call.projection.data) + int64_t{rank} * slice * kWidth * 2,
-           kWidth * 2, slice, kWidth * 2);
-  Row<kQuads> row = {};
-  float4 mlp_norm[kQuads] = {}, ple_norm[kQuads] = {}, next_norm[kQuads] = {};
-  LoadNorm<kQuads>(call.before.post_norm, num_quads, mlp_norm);
-  LoadNorm<kQuads>(call.after.post_norm, num_quads, ple_norm);
-  LoadNorm<kQuads>(call.after.pre_norm, num_quads, next_norm);
-  WaitForPreviousKernel();
-
-  // h1 of our row; a slice of it to each block.
-  if (has_row) {
-    const auto* hidden =
-        reinterpret_cast<const float4*>(call.before.hidden + int64_t{row_idx} * dim);
-    const auto* out =
-        reinterpret_cast<const uint2*>(call.before.block_out + int64_t{row_idx} * dim);
-    ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
-      row.out[idx] = UnpackBf16x4(__ldcg(out + quad));
-      row.h[idx] = __ldcg(hidden + quad);
-    });
-  }
-  // The thread's value among the gate's: feature, row.
-  const int feature = static_cast<int>(threadIdx.x) / kRows;
-  const int gate_row = static_cast<int>(threadIdx.x) % kRows;
-  float multiplier = 0.0f;
-  if (first_row + gate_row < call.rows) {
-    const auto* from = reinterpret_cast<const uint16_t*>(
-        call.multiplier + (first_row + gate_row) * call.multiplier_stride + rank * kFeatures);
-    multiplier = __uint_as_float(static_cast<uint32_t>(__ldcg(from + feature)) << 16);
-  }
-  AddNormedRow(row.h, row.out, mlp_norm, call.before.scale, dim, call.before.eps, scratch[0]);
-  WaitForCluster();  // All have set up their barriers.
-  ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
-    const int to_rank = 4 * quad / slice;
-    send(kInputs, to_rank,
-         layout.inputs + rank * layout.slice_pitch + (4 * quad - to_rank * slice) * 2,
-         PackBf16x4(row.h[idx]));
-  });
-
-  // Our slice of k of the gate's products: a warp has 32 of the 256 features, each 16 of which are
-  // finished by one block.
-  WaitForCopies<1>();
-  __syncthreads();
-  WaitForBytes(barrier_of(kInputs), 0);
-  {
-    float sums[2][2][4] = {};
-    const uint32_t b_place = memory + layout.inputs + LaneOfB(lane, layout.slice_pitch);
-    const uint32_t a_place = memory + layout.gate + warp * 2 * kFeatures * layout.slice_pitch +
-                             LaneOfA(lane, layout.slice_pitch);
+  float sums[2][2][4] = {};
+  const uint32_t b_place = block.memory + layout.inputs + LaneOfB(lane, layout.slice_pitch);
+  const uint32_t a_place = block.memory + layout.gate + warp * 2 * kFeatures * layout.slice_pitch +
+                           LaneOfA(lane, layout.slice_pitch);
 #pragma unroll 2
-    for (int k = 0; k < slice; k += kStep) {
-      uint32_t a[4], b[4];
-      LoadMatrices(b, b_place + 2 * k);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        LoadMatrices(a, a_place + half * kFeatures * layout.slice_pitch + 2 * k);
-        Mma(sums[half][0], a, b[0], b[1]);
-        Mma(sums[half][1], a, b[2], b[3]);
-      }
-    }
+  for (int k = 0; k < layout.slice; k += kStep) {
+    uint32_t a[4], b[4];
+    LoadMatrices(b, b_place + 2 * k);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int side = 0; side < 4; ++side) {  // rows 0..7 and 8..15 of features group, group + 8
-        const int of_rows = side % 2;
-        const int of_features = side / 2;
-        const int place =
-            ((rank * kFeatures + group + of_features * 8) * kRows + of_rows * 8 + 2 * pair) * 4;
-        const float* two = sums[half][of_rows] + of_features * 2;
-        send(kPartials, warp * 2 + half, layout.partials + place, make_float2(two[0], two[1]));
-      }
+      LoadMatrices(a, a_place + half * kFeatures * layout.slice_pitch + 2 * k);
+      Mma(sums[half][0], a, b[0], b[1]);
+      Mma(sums[half][1], a, b[2], b[3]);
     }
   }
-
-  // Our features of all rows, to all blocks.
-  WaitForBytes(barrier_of(kPartials), 0);
-  {
-    const auto* partials = reinterpret_cast<const float*>(shared_memory + layout.partials);
-    float sum = 0.0f;
 #pragma unroll
-    for (int from = 0; from < kRanks; ++from) {
-      sum += partials[from * kFeatures * kRows + threadIdx.x];
-    }
-    auto* own = reinterpret_cast<bf16*>(shared_memory + layout.own_gated);
-    own[gate_row * kFeatures + feature] = __float2bfloat16(GeluTanh(sum) * multiplier);
-    __syncthreads();
-    constexpr int kPieces = kRows * kFeatures * 2 / 16;
-    const uint4 piece = LoadShared(memory + layout.own_gated + threadIdx.x % kPieces * 16);
-    for (int to_rank = threadIdx.x / kPieces; to_rank < kRanks; to_rank += kThreads / kPieces) {
-      const int place = rank * kPieces * 16 + static_cast<int>(threadIdx.x) % kPieces * 16;
-      send(kGated, to_rank, layout.gated + place, piece);
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int side = 0; side < 4; ++side) {  // rows 0..7 and 8..15 of features group, group + 8
+      const int of_rows = side % 2;
+      const int of_features = side / 2;
+      const int place =
+          ((block.rank * kFeatures + group + of_features * 8) * kRows + of_rows * 8 + 2 * pair) * 4;
+      const float* two = sums[half][of_rows] + of_features * 2;
+      block.Send(kPartials, warp * 2 + half, layout.partials + place, make_float2(two[0], two[1]));
     }
   }
+}
 
-  // Our outputs of all rows, each row to its block.
-  WaitForCopies<0>();
+// Our features of all rows, to all blocks.
+__device__ __forceinline__ void FinishGate(const ClusterBlock& block, const GateValue& value) {
+  const SharedLayout& layout = block.layout;
+  const auto* partials = reinterpret_cast<const float*>(shared_memory + layout.partials);
+  float sum = 0.0f;
+#pragma unroll
+  for (int from = 0; from < kRanks; ++from) {
+    sum += partials[from * kFeatures * kRows + threadIdx.x];
+  }
+  auto* own = reinterpret_cast<bf16*>(shared_memory + layout.own_gated);
+  own[value.row * kFeatures + value.feature] = __float2bfloat16(GeluTanh(sum) * value.multiplier);
   __syncthreads();
-  WaitForBytes(barrier_of(kGated), 0);
-  for (int tile = warp; tile < slice / 16; tile += kWarps) {
+  constexpr int kPieces = kRows * kFeatures * 2 / 16;
+  const uint4 piece = LoadShared(block.memory + layout.own_gated + threadIdx.x % kPieces * 16);
+  for (int to_rank = threadIdx.x / kPieces; to_rank < kRanks; to_rank += kThreads / kPieces) {
+    const int place = block.rank * kPieces * 16 + static_cast<int>(threadIdx.x) % kPieces * 16;
+    block.Send(kGated, to_rank, layout.gated + place, piece);
+  }
+}
+
+// Our outputs of all rows, into own_out.
+__device__ __forceinline__ void MultiplyProjection(const ClusterBlock& block, int warp, int lane) {
+  const SharedLayout& layout = block.layout;
+  const int group = lane / 4;
+  const int pair = lane % 4;
+  for (int tile = warp; tile < layout.slice / 16; tile += kWarps) {
     float sums[2][4] = {};
-    const uint32_t b_place = memory + layout.gated + LaneOfB(lane, kFeatures * 2);
-    const uint32_t a_place = memory + layout.projection +
+    const uint32_t b_place = block.memory + layout.gated + LaneOfB(lane, kFeatures * 2);
+    const uint32_t a_place = block.memory + layout.projection +
                              tile * 16 * SharedLayout::kProjectionPitch +
                              LaneOfA(lane, SharedLayout::kProjectionPitch);
 #pragma unroll 4
@@ -264,20 +264,85 @@ __global__ void __launch_bounds__(kThreads, 1)
       own[output] = __float2bfloat16(sums[idx / 4][idx % 4]);
     }
   }
-  __syncthreads();
-  const int pieces = slice * 2 / 16;
+}
+
+// own_out, each row to its block.
+__device__ __forceinline__ void SendOutputs(const ClusterBlock& block) {
+  const SharedLayout& layout = block.layout;
+  const int pieces = layout.slice * 2 / 16;
   for (int idx = threadIdx.x; idx < kRows * pieces; idx += kThreads) {
     const int to_rank = idx / pieces;
     const int place = idx % pieces * 16;
-    send(kOutputs, to_rank, layout.out + rank * slice * 2 + place,
-         LoadShared(memory + layout.own_out + to_rank * layout.slice_pitch + place));
+    block.Send(kOutputs, to_rank, layout.out + block.rank * layout.slice * 2 + place,
+               LoadShared(block.memory + layout.own_out + to_rank * layout.slice_pitch + place));
   }
+}
+
+// The lines of per_layer_block.h in their order: h1, the gate's values, the outputs, h2 and x. An
+// exchange is waited for where this block needs what the others have sent in it.
+template <int kQuads>
+__global__ void __launch_bounds__(kThreads, 1)
+    PerLayerBlockKernel(const __grid_constant__ PerLayerBlockCall call) {
+  __shared__ float scratch[3][kNormWarps];
+  const int dim = call.hidden_size;
+  const int num_quads = dim / 4;
+  const int rank = static_cast<int>(RankInCluster());
+  const ClusterBlock block = {.layout = SharedLayout(dim),
+                              .memory = SharedAddress(shared_memory),
+                              .rank = rank,
+                              .first_row = static_cast<int>(blockIdx.x) - rank};
+  const int row_idx = block.first_row + rank;
+  const bool has_row = row_idx < call.rows;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+
+  AllowNextKernel();
+  if (threadIdx.x == 0) SetUpBarriers(block, dim);
+  __syncthreads();
+  ArriveAtCluster();
+  CopyWeights(call, block);
+  Row<kQuads> row = {};
+  float4 mlp_norm[kQuads] = {}, ple_norm[kQuads] = {}, next_norm[kQuads] = {};
+  LoadNorm<kQuads>(call.before.post_norm, num_quads, mlp_norm);
+  LoadNorm<kQuads>(call.after.post_norm, num_quads, ple_norm);
+  LoadNorm<kQuads>(call.after.pre_norm, num_quads, next_norm);
+  WaitForPreviousKernel();
+
+  if (has_row) {
+    const auto* hidden =
+        reinterpret_cast<const float4*>(call.before.hidden + int64_t{row_idx} * dim);
+    const auto* out =
+        reinterpret_cast<const uint2*>(call.before.block_out + int64_t{row_idx} * dim);
+    ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
+      row.out[idx] = UnpackBf16x4(__ldcg(out + quad));
+      row.h[idx] = __ldcg(hidden + quad);
+    });
+  }
+  const GateValue gate_value = LoadMultiplier(call, block);
+  AddNormedRow(row.h, row.out, mlp_norm, call.before.scale, dim, call.before.eps, scratch[0]);
+  WaitForCluster();  // All have set up their barriers.
+  SendInputs<kQuads>(block, num_quads, row.h);
+
+  WaitForCopies<1>();
+  __syncthreads();
+  WaitForBytes(block.BarrierOf(kInputs), 0);
+  MultiplyGate(block, warp, lane);
+  WaitForBytes(block.BarrierOf(kPartials), 0);
+  FinishGate(block, gate_value);
+
+  WaitForCopies<0>();
+  __syncthreads();
+  WaitForBytes(block.BarrierOf(kGated), 0);
+  MultiplyProjection(block, warp, lane);
+  __syncthreads();
+  SendOutputs(block);
 
   // h2 and x of our row. Whoever is done has received all that is sent to it: nobody is waited for
   // at the end.
-  WaitForBytes(barrier_of(kOutputs), 0);
+  WaitForBytes(block.BarrierOf(kOutputs), 0);
   ForEachQuad<kQuads>(threadIdx.x, num_quads, [&](int idx, int quad) {
-    row.out[idx] = UnpackBf16x4(reinterpret_cast<const uint2*>(shared_memory + layout.out)[quad]);
+    row.out[idx] =
+        UnpackBf16x4(reinterpret_cast<const uint2*>(shared_memory + block.layout.out)[quad]);
   });
   AddNormedRow(row.h, row.out, ple_norm, call.after.scale, dim, call.after.eps, scratch[1]);
   if (has_row) {
