@@ -44,8 +44,12 @@ struct WideParams {
 __host__ __device__ constexpr int StageBytes(int tile_rows, int columns) {
   return (tile_rows + columns) * kSwizzledRowBytes;
 }
+// Of staged sums: a row, and all of a tile.
+__host__ __device__ constexpr int RowBytes(int tile_rows) {
+  return (tile_rows + kPadding) * static_cast<int>(sizeof(float));
+}
 __host__ __device__ constexpr int StagingBytes(int tile_rows, int columns) {
-  return columns * (tile_rows + kPadding) * static_cast<int>(sizeof(float));
+  return columns * RowBytes(tile_rows);
 }
 
 template <int kTileRows>
@@ -135,6 +139,225 @@ __device__ __forceinline__ void FinishRows(const WideParams& p, const float* sta
   }
 }
 
+// What a block computes: rows [first_row, first_row + num_rows) of every tiles_at_once-th tile, of
+// its part [k_begin, k_end) of the sum, in blocks of 64 values.
+struct WideWork {
+  int rank;  // in the split
+  int first_tile;
+  int tiles_at_once;
+  int first_row;
+  int num_rows;
+  int k_begin;
+  int k_end;
+  int rows_of_block;  // the blocks of a split finish so many rows each, the last ones fewer
+
+  __device__ __forceinline__ int NumOwnRows(int of_rank) const {
+    return max(0, min(rows_of_block, num_rows - of_rank * rows_of_block));
+  }
+};
+
+// Clusters that share a tile's weights lie beside each other, and find them in L2.
+template <int kColumns>
+__device__ __forceinline__ WideWork WorkOfBlock(const WideParams& p) {
+  const int rank = blockIdx.x % p.split;
+  const int cluster = blockIdx.x / p.split;
+  const int first_row = cluster % p.row_parts * kColumns;
+  const int num_rows = min(kColumns, p.rows - first_row);
+  return {.rank = rank,
+          .first_tile = cluster / p.row_parts,
+          .tiles_at_once = static_cast<int>(gridDim.x / (p.split * p.row_parts)),
+          .first_row = first_row,
+          .num_rows = num_rows,
+          .k_begin = rank * p.num_k_blocks / p.split,
+          .k_end = (rank + 1) * p.num_k_blocks / p.split,
+          .rows_of_block = (num_rows + p.split - 1) / p.split};
+}
+
+// Shared memory addresses: the ring of stages and its barriers, and the one of what the blocks of a
+// split send.
+struct WideRing {
+  uint32_t stages;
+  uint32_t full;
+  uint32_t empty;
+  uint32_t exchanged;
+};
+
+// The producer's position in its stream of copies, over all tiles of this block.
+struct CopyPosition {
+  int tile;
+  int k;
+  RingPosition ring;
+
+  __device__ __forceinline__ void Advance(const WideWork& work, int num_stages) {
+    ring.Advance(num_stages);
+    if (++k == work.k_end) {
+      k = work.k_begin;
+      tile += work.tiles_at_once;
+    }
+  }
+};
+
+// Both halves of a tile's weight rows (with kGatedGelu gate and up rows); the stage's barrier
+// expects its x as well.
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void CopyWeight(const CUtensorMap& map, const WideParams& p,
+                                           const WideRing& ring, const CopyPosition& at,
+                                           BoxUse use) {
+  constexpr int kStageBytes = StageBytes(kTileRows, kColumns);
+  const uint32_t barrier = ring.full + 8 * at.ring.slot;
+  const uint32_t target = ring.stages + at.ring.slot * kStageBytes;
+  const int row = at.tile * p.tile_step;
+  ExpectBytes(barrier, kStageBytes);
+  CopyBox(map, row, at.k * kSwizzledRowValues, target, barrier, use);
+  CopyBox(map, row + p.second_half, at.k * kSwizzledRowValues,
+          target + kTileRows / 2 * kSwizzledRowBytes, barrier, use);
+}
+
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void CopyX(const CUtensorMap& map, const WideRing& ring,
+                                      const CopyPosition& at, int first_row) {
+  CopyBox(
+      map, first_row, at.k * kSwizzledRowValues,
+      ring.stages + at.ring.slot * StageBytes(kTileRows, kColumns) + kTileRows * kSwizzledRowBytes,
+      ring.full + 8 * at.ring.slot, BoxUse::kAgain);
+}
+
+// The producer, before the kernel before is done: barriers, and the weights of as many stages as
+// there are. Returns their number.
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ int StartProducer(const CUtensorMap& weight_map,
+                                             const CUtensorMap& x_map, const WideParams& p,
+                                             const WideRing& ring, const WideWork& work,
+                                             BoxUse weight_use) {
+  PrefetchMap(weight_map);
+  PrefetchMap(x_map);
+  for (int stage = 0; stage < p.stages; ++stage) {
+    InitBarrier(ring.full + 8 * stage, 1);
+    InitBarrier(ring.empty + 8 * stage, ConsumerWarps(kTileRows));
+  }
+  InitBarrier(ring.exchanged, 1);
+  PublishBarriers();
+  CopyPosition at{work.first_tile, work.k_begin, {}};
+  int ahead = 0;
+  for (; ahead < p.stages && at.tile < p.num_tiles; ++ahead) {
+    CopyWeight<kTileRows, kColumns>(weight_map, p, ring, at, weight_use);
+    at.Advance(work, p.stages);
+  }
+  ExpectBytes(ring.exchanged, p.split * work.NumOwnRows(work.rank) * RowBytes(kTileRows));
+  return ahead;
+}
+
+// The producer, after it: x of the stages that have their weights, then stage by stage as they
+// become free.
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void RunProducer(const CUtensorMap& weight_map, const CUtensorMap& x_map,
+                                            const WideParams& p, const WideRing& ring,
+                                            const WideWork& work, BoxUse weight_use, int ahead) {
+  CopyPosition at{work.first_tile, work.k_begin, {}};
+  for (; ahead > 0; --ahead) {
+    CopyX<kTileRows, kColumns>(x_map, ring, at, work.first_row);
+    at.Advance(work, p.stages);
+  }
+  while (at.tile < p.num_tiles) {
+    AwaitBarrier(ring.empty + 8 * at.ring.slot, at.ring.parity ^ 1);
+    CopyWeight<kTileRows, kColumns>(weight_map, p, ring, at, weight_use);
+    CopyX<kTileRows, kColumns>(x_map, ring, at, work.first_row);
+    at.Advance(work, p.stages);
+  }
+}
+
+// A consumer warp's part of a tile: its warpgroup's 64 weight rows by kGroupColumns rows of x.
+template <int kTileRows, int kColumns>
+struct WarpPart {
+  static constexpr int kGroupColumns = kTileRows == 64 ? kColumns / 2 : kColumns;
+  using Sums = float[kGroupColumns / 2];
+
+  int warp;
+  int lane;
+  int first_weight_row;
+  int first_column;
+
+  __device__ __forceinline__ WarpPart(int warp, int lane)
+      : warp(warp),
+        lane(lane),
+        first_weight_row(kTileRows == 64 ? 0 : 64 * (warp / 4)),
+        first_column(kTileRows == 64 ? kGroupColumns * (warp / 4) : 0) {}
+};
+
+// The products of a tile, of the block's part of k.
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void MultiplyTile(const WarpPart<kTileRows, kColumns>& part,
+                                             const WideRing& ring, int k_begin, int k_end,
+                                             int num_stages, RingPosition& at,
+                                             typename WarpPart<kTileRows, kColumns>::Sums& acc) {
+  constexpr int kGroupColumns = WarpPart<kTileRows, kColumns>::kGroupColumns;
+#pragma unroll
+  for (float& value : acc) value = 0.0f;
+  int last_slot = -1;
+  for (int k = k_begin; k < k_end; ++k) {
+    AwaitBarrier(ring.full + 8 * at.slot, at.parity);
+    const uint32_t stage = ring.stages + at.slot * StageBytes(kTileRows, kColumns);
+    const uint64_t a = SwizzledOperand(stage + part.first_weight_row * kSwizzledRowBytes);
+    const uint64_t b = SwizzledOperand(stage + kTileRows * kSwizzledRowBytes +
+                                       part.first_column * kSwizzledRowBytes);
+    WgmmaBegin();
+#pragma unroll
+    for (int step = 0; step < kSwizzledRowValues / 16; ++step) {
+      Wgmma<kGroupColumns>::Run(acc, a + 2 * step, b + 2 * step);
+    }
+    WgmmaCommit();
+    // All but the newest are done, so the slot before is free.
+    WgmmaWait<1>();
+    if (part.lane == 0 && last_slot >= 0) ArriveAtBarrier(ring.empty + 8 * last_slot);
+    last_slot = at.slot;
+    at.Advance(num_stages);
+  }
+  WgmmaWait<0>();
+  if (part.lane == 0) ArriveAtBarrier(ring.empty + 8 * last_slot);
+}
+
+// The sums into shared memory, f32 [kColumns][kTileRows + kPadding].
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void StageSums(const WarpPart<kTileRows, kColumns>& part,
+                                          const typename WarpPart<kTileRows, kColumns>::Sums& acc,
+                                          float* staged) {
+  constexpr int kStride = kTileRows + kPadding;
+  const int g = part.lane / 4;
+  const int t = part.lane % 4;
+  float* const lane_sums = staged + (part.first_column + 2 * t) * kStride + part.first_weight_row +
+                           16 * (part.warp % 4) + g;
+#pragma unroll
+  for (int j = 0; j < WarpPart<kTileRows, kColumns>::kGroupColumns / 8; ++j) {
+    float* const target = lane_sums + 8 * j * kStride;
+    target[0] = acc[4 * j];
+    target[kStride] = acc[4 * j + 1];
+    target[8] = acc[4 * j + 2];
+    target[kStride + 8] = acc[4 * j + 3];
+  }
+}
+
+// A block of a split sends every other one the staged sums of the rows that one finishes, and
+// receives its own from all: f32 [split][rows_of_block][kTileRows + kPadding], behind the staged
+// ones.
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void ExchangeSums(const WideRing& ring, const WideWork& work, int split,
+                                             uint32_t staging) {
+  constexpr int kRowBytes = RowBytes(kTileRows);
+  PublishToCopies();
+  AwaitCluster();
+  SyncConsumers<kTileRows>();
+  const int target = threadIdx.x;
+  if (target < split && work.NumOwnRows(target) > 0) {
+    const uint32_t num_bytes = work.NumOwnRows(target) * kRowBytes;
+    const uint32_t received =
+        staging + StagingBytes(kTileRows, kColumns) + work.rank * work.rows_of_block * kRowBytes;
+    CopyToBlock(AddressInBlock(received, target), staging + target * work.rows_of_block * kRowBytes,
+                num_bytes, AddressInBlock(ring.exchanged, target));
+  }
+  AwaitBarrier(ring.exchanged, 0);
+  TellCluster();  // that what was sent to this block has arrived
+}
+
 // Shared memory: a ring of stages (weight [kTileRows][64], x [kColumns][64]), and the sums as
 // f32 [kColumns][kTileRows + kPadding], in the ring's place where a block has but one tile. With a
 // split, what its blocks send follows: f32 [split][rows that this block finishes][the same].
@@ -143,99 +366,29 @@ __global__ void __launch_bounds__(NumThreads(kTileRows), BlocksPerSm(kTileRows))
     WideKernel(const __grid_constant__ CUtensorMap weight_map,
                const __grid_constant__ CUtensorMap x_map, const __grid_constant__ WideParams p) {
   constexpr int kConsumerWarps = ConsumerWarps(kTileRows);
-  constexpr int kGroupColumns = kTileRows == 64 ? kColumns / 2 : kColumns;  // of a warpgroup
-  constexpr int kHalf = kTileRows / 2;
-  constexpr int kWeightBytes = kTileRows * kSwizzledRowBytes;
-  constexpr int kStageBytes = StageBytes(kTileRows, kColumns);
-  constexpr int kStride = kTileRows + kPadding;
-  constexpr int kRowBytes = kStride * static_cast<int>(sizeof(float));
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ uint64_t barriers[2 * kMaxStages + 1];
   AllowNextKernel();
 
   const int warp = threadIdx.x / 32;
   const bool is_producer = threadIdx.x == 32 * kConsumerWarps;
-  const uint32_t ring = (SharedAddress(dynamic_shared) + 1023) & ~1023u;
   const uint32_t full = SharedAddress(barriers);
-  const uint32_t empty = full + 8 * kMaxStages;
-  const uint32_t exchanged = full + 16 * kMaxStages;
-
-  // Clusters that share a tile's weights lie beside each other, and find them in L2.
-  const int rank = blockIdx.x % p.split;
-  const int cluster = blockIdx.x / p.split;
-  const int first_tile = cluster / p.row_parts;
-  const int tiles_at_once = gridDim.x / (p.split * p.row_parts);
-  const int first_row = cluster % p.row_parts * kColumns;
-  const int num_rows = min(kColumns, p.rows - first_row);
-  const int k_begin = rank * p.num_k_blocks / p.split;
-  const int k_end = (rank + 1) * p.num_k_blocks / p.split;
-  // The blocks of a split finish so many rows each, the last ones fewer.
-  const int rows_of_block = (num_rows + p.split - 1) / p.split;
-  const auto num_own_rows = [&](int of) {
-    return max(0, min(rows_of_block, num_rows - of * rows_of_block));
-  };
-
-  // The producer's position in its stream of copies, over all tiles of this block.
-  struct Position {
-    int tile, k;
-    RingPosition ring;
-  };
-  const auto advance = [&](Position& at) {
-    at.ring.Advance(p.stages);
-    if (++at.k == k_end) {
-      at.k = k_begin;
-      at.tile += tiles_at_once;
-    }
-  };
+  const WideRing ring = {.stages = (SharedAddress(dynamic_shared) + 1023) & ~1023u,
+                         .full = full,
+                         .empty = full + 8 * kMaxStages,
+                         .exchanged = full + 16 * kMaxStages};
+  const WideWork work = WorkOfBlock<kColumns>(p);
   const BoxUse weight_use = p.row_parts > 1 ? BoxUse::kNormal : BoxUse::kOnce;
-  const auto copy_weight = [&](const Position& at) {
-    const uint32_t barrier = full + 8 * at.ring.slot;
-    const uint32_t target = ring + at.ring.slot * kStageBytes;
-    const int row = at.tile * p.tile_step;
-    ExpectBytes(barrier, kStageBytes);
-    CopyBox(weight_map, row, at.k * kSwizzledRowValues, target, barrier, weight_use);
-    CopyBox(weight_map, row + p.second_half, at.k * kSwizzledRowValues,
-            target + kHalf * kSwizzledRowBytes, barrier, weight_use);
-  };
-  const auto copy_x = [&](const Position& at) {
-    CopyBox(x_map, first_row, at.k * kSwizzledRowValues,
-            ring + at.ring.slot * kStageBytes + kWeightBytes, full + 8 * at.ring.slot,
-            BoxUse::kAgain);
-  };
-
   int ahead = 0;
   if (is_producer) {
-    PrefetchMap(weight_map);
-    PrefetchMap(x_map);
-    for (int stage = 0; stage < p.stages; ++stage) {
-      InitBarrier(full + 8 * stage, 1);
-      InitBarrier(empty + 8 * stage, kConsumerWarps);
-    }
-    InitBarrier(exchanged, 1);
-    PublishBarriers();
-    Position at{first_tile, k_begin, {}};
-    for (; ahead < p.stages && at.tile < p.num_tiles; ++ahead) {
-      copy_weight(at);
-      advance(at);
-    }
-    ExpectBytes(exchanged, p.split * num_own_rows(rank) * kRowBytes);
+    ahead = StartProducer<kTileRows, kColumns>(weight_map, x_map, p, ring, work, weight_use);
   }
   __syncthreads();
   WaitForPreviousKernel();
 
   if (warp == kConsumerWarps) {
     if (is_producer) {
-      Position at{first_tile, k_begin, {}};
-      for (; ahead > 0; --ahead) {
-        copy_x(at);
-        advance(at);
-      }
-      while (at.tile < p.num_tiles) {
-        AwaitBarrier(empty + 8 * at.ring.slot, at.ring.parity ^ 1);
-        copy_weight(at);
-        copy_x(at);
-        advance(at);
-      }
+      RunProducer<kTileRows, kColumns>(weight_map, x_map, p, ring, work, weight_use, ahead);
     }
     __syncwarp();
     if (p.split > 1) {
@@ -244,79 +397,32 @@ __global__ void __launch_bounds__(NumThreads(kTileRows), BlocksPerSm(kTileRows))
       TellCluster();
     }
   } else {
-    const int lane = threadIdx.x % 32;
-    const int g = lane / 4;
-    const int t = lane % 4;
-    const int first_weight_row = kTileRows == 64 ? 0 : 64 * (warp / 4);
-    const int first_column = kTileRows == 64 ? kGroupColumns * (warp / 4) : 0;
-    const uint32_t staging = ring + p.staging;
+    const WarpPart<kTileRows, kColumns> part(warp, threadIdx.x % 32);
+    const uint32_t staging = ring.stages + p.staging;
     float* const staged =
         reinterpret_cast<float*>(dynamic_shared + (staging - SharedAddress(dynamic_shared)));
     RingPosition at;
-    for (int tile = first_tile; tile < p.num_tiles; tile += tiles_at_once) {
-      float acc[kGroupColumns / 2];
-#pragma unroll
-      for (float& value : acc) value = 0.0f;
-      int last_slot = -1;
-      for (int k = k_begin; k < k_end; ++k) {
-        AwaitBarrier(full + 8 * at.slot, at.parity);
-        const uint32_t stage = ring + at.slot * kStageBytes;
-        const uint64_t a = SwizzledOperand(stage + first_weight_row * kSwizzledRowBytes);
-        const uint64_t b = SwizzledOperand(stage + kWeightBytes + first_column * kSwizzledRowBytes);
-        WgmmaBegin();
-#pragma unroll
-        for (int step = 0; step < kSwizzledRowValues / 16; ++step) {
-          Wgmma<kGroupColumns>::Run(acc, a + 2 * step, b + 2 * step);
-        }
-        WgmmaCommit();
-        // All but the newest are done, so the slot before is free.
-        WgmmaWait<1>();
-        if (lane == 0 && last_slot >= 0) ArriveAtBarrier(empty + 8 * last_slot);
-        last_slot = at.slot;
-        at.Advance(p.stages);
-      }
-      WgmmaWait<0>();
-      if (lane == 0) ArriveAtBarrier(empty + 8 * last_slot);
-
+    for (int tile = work.first_tile; tile < p.num_tiles; tile += work.tiles_at_once) {
+      typename WarpPart<kTileRows, kColumns>::Sums acc;
+      MultiplyTile<kTileRows, kColumns>(part, ring, work.k_begin, work.k_end, p.stages, at, acc);
       if (p.split > 1) TellCluster();  // that this ring is out of use
       // The staged sums' place is free: of the ring or of the tile before.
       SyncConsumers<kTileRows>();
-      float* const lane_sums =
-          staged + (first_column + 2 * t) * kStride + first_weight_row + 16 * (warp % 4) + g;
-#pragma unroll
-      for (int j = 0; j < kGroupColumns / 8; ++j) {
-        float* const target = lane_sums + 8 * j * kStride;
-        target[0] = acc[4 * j];
-        target[kStride] = acc[4 * j + 1];
-        target[8] = acc[4 * j + 2];
-        target[kStride + 8] = acc[4 * j + 3];
-      }
+      StageSums<kTileRows, kColumns>(part, acc, staged);
       const float* sums = staged;
       if (p.split > 1) {
-        PublishToCopies();
-        AwaitCluster();
-        SyncConsumers<kTileRows>();
-        constexpr int kStagingBytes = StagingBytes(kTileRows, kColumns);
-        const int target = threadIdx.x;
-        if (target < p.split && num_own_rows(target) > 0) {
-          const uint32_t num_bytes = num_own_rows(target) * kRowBytes;
-          const uint32_t received = staging + kStagingBytes + rank * rows_of_block * kRowBytes;
-          CopyToBlock(AddressInBlock(received, target),
-                      staging + target * rows_of_block * kRowBytes, num_bytes,
-                      AddressInBlock(exchanged, target));
-        }
-        sums = staged + kStagingBytes / sizeof(float);
-        AwaitBarrier(exchanged, 0);
-        TellCluster();  // that what was sent to this block has arrived
+        ExchangeSums<kTileRows, kColumns>(ring, work, p.split, staging);
+        sums = staged + StagingBytes(kTileRows, kColumns) / sizeof(float);
       } else {
         SyncConsumers<kTileRows>();
       }
-      const int part_stride = rows_of_block * kStride;
-      const int own_row = first_row + rank * rows_of_block;
+      const int part_stride = work.rows_of_block * (kTileRows + kPadding);
+      const int own_row = work.first_row + work.rank * work.rows_of_block;
+      const int num_own_rows = work.NumOwnRows(work.rank);
       if (p.output.epilogue == Epilogue::kGatedGelu) {
-        FinishRows<kTileRows, true>(p, sums, part_stride, own_row, num_own_rows(rank), tile);
+        FinishRows<kTileRows, true>(p, sums, part_stride, own_row, num_own_rows, tile);
       } else {
-        FinishRows<kTileRows, false>(p, sums, part_stride, own_row, num_own_rows(rank), tile);
+        FinishRows<kTileRows, false>(p, sums, part_stride, own_row, num_own_rows, tile);
       }
     }
   }
