@@ -2,141 +2,21 @@
 
 #include "base/check.h"
 #include "ops/cuda/bf16_matrix.h"
-#include "ops/cuda/linear/linear_store.cuh"
 #include "ops/cuda/linear/linear_wide.h"
+#include "ops/cuda/linear/linear_wide_finish.cuh"
+#include "ops/cuda/linear/linear_wide_tiles.h"
 #include "ops/cuda/linear/tensor_map.h"
 #include "ops/cuda/ptx/wgmma.cuh"
-#include "ops/cuda/row_norm.cuh"
 
 namespace lapidary::cuda {
 namespace {
 
+static_assert(kWideKBlock == kSwizzledRowValues);
 constexpr int kMaxStages = 12;
-constexpr int kFewRows = 96;  // up to here the bytes count, not yet the arithmetic
-// Floats behind a row of staged sums: a warp's stores spread over all banks.
-constexpr int kPadding = 4;
-
-// A warpgroup multiplies 64 weight rows; two of them share a tile of 64, half of x's rows each.
-__host__ __device__ constexpr int ConsumerWarps(int tile_rows) {
-  return tile_rows == 64 ? 8 : tile_rows / 16;
-}
-// The consumers and one warp that copies.
-__host__ __device__ constexpr int NumThreads(int tile_rows) {
-  return 32 * (ConsumerWarps(tile_rows) + 1);
-}
-// What registers allow.
-constexpr int BlocksPerSm(int tile_rows) { return tile_rows <= 128 ? 2 : 1; }
-
-struct WideParams {
-  LinearOutput output;
-  int rows;
-  int num_tiles;
-  int second_half;   // the weight row behind row tile_rows / 2 of tile 0
-  int tile_step;     // weight rows from one tile to the next, of either half
-  int num_k_blocks;  // of 64 values
-  int split;
-  int row_parts;
-  int stages;
-  int staging;      // byte offset of the staged sums behind the ring's start
-  bool vectorised;  // rows of y and of the multiplier are aligned for groups of eight
-};
-
-__host__ __device__ constexpr int StageBytes(int tile_rows, int columns) {
-  return (tile_rows + columns) * kSwizzledRowBytes;
-}
-// Of staged sums: a row, and all of a tile.
-__host__ __device__ constexpr int RowBytes(int tile_rows) {
-  return (tile_rows + kPadding) * static_cast<int>(sizeof(float));
-}
-__host__ __device__ constexpr int StagingBytes(int tile_rows, int columns) {
-  return columns * RowBytes(tile_rows);
-}
 
 template <int kTileRows>
 __device__ __forceinline__ void SyncConsumers() {
-  asm volatile("bar.sync 1, %0;" ::"n"(32 * ConsumerWarps(kTileRows)) : "memory");
-}
-
-// Eight features of a row, `sums` already gated; y's rows are aligned for it.
-__device__ __forceinline__ void StoreEight(const LinearOutput& output, int row, int feature,
-                                           float (&sums)[8]) {
-  if (feature >= output.width) return;
-  const int64_t index = static_cast<int64_t>(row) * output.width + feature;
-  if (output.epilogue == Epilogue::kSoftcap) {
-    float4* y = reinterpret_cast<float4*>(static_cast<float*>(output.y) + index);
-#pragma unroll
-    for (float& sum : sums) sum = Softcap(sum, output.softcap);
-    y[0] = {sums[0], sums[1], sums[2], sums[3]};
-    y[1] = {sums[4], sums[5], sums[6], sums[7]};
-    return;
-  }
-  if (output.epilogue == Epilogue::kGeluMul) {
-    const uint4 words = __ldcg(reinterpret_cast<const uint4*>(
-        output.multiplier + row * output.multiplier_stride + feature));
-    const float4 low = UnpackBf16x4({words.x, words.y});
-    const float4 high = UnpackBf16x4({words.z, words.w});
-    const float factors[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] = GeluTanh(sums[i]) * factors[i];
-  }
-  *reinterpret_cast<uint4*>(static_cast<bf16*>(output.y) + index) = {
-      PackBf16x2(sums[0], sums[1]), PackBf16x2(sums[2], sums[3]), PackBf16x2(sums[4], sums[5]),
-      PackBf16x2(sums[6], sums[7])};
-}
-
-// Adds eight sums of `split` blocks that lie `stride` floats apart, in rising order of k.
-__device__ __forceinline__ void SumEight(const float* staged, int split, int stride,
-                                         float (&sums)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sums[i] = 0.0f;
-  for (int rank = 0; rank < split; ++rank) {
-    const float4* part = reinterpret_cast<const float4*>(staged + rank * stride);
-    const float4 low = part[0];
-    const float4 high = part[1];
-    const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] += values[i];
-  }
-}
-
-// num_rows rows of a tile, from `first_row` on, from their staged sums. The sums of the blocks of a
-// split lie part_stride floats apart.
-template <int kTileRows, bool kGated>
-__device__ __forceinline__ void FinishRows(const WideParams& p, const float* staged,
-                                           int part_stride, int first_row, int num_rows, int tile) {
-  constexpr int kConsumers = 32 * ConsumerWarps(kTileRows);
-  constexpr int kStride = kTileRows + kPadding;
-  constexpr int kHalf = kTileRows / 2;
-  constexpr int kWidth = kGated ? kHalf : kTileRows;
-  if (!p.vectorised) {
-#pragma unroll 1
-    for (int item = threadIdx.x; item < num_rows * kWidth; item += kConsumers) {
-      const float* source = staged + item / kWidth * kStride + item % kWidth;
-      float sum = 0.0f, up = 0.0f;
-      for (int rank = 0; rank < p.split; ++rank, source += part_stride) {
-        sum += source[0];
-        if (kGated) up += source[kHalf];
-      }
-      if (kGated) sum = GeluTanh(sum) * up;
-      StoreFeature(p.output, first_row + item / kWidth, tile * kWidth + item % kWidth, sum);
-    }
-    return;
-  }
-  constexpr int kGroups = kWidth / 8;
-#pragma unroll 2
-  for (int item = threadIdx.x; item < num_rows * kGroups; item += kConsumers) {
-    const int row = item / kGroups;
-    const int feature = item % kGroups * 8;
-    float sums[8];
-    SumEight(staged + row * kStride + feature, p.split, part_stride, sums);
-    if constexpr (kGated) {
-      float up[8];
-      SumEight(staged + row * kStride + kHalf + feature, p.split, part_stride, up);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sums[i] = GeluTanh(sums[i]) * up[i];
-    }
-    StoreEight(p.output, first_row + row, tile * kWidth + feature, sums);
-  }
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * WideConsumerWarps(kTileRows)) : "memory");
 }
 
 // What a block computes: rows [first_row, first_row + num_rows) of every tiles_at_once-th tile, of
@@ -203,7 +83,7 @@ template <int kTileRows, int kColumns>
 __device__ __forceinline__ void CopyWeight(const CUtensorMap& map, const WideParams& p,
                                            const WideRing& ring, const CopyPosition& at,
                                            BoxUse use) {
-  constexpr int kStageBytes = StageBytes(kTileRows, kColumns);
+  constexpr int kStageBytes = WideStageBytes(kTileRows, kColumns);
   const uint32_t barrier = ring.full + 8 * at.ring.slot;
   const uint32_t target = ring.stages + at.ring.slot * kStageBytes;
   const int row = at.tile * p.tile_step;
@@ -216,10 +96,10 @@ __device__ __forceinline__ void CopyWeight(const CUtensorMap& map, const WidePar
 template <int kTileRows, int kColumns>
 __device__ __forceinline__ void CopyX(const CUtensorMap& map, const WideRing& ring,
                                       const CopyPosition& at, int first_row) {
-  CopyBox(
-      map, first_row, at.k * kSwizzledRowValues,
-      ring.stages + at.ring.slot * StageBytes(kTileRows, kColumns) + kTileRows * kSwizzledRowBytes,
-      ring.full + 8 * at.ring.slot, BoxUse::kAgain);
+  CopyBox(map, first_row, at.k * kSwizzledRowValues,
+          ring.stages + at.ring.slot * WideStageBytes(kTileRows, kColumns) +
+              kTileRows * kSwizzledRowBytes,
+          ring.full + 8 * at.ring.slot, BoxUse::kAgain);
 }
 
 // The producer, before the kernel before is done: barriers, and the weights of as many stages as
@@ -233,7 +113,7 @@ __device__ __forceinline__ int StartProducer(const CUtensorMap& weight_map,
   PrefetchMap(x_map);
   for (int stage = 0; stage < p.stages; ++stage) {
     InitBarrier(ring.full + 8 * stage, 1);
-    InitBarrier(ring.empty + 8 * stage, ConsumerWarps(kTileRows));
+    InitBarrier(ring.empty + 8 * stage, WideConsumerWarps(kTileRows));
   }
   InitBarrier(ring.exchanged, 1);
   PublishBarriers();
@@ -243,7 +123,7 @@ __device__ __forceinline__ int StartProducer(const CUtensorMap& weight_map,
     CopyWeight<kTileRows, kColumns>(weight_map, p, ring, at, weight_use);
     at.Advance(work, p.stages);
   }
-  ExpectBytes(ring.exchanged, p.split * work.NumOwnRows(work.rank) * RowBytes(kTileRows));
+  ExpectBytes(ring.exchanged, p.split * work.NumOwnRows(work.rank) * WideRowBytes(kTileRows));
   return ahead;
 }
 
@@ -296,7 +176,7 @@ __device__ __forceinline__ void MultiplyTile(const WarpPart<kTileRows, kColumns>
   int last_slot = -1;
   for (int k = k_begin; k < k_end; ++k) {
     AwaitBarrier(ring.full + 8 * at.slot, at.parity);
-    const uint32_t stage = ring.stages + at.slot * StageBytes(kTileRows, kColumns);
+    const uint32_t stage = ring.stages + at.slot * WideStageBytes(kTileRows, kColumns);
     const uint64_t a = SwizzledOperand(stage + part.first_weight_row * kSwizzledRowBytes);
     const uint64_t b = SwizzledOperand(stage + kTileRows * kSwizzledRowBytes +
                                        part.first_column * kSwizzledRowBytes);
@@ -316,12 +196,12 @@ __device__ __forceinline__ void MultiplyTile(const WarpPart<kTileRows, kColumns>
   if (part.lane == 0) ArriveAtBarrier(ring.empty + 8 * last_slot);
 }
 
-// The sums into shared memory, f32 [kColumns][kTileRows + kPadding].
+// The sums into shared memory, f32 [kColumns][kTileRows + kWidePadding].
 template <int kTileRows, int kColumns>
 __device__ __forceinline__ void StageSums(const WarpPart<kTileRows, kColumns>& part,
                                           const typename WarpPart<kTileRows, kColumns>::Sums& acc,
                                           float* staged) {
-  constexpr int kStride = kTileRows + kPadding;
+  constexpr int kStride = kTileRows + kWidePadding;
   const int g = part.lane / 4;
   const int t = part.lane % 4;
   float* const lane_sums = staged + (part.first_column + 2 * t) * kStride + part.first_weight_row +
@@ -337,20 +217,20 @@ __device__ __forceinline__ void StageSums(const WarpPart<kTileRows, kColumns>& p
 }
 
 // A block of a split sends every other one the staged sums of the rows that one finishes, and
-// receives its own from all: f32 [split][rows_of_block][kTileRows + kPadding], behind the staged
-// ones.
+// receives its own from all: f32 [split][rows_of_block][kTileRows + kWidePadding], behind the
+// staged ones.
 template <int kTileRows, int kColumns>
 __device__ __forceinline__ void ExchangeSums(const WideRing& ring, const WideWork& work, int split,
                                              uint32_t staging) {
-  constexpr int kRowBytes = RowBytes(kTileRows);
+  constexpr int kRowBytes = WideRowBytes(kTileRows);
   PublishToCopies();
   AwaitCluster();
   SyncConsumers<kTileRows>();
   const int target = threadIdx.x;
   if (target < split && work.NumOwnRows(target) > 0) {
     const uint32_t num_bytes = work.NumOwnRows(target) * kRowBytes;
-    const uint32_t received =
-        staging + StagingBytes(kTileRows, kColumns) + work.rank * work.rows_of_block * kRowBytes;
+    const uint32_t received = staging + WideStagingBytes(kTileRows, kColumns) +
+                              work.rank * work.rows_of_block * kRowBytes;
     CopyToBlock(AddressInBlock(received, target), staging + target * work.rows_of_block * kRowBytes,
                 num_bytes, AddressInBlock(ring.exchanged, target));
   }
@@ -359,13 +239,13 @@ __device__ __forceinline__ void ExchangeSums(const WideRing& ring, const WideWor
 }
 
 // Shared memory: a ring of stages (weight [kTileRows][64], x [kColumns][64]), and the sums as
-// f32 [kColumns][kTileRows + kPadding], in the ring's place where a block has but one tile. With a
-// split, what its blocks send follows: f32 [split][rows that this block finishes][the same].
+// f32 [kColumns][kTileRows + kWidePadding], in the ring's place where a block has but one tile.
+// With a split, what its blocks send follows: f32 [split][rows that this block finishes][the same].
 template <int kTileRows, int kColumns>
-__global__ void __launch_bounds__(NumThreads(kTileRows), BlocksPerSm(kTileRows))
+__global__ void __launch_bounds__(WideThreads(kTileRows), WideBlocksPerSm(kTileRows))
     WideKernel(const __grid_constant__ CUtensorMap weight_map,
                const __grid_constant__ CUtensorMap x_map, const __grid_constant__ WideParams p) {
-  constexpr int kConsumerWarps = ConsumerWarps(kTileRows);
+  constexpr int kConsumerWarps = WideConsumerWarps(kTileRows);
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ uint64_t barriers[2 * kMaxStages + 1];
   AllowNextKernel();
@@ -412,11 +292,11 @@ __global__ void __launch_bounds__(NumThreads(kTileRows), BlocksPerSm(kTileRows))
       const float* sums = staged;
       if (p.split > 1) {
         ExchangeSums<kTileRows, kColumns>(ring, work, p.split, staging);
-        sums = staged + StagingBytes(kTileRows, kColumns) / sizeof(float);
+        sums = staged + WideStagingBytes(kTileRows, kColumns) / sizeof(float);
       } else {
         SyncConsumers<kTileRows>();
       }
-      const int part_stride = work.rows_of_block * (kTileRows + kPadding);
+      const int part_stride = work.rows_of_block * (kTileRows + kWidePadding);
       const int own_row = work.first_row + work.rank * work.rows_of_block;
       const int num_own_rows = work.NumOwnRows(work.rank);
       if (p.output.epilogue == Epilogue::kGatedGelu) {
@@ -470,95 +350,7 @@ int SharedBytesForTwo(const DeviceInfo& device) {
   return device.shared_bytes_per_sm / 2 - 6 * 1024;
 }
 
-int Columns(int rows) { return (rows + 15) / 16 * 16; }
-int NumKBlocks(int in_dim) { return (in_dim + kSwizzledRowValues - 1) / kSwizzledRowValues; }
-int NumTiles(const LinearCall& call, int tile_rows) {
-  return (call.out_dim() + tile_rows - 1) / tile_rows;
-}
-
-// Few rows and a weight that all multiprocessors' shared memory can hold at once: what counts is
-// how early it gets there. Small blocks, two of which find room beside each other, start early.
-WidePlan PlanSmall(const DeviceInfo& device, const LinearCall& call) {
-  const int enough_blocks = device.num_sms * 10 / 11;
-  WidePlan plan{.tile_rows = 64};
-  while (plan.split < 8 && 4 * plan.split <= NumKBlocks(call.in_dim()) &&
-         NumTiles(call, 64) * plan.split < enough_blocks) {
-    plan.split *= 2;
-  }
-  return plan;
-}
-
-// The best plan with so many parts of the sum. Its cost is about how long a block takes, in ns,
-// fitted to measurements at the models' shapes (docs/notes/2026-11-wide-products.md): its copies at
-// 80 bytes per ns, 0.4 for every sum it finishes, and 3,000 where it must meet others for that. All
-// blocks are to be at work at once, each with a multiprocessor of its own; of larger clusters fewer
-// fit. None: too many tiles for that.
-struct CostedPlan {
-  WidePlan plan;
-  double cost = 0.0;  // 0: none
-};
-CostedPlan PlanSplit(const DeviceInfo& device, const LinearCall& call, int split) {
-  const int columns = Columns(std::min(call.rows, kMaxWideRows));
-  const int copies = (NumKBlocks(call.in_dim()) + split - 1) / split;
-  CostedPlan best;
-  for (const int tile_rows : {64, 128, 192}) {
-    if (NumTiles(call, tile_rows) * split > device.cluster_blocks[split]) continue;
-    const double cost = copies * StageBytes(tile_rows, columns) / 80.0 + 0.4 * tile_rows * columns +
-                        (split > 1 ? 3000.0 : 0.0);
-    if (best.cost != 0.0 && cost >= best.cost) continue;
-    best = {{.tile_rows = tile_rows, .split = split, .alone = true}, cost};
-  }
-  return best;
-}
-
-// For weights of so many tiles that blocks are busy without splitting anything.
-WidePlan PlanMany(const LinearCall& call) {
-  return {.tile_rows = 128, .persistent = call.rows <= kFewRows};
-}
-
-CostedPlan PlanBestSplit(const DeviceInfo& device, const LinearCall& call) {
-  CostedPlan best;
-  const int max_split = std::min(DeviceInfo::kMaxCluster, NumKBlocks(call.in_dim()));
-  for (int split = 1; split <= max_split; ++split) {
-    const CostedPlan plan = PlanSplit(device, call, split);
-    if (plan.cost == 0.0) continue;
-    if (best.cost == 0.0 || plan.cost < best.cost) best = plan;
-  }
-  return best;
-}
-
 }  // namespace
-
-WidePlan PlanWide(const DeviceInfo& device, const LinearCall& call) {
-  constexpr int64_t kSmallWeight = int64_t{16} << 20;
-  if (call.rows <= 32 && int64_t{2} * call.in_dim() * call.out_dim() <= kSmallWeight) {
-    return PlanSmall(device, call);
-  }
-  const CostedPlan best = PlanBestSplit(device, call);
-  return best.cost == 0.0 ? PlanMany(call) : best.plan;
-}
-
-WidePlan PlanInvariant(const DeviceInfo& device, const LinearCall& call) {
-  constexpr int kMiddlingRows = 64;
-  LinearCall middling = call;
-  middling.rows = kMiddlingRows;
-  const CostedPlan chosen = PlanBestSplit(device, middling);
-  const int split = chosen.cost == 0.0 ? 1 : chosen.plan.split;
-  if (call.rows > kMaxWideRows) {
-    return {.tile_rows = 128,
-            .split = split,
-            .row_parts = (call.rows + kMaxWideRows - 1) / kMaxWideRows};
-  }
-  return chosen.cost == 0.0 ? PlanMany(call) : PlanSplit(device, call, split).plan;
-}
-
-bool WideIsWorthwhile(const DeviceInfo& device, const LinearCall& call) {
-  if (call.rows <= kFewRows) return true;
-  if (call.rows > kMaxWideRows) return false;
-  // Here cuBLASLt's product is as fast or faster, and only saving the epilogue's kernel pays.
-  if (call.epilogue == Epilogue::kStore) return false;
-  return call.epilogue != Epilogue::kGatedGelu || NumTiles(call, 128) <= 2 * device.num_sms;
-}
 
 void RunWide(const LaunchContext& context, const LinearCall& call, const WidePlan& plan) {
   const DeviceInfo& device = context.Device();
@@ -574,15 +366,15 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   }
 
   const bool gated = call.epilogue == Epilogue::kGatedGelu;
-  const int columns = Columns((call.rows + plan.row_parts - 1) / plan.row_parts);
+  const int columns = WideColumns((call.rows + plan.row_parts - 1) / plan.row_parts);
   const int half = plan.tile_rows / 2;
   WideParams params{};
   params.output = MakeLinearOutput(call);
   params.rows = call.rows;
-  params.num_tiles = NumTiles(call, plan.tile_rows);
+  params.num_tiles = NumWideTiles(call, plan.tile_rows);
   params.second_half = gated ? call.out_dim() / 2 : half;
   params.tile_step = gated ? half : plan.tile_rows;
-  params.num_k_blocks = NumKBlocks(call.in_dim());
+  params.num_k_blocks = NumWideKBlocks(call.in_dim());
   params.split = plan.split;
   params.row_parts = (call.rows + columns - 1) / columns;
   params.vectorised =
@@ -591,9 +383,9 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
        (call.multiplier_stride % 8 == 0 && reinterpret_cast<uintptr_t>(call.multiplier) % 16 == 0));
   CHECK_LE(plan.split, params.num_k_blocks);
 
-  const int stage_bytes = StageBytes(plan.tile_rows, columns);
-  const int staging_bytes = StagingBytes(plan.tile_rows, columns);
-  const bool alone = plan.alone || plan.persistent || BlocksPerSm(plan.tile_rows) == 1;
+  const int stage_bytes = WideStageBytes(plan.tile_rows, columns);
+  const int staging_bytes = WideStagingBytes(plan.tile_rows, columns);
+  const bool alone = plan.alone || plan.persistent || WideBlocksPerSm(plan.tile_rows) == 1;
   const int room = (alone ? max_shared_bytes : SharedBytesForTwo(device)) - kAlignmentBytes -
                    (plan.persistent ? staging_bytes : 0);
   params.stages = std::min(kMaxStages, room / stage_bytes);
@@ -618,7 +410,7 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   const CUtensorMap x_map = MakeSwizzledMap(call.x, call.rows, call.in_dim(), columns);
   LaunchClusters(context, KernelFor(plan.tile_rows, columns), plan.split,
                  dim3(num_clusters * plan.split * params.row_parts),
-                 dim3(NumThreads(plan.tile_rows)), shared_bytes, weight_map, x_map, params);
+                 dim3(WideThreads(plan.tile_rows)), shared_bytes, weight_map, x_map, params);
 }
 
 }  // namespace lapidary::cuda
