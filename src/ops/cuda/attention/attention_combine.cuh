@@ -1,11 +1,12 @@
-// Sums over disjoint keys joined into one.
+// Sums over disjoint keys joined into one, and the splits of a tile of query rows.
 #pragma once
+
+#include <cuda_bf16.h>
 
 #include <cmath>
 #include <cstdint>
 
 #include "ops/cuda/attention/attention_form.cuh"
-#include "ops/cuda/attention/attention_tile.cuh"
 #include "ops/cuda/ptx/warp_mma.cuh"
 
 namespace lapidary::cuda {
@@ -28,44 +29,73 @@ __device__ __forceinline__ float Combine(const CombineWeights& weights, float fi
   return __fmaf_rn(second, weights.second, __fmul_rn(first, weights.first));
 }
 
-// Joins an item's sums since they were cleared with the block's running totals (after what is in
-// memory, `has_combined`: if anything is). They stay in registers and, with `keep_in_memory`, are
-// the new running totals. `maxima`: of the rows, of what is joined. Every thread reads back what it
-// wrote itself.
-template <typename Shape>
-__device__ __forceinline__ void CombineTotals(const AttentionLane<Shape>& lane, float* combined,
-                                              const float* maxima, bool has_combined,
-                                              bool keep_in_memory, RowSums<Shape>& total,
-                                              float (&total_of_ones)[4]) {
-  using Form = typename Shape::Form;
+// Where row `row` of the item goes.
+template <typename Form>
+__device__ __forceinline__ __nv_bfloat16* OutRow(const AttentionParams& params,
+                                                 const AttentionTask& task, int row) {
+  const AttentionItem& item = task.item;
+  const int query = row / params.heads_per_kv_head;
+  const int64_t query_row = task.sequence.first_query + item.query_begin + query;
+  const int64_t head =
+      item.kv_head * params.heads_per_kv_head + row - query * params.heads_per_kv_head;
+  return params.out + (query_row * params.num_heads + head) * Form::kValueLen;
+}
+
+// Joins the splits of a tile in their order and writes the rows. A warp takes a row, so that a
+// lane's columns share their weights and many loads are under way.
+template <typename Form>
+__device__ __noinline__ void MergeSplits(const AttentionParams& params, const AttentionTask& task) {
+  constexpr int kQuads = Form::kValueLen / 128;  // groups of four columns per lane
+  const AttentionItem& item = task.item;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int num_splits = item.num_splits;
+  const int num_rows = item.num_queries * params.heads_per_kv_head;
+  const int64_t split_floats = (num_rows + 15) / 16 * Form::kSlotFloats;
+#pragma unroll 1
+  for (int row = warp; row < num_rows; row += kAttentionWarps) {
+    const float* slot =
+        params.partials + static_cast<int64_t>(item.first_partial + row / 16) * Form::kSlotFloats;
+    const float* tail = slot + kAttentionPartialRows * Form::kValueLen + row % 16;
+    const float* quads = slot + row % 16 * Form::kValueLen + lane * 4;
+    float maximum = -INFINITY;
+    float sum = 0.0f;
+    float4 total[kQuads];
 #pragma unroll
-  for (int tile = 0; tile < Shape::kRowTiles; ++tile) {
-    float* const at = combined + tile * Form::kCombineTileFloats + lane.thread;
-    CombineWeights weights[2];
+    for (int quad = 0; quad < kQuads; ++quad) total[quad] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int split = 0; split < num_splits; ++split) {
+      const float split_maximum = __ldcg(tail);
+      const float split_sum = __ldcg(tail + kAttentionPartialRows);
+      float4 split_total[kQuads];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float* const maximum_at = at + half * kAttentionThreads;
-      weights[half] = WeighCombine(has_combined ? *maximum_at : -INFINITY,
-                                   maxima[tile * 16 + half * 8 + lane.row]);
-      if (keep_in_memory) *maximum_at = weights[half].maximum;
-      if (lane.warp == tile) {
-        float* const ones_at = at + (half + 2) * kAttentionThreads;
-        total_of_ones[half * 2] =
-            Combine(weights[half], has_combined ? *ones_at : 0.0f, total_of_ones[half * 2]);
-        if (keep_in_memory) *ones_at = total_of_ones[half * 2];
+      for (int quad = 0; quad < kQuads; ++quad) {
+        split_total[quad] = __ldcg(reinterpret_cast<const float4*>(quads + quad * 128));
       }
+      const CombineWeights weights = WeighCombine(maximum, split_maximum);
+      maximum = weights.maximum;
+      sum = Combine(weights, sum, split_sum);
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        total[quad].x = Combine(weights, total[quad].x, split_total[quad].x);
+        total[quad].y = Combine(weights, total[quad].y, split_total[quad].y);
+        total[quad].z = Combine(weights, total[quad].z, split_total[quad].z);
+        total[quad].w = Combine(weights, total[quad].w, split_total[quad].w);
+      }
+      tail += split_floats;
+      quads += split_floats;
     }
+    const float inverse = __frcp_rn(sum);
+    __nv_bfloat16* out = OutRow<Form>(params, task, row);
 #pragma unroll
-    for (int block = 0; block < Shape::kColumnBlocks; ++block) {
-#pragma unroll
-      for (int idx = 0; idx < 4; ++idx) {
-        float* const total_at = at + (4 + block * 4 + idx) * kAttentionThreads;
-        total[tile][block][idx] =
-            Combine(weights[idx / 2], has_combined ? *total_at : 0.0f, total[tile][block][idx]);
-        if (keep_in_memory) *total_at = total[tile][block][idx];
-      }
+    for (int quad = 0; quad < kQuads; ++quad) {
+      __nv_bfloat162* const at =
+          reinterpret_cast<__nv_bfloat162*>(out + Form::DimOf(quad * 128 + lane * 4));
+      at[0] = __floats2bfloat162_rn(__fmul_rn(total[quad].x, inverse),
+                                    __fmul_rn(total[quad].y, inverse));
+      at[1] = __floats2bfloat162_rn(__fmul_rn(total[quad].z, inverse),
+                                    __fmul_rn(total[quad].w, inverse));
     }
   }
 }
-
 }  // namespace lapidary::cuda

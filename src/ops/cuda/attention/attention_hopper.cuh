@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/cuda/attention/attention_kernel.cuh"
+#include "ops/cuda/attention/attention_combine.cuh"
+#include "ops/cuda/attention/attention_form.cuh"
+#include "ops/cuda/launch.h"
 #include "ops/cuda/ptx/tma.cuh"
+#include "ops/cuda/ptx/warp_mma.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
 
 namespace lapidary::cuda {
@@ -119,8 +122,7 @@ template <int kPending>
 __device__ __forceinline__ void PublishCopies(uint32_t barrier) {
   WaitForCopies<kPending>();
   PublishToCopies();
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) ArriveAtBarrier(barrier);
+  ArriveAtBarrier(barrier);
 }
 
 // One row of a lane: its scores lie in the four lanes of a quad.
@@ -223,7 +225,7 @@ __device__ __forceinline__ void StoreHopperRows(const AttentionParams& params,
   }
 }
 
-// The same of a split, in the form of attention_kernel.cuh, whose MergeSplits joins them.
+// The same of a split, in the form that MergeSplits joins.
 template <typename Form>
 __device__ __forceinline__ void StoreHopperPartials(const AttentionParams& params,
                                                     const HopperItem& work, int tile,

@@ -6,7 +6,7 @@
 
 namespace lapidary::cuda {
 
-struct AttentionParams;  // attention_kernel.cuh
+struct AttentionParams;  // attention_form.cuh
 
 // Items of up to 128 rows, heads of 256 dims.
 void RunHopperAttention256(const LaunchContext& context, const AttentionParams& params);

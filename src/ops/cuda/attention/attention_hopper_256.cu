@@ -283,12 +283,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   AllowNextKernel();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(BarrierAt(shared, kKeysHere, stage), 2);
+      InitBarrier(BarrierAt(shared, kKeysHere, stage), 2 * 32);
       InitBarrier(BarrierAt(shared, kKeysFree, stage), kComputingWarps);
-      InitBarrier(BarrierAt(shared, kValuesHere, stage), 2);
+      InitBarrier(BarrierAt(shared, kValuesHere, stage), 2 * 32);
       InitBarrier(BarrierAt(shared, kValuesFree, stage), kComputingWarps);
     }
-    InitBarrier(BarrierAt(shared, kQueriesHere), 4);
+    InitBarrier(BarrierAt(shared, kQueriesHere), 4 * 32);
     InitBarrier(BarrierAt(shared, kQueriesFree), kComputingWarps);
     PublishBarriers();
   }

@@ -13,33 +13,35 @@ constexpr int kAdding = 2 * kWarpgroupThreads;  // threads that add values
 constexpr int kScoring = kWarpgroupThreads;     // behind them
 constexpr int kLoadingWarps = 4;                // behind those
 constexpr int kThreads = kAdding + kScoring + 32 * kLoadingWarps;
-constexpr int kAddingWarps = kAdding / 32;
 constexpr int kScoringWarps = kScoring / 32;
 
 constexpr int kQueryRunBytes = kWarpgroupRows * kSwizzledRowBytes;
 constexpr int kQueryBytes = 512 / kSwizzledRowValues * kQueryRunBytes;
 
-// How a block uses its shared memory, for one form of entries. A stage is kKeys entries:
-// [run of 64 columns][key][128 bytes].
-template <typename FormOfEntries, int kKeysOfStage, int kStagesOfRing>
+// How a block uses its shared memory, for one form of entries. Where K is V a stage is whole
+// entries; where they are apart, keys and values have stages of their own, since a key is out of
+// use long before its value: [run of 64 columns][key][128 bytes].
+template <typename FormOfEntries, int kStagesOfRing>
 struct Plan {
   using Form = FormOfEntries;
-  static constexpr int kKeys = kKeysOfStage;
+  static constexpr bool kApart = !Form::kKeyIsValue;
+  static constexpr int kKeys = 32;
   static constexpr int kStages = kStagesOfRing;
   static constexpr int kRunBytes = kKeys * kSwizzledRowBytes;
-  static constexpr int kStageBytes = Form::kEntryLen / kSwizzledRowValues * kRunBytes;
-  static constexpr int kKeyRun = Form::kKeyOffset / kSwizzledRowValues;
-  // P [64 rows][128 bytes], over what of the keys is no value.
-  static constexpr int kWeightsAt = Form::kValueLen / kSwizzledRowValues * kRunBytes;
-  static_assert(kWeightsAt + kWarpgroupRows * kSwizzledRowBytes <= kStageBytes);
+  static constexpr int kHeadRuns = 512 / kSwizzledRowValues;
+  static constexpr int kStageRuns = kApart ? kHeadRuns : Form::kEntryLen / kSwizzledRowValues;
+  static constexpr int kStageBytes = kStageRuns * kRunBytes;
+  static constexpr int kWeightBytes = kWarpgroupRows * kSwizzledRowBytes;  // P, half of each row
 
-  // Entries of a stage have arrived, P is there and the sums are to shrink, the stage is free; the
-  // queries; maxima and totals of an item.
+  // Keys (whole entries, where K is V) have arrived or are free; P is there and the sums are to
+  // shrink; values have arrived or are free, and so P; the queries; maxima and totals of an item.
   enum Barrier {
     kHere = 0,
-    kWeighted = kStages,
-    kFree = 2 * kStages,
-    kQueriesHere = 3 * kStages,
+    kFree = kStages,
+    kWeighted = 2 * kStages,
+    kValuesHere = 3 * kStages,
+    kValuesFree = kApart ? 4 * kStages : kFree,
+    kQueriesHere = 5 * kStages,
     kQueriesFree,
     kTotalsHere,
     kTotalsFree,
@@ -51,7 +53,9 @@ struct Plan {
   static constexpr int kShrinksAt = kTotalsAt + 512;  // f32 [stages][64]
   static constexpr int kQueriesAt = (kShrinksAt + kStages * 256 + 1023) / 1024 * 1024;
   static constexpr int kStagesAt = kQueriesAt + kQueryBytes;
-  static constexpr int kSharedBytes = kStagesAt + kStages * kStageBytes;
+  static constexpr int kValuesAt = kStagesAt + (kApart ? kStages * kStageBytes : 0);
+  static constexpr int kWeightsAt = kValuesAt + kStages * kStageBytes;
+  static constexpr int kSharedBytes = kWeightsAt + (kApart ? kStages * kWeightBytes : 0);
   static_assert(kSharedBytes <= Form::kSharedBytes);
 
   static __device__ uint32_t BarrierAt(uint32_t shared, int barrier) {
@@ -60,24 +64,44 @@ struct Plan {
   static __device__ uint32_t StageAt(uint32_t shared, int stage) {
     return shared + kStagesAt + stage * kStageBytes;
   }
+  static __device__ uint32_t KeysAt(uint32_t shared, int stage) {
+    return StageAt(shared, stage) +
+           (kApart ? 0 : Form::kKeyOffset / kSwizzledRowValues * kRunBytes);
+  }
+  static __device__ uint32_t ValuesAt(uint32_t shared, int stage) {
+    return shared + kValuesAt + stage * kStageBytes;
+  }
+  // Where K is V, P takes the place of the keys' rotary dims, which are no values.
+  static __device__ uint32_t WeightsAt(uint32_t shared, int stage) {
+    return kApart ? shared + kWeightsAt + stage * kWeightBytes
+                  : StageAt(shared, stage) + kHeadRuns * kRunBytes;
+  }
 };
 
-using SharedPlan = Plan<AttentionForm<512, 128, 512, 4, 1>, 32, 4>;
-using SeparatePlan = Plan<AttentionForm<512, 512, 512, 4, 1>, 16, 5>;
+using SharedPlan = Plan<AttentionForm<512, 128, 512, 4, 1>, 4>;
+using SeparatePlan = Plan<AttentionForm<512, 512, 512, 4, 1>, 2>;
+static_assert((SharedPlan::kStageRuns - SharedPlan::kHeadRuns) * SharedPlan::kRunBytes >=
+              SharedPlan::kWeightBytes);
 
-// A loading warp has a quarter of the keys of each tile.
+// A loading warp has a quarter of the keys of each tile; where values are apart, half of the keys
+// or half of the values.
 template <typename P>
 __device__ __forceinline__ void Load(const AttentionParams& params, uint32_t shared) {
   using Form = typename P::Form;
-  constexpr int kWarpKeys = P::kKeys / kLoadingWarps;
+  constexpr int kWarps = P::kApart ? kLoadingWarps / 2 : kLoadingWarps;  // of a stage
+  constexpr int kWarpKeys = P::kKeys / kWarps;
   const int warp = static_cast<int>(threadIdx.x - kAdding - kScoring) / 32;
   const int lane = threadIdx.x % 32;
+  const bool loads_values = P::kApart && warp >= kWarps;
+  const int here = loads_values ? P::kValuesHere : P::kHere;
+  const int first_row = warp % kWarps * kWarpKeys;
+  const int offset = P::kApart && !loads_values ? Form::kKeyOffset * 2 : 0;
   const int num_items = *params.num_items;
   RingPosition stage;   // to be filled
   RingPosition oldest;  // of those on their way, two at most
   int num_on_the_way = 0;
   const auto publish = [&] {
-    const uint32_t barrier = P::BarrierAt(shared, P::kHere + oldest.slot);
+    const uint32_t barrier = P::BarrierAt(shared, here + oldest.slot);
     if (num_on_the_way == 2) {
       PublishCopies<1>(barrier);
     } else {
@@ -97,19 +121,21 @@ __device__ __forceinline__ void Load(const AttentionParams& params, uint32_t sha
       PublishCopies<0>(P::BarrierAt(shared, P::kQueriesHere));
     }
     const int num_tiles = work.num_tiles(P::kKeys);
-    int key = work.item.key_begin + warp * kWarpKeys + lane % kWarpKeys;
+    int key = work.item.key_begin + first_row + lane % kWarpKeys;
     int32_t page = work.PageOf(params, key);
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles; ++tile, key += P::kKeys) {
-      const int64_t lane_source = work.EntryAt(params, key, page, Form::kEntryLen);
+      const int64_t source = work.EntryAt(params, key, page, Form::kEntryLen);
       page = work.PageOf(params, key + P::kKeys);  // on its way a tile ahead
       // Who waits for others holds nothing back.
-      const uint32_t free = P::BarrierAt(shared, P::kFree + stage.slot);
+      const uint32_t free =
+          P::BarrierAt(shared, (loads_values ? P::kValuesFree : P::kFree) + stage.slot);
       if (num_on_the_way == 2) publish();
       if (num_on_the_way == 1 && !IsBarrierDone(free, stage.parity ^ 1)) publish();
       AwaitBarrier(free, stage.parity ^ 1);
-      CopyRows<kWarpKeys, Form::kEntryLen / kSwizzledRowValues>(
-          params, lane_source, 0, warp * kWarpKeys, P::kRunBytes, P::StageAt(shared, stage.slot));
+      CopyRows<kWarpKeys, P::kStageRuns>(
+          params, source, offset, first_row, P::kRunBytes,
+          loads_values ? P::ValuesAt(shared, stage.slot) : P::StageAt(shared, stage.slot));
       CommitCopies();
       stage.Advance(P::kStages);
       ++num_on_the_way;
@@ -136,7 +162,7 @@ __device__ __forceinline__ void StartScores(uint32_t shared, RingPosition& at,
                                             float (&scores)[P::kKeys / 2]) {
   AwaitBarrier(P::BarrierAt(shared, P::kHere + at.slot), at.parity);
   const uint64_t queries = SwizzledOperand(shared + P::kQueriesAt);
-  const uint64_t keys = SwizzledOperand(P::StageAt(shared, at.slot) + P::kKeyRun * P::kRunBytes);
+  const uint64_t keys = SwizzledOperand(P::KeysAt(shared, at.slot));
 #pragma unroll
   for (float& score : scores) score = 0.0f;
   WgmmaBegin();
@@ -157,10 +183,7 @@ __device__ __forceinline__ void Score(const AttentionParams& params, std::byte* 
   const int lane = threadIdx.x % 32;
   const int row = warp * 16 + lane / 4;
   const int num_items = *params.num_items;
-  const auto arrive = [&](int barrier) {
-    __syncwarp();
-    if (lane == 0) ArriveAtBarrier(P::BarrierAt(shared, barrier));
-  };
+  const auto arrive = [&](int barrier) { ArriveAtBarrier(P::BarrierAt(shared, barrier)); };
   RingPosition stage;
   uint32_t item_parity = 0;
 #pragma unroll 1
@@ -181,8 +204,11 @@ __device__ __forceinline__ void Score(const AttentionParams& params, std::byte* 
       }
       const float2 shrink = MakeWeights(own, rows);
       // All four warps have read the keys that P takes the place of.
-      asm volatile("bar.sync 2, %0;" ::"n"(kScoring) : "memory");
-      StoreWeights(own, P::StageAt(shared, stage.slot) + P::kWeightsAt);
+      if (!P::kApart) asm volatile("bar.sync 2, %0;" ::"n"(kScoring) : "memory");
+      if (P::kApart) {
+        AwaitBarrier(P::BarrierAt(shared, P::kValuesFree + stage.slot), stage.parity ^ 1);
+      }
+      StoreWeights(own, P::WeightsAt(shared, stage.slot));
       if (lane % 4 == 0) {
         auto* const shrinks =
             reinterpret_cast<float*>(memory + P::kShrinksAt + stage.slot * 256) + row;
@@ -198,6 +224,7 @@ __device__ __forceinline__ void Score(const AttentionParams& params, std::byte* 
       StartScores<P>(shared, next, scores);
       WgmmaWait<0>();
       WgmmaKeep(scores);
+      if (P::kApart) arrive(P::kFree + stage.slot);
     }
 #pragma unroll 1
     for (int tile = 0; tile + 1 < num_tiles; ++tile) {
@@ -206,6 +233,7 @@ __device__ __forceinline__ void Score(const AttentionParams& params, std::byte* 
       weigh(tile, scores);
       WgmmaWait<0>();
       WgmmaKeep(next_scores);
+      if (P::kApart) arrive(P::kFree + stage.slot);
 #pragma unroll
       for (int at = 0; at < P::kKeys / 2; ++at) scores[at] = next_scores[at];
     }
@@ -247,17 +275,18 @@ __device__ __forceinline__ void AddValues(const AttentionParams& params, std::by
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles; ++tile) {
       AwaitBarrier(P::BarrierAt(shared, P::kWeighted + stage.slot), stage.parity);
+      if (P::kApart) AwaitBarrier(P::BarrierAt(shared, P::kValuesHere + stage.slot), stage.parity);
       WgmmaWait<0>();
       WgmmaKeep(sums[0]);
       WgmmaKeep(sums[1]);
-      if (tile > 0 && lane == 0) ArriveAtBarrier(P::BarrierAt(shared, P::kFree + last));
+      if (tile > 0) ArriveAtBarrier(P::BarrierAt(shared, P::kValuesFree + last));
       const auto* const shrinks =
           reinterpret_cast<const float*>(memory + P::kShrinksAt + stage.slot * 256) + row;
       const float2 shrink = make_float2(shrinks[0], shrinks[8]);
       if (Shrinks(shrink)) ShrinkSums(sums, shrink);
-      const uint32_t at = P::StageAt(shared, stage.slot);
-      const uint64_t weights = SwizzledOperand(at + P::kWeightsAt);
-      const uint64_t values = TransposedOperand(at + group * 4 * P::kRunBytes, P::kRunBytes);
+      const uint64_t weights = SwizzledOperand(P::WeightsAt(shared, stage.slot));
+      const uint64_t values = TransposedOperand(
+          P::ValuesAt(shared, stage.slot) + group * 4 * P::kRunBytes, P::kRunBytes);
       WgmmaBegin();
 #pragma unroll
       for (int step = 0; step < P::kKeys / 16; ++step) {
@@ -274,14 +303,13 @@ __device__ __forceinline__ void AddValues(const AttentionParams& params, std::by
     WgmmaWait<0>();
     WgmmaKeep(sums[0]);
     WgmmaKeep(sums[1]);
-    if (num_tiles > 0 && lane == 0) ArriveAtBarrier(P::BarrierAt(shared, P::kFree + last));
+    if (num_tiles > 0) ArriveAtBarrier(P::BarrierAt(shared, P::kValuesFree + last));
 
     AwaitBarrier(P::BarrierAt(shared, P::kTotalsHere), item_parity);
     const auto* const totals = reinterpret_cast<const float*>(memory + P::kTotalsAt) + row;
     const float maximum[2] = {totals[0], totals[8]};
     const float total[2] = {totals[64], totals[72]};
-    __syncwarp();
-    if (lane == 0) ArriveAtBarrier(P::BarrierAt(shared, P::kTotalsFree));
+    ArriveAtBarrier(P::BarrierAt(shared, P::kTotalsFree));
     const HopperItem work(params, idx);
     if (work.item.num_splits == 1) {
       StoreHopperRows<Form>(params, work, warp, group * 256, sums, total);
@@ -300,14 +328,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   AllowNextKernel();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < P::kStages; ++stage) {
-      InitBarrier(P::BarrierAt(shared, P::kHere + stage), kLoadingWarps);
-      InitBarrier(P::BarrierAt(shared, P::kWeighted + stage), kScoringWarps);
-      InitBarrier(P::BarrierAt(shared, P::kFree + stage), kAddingWarps);
+      constexpr int kWarps = P::kApart ? kLoadingWarps / 2 : kLoadingWarps;
+      InitBarrier(P::BarrierAt(shared, P::kHere + stage), 32 * kWarps);
+      if (P::kApart) {
+        InitBarrier(P::BarrierAt(shared, P::kFree + stage), kScoring);
+        InitBarrier(P::BarrierAt(shared, P::kValuesHere + stage), 32 * kWarps);
+      }
+      InitBarrier(P::BarrierAt(shared, P::kValuesFree + stage), kAdding);
+      InitBarrier(P::BarrierAt(shared, P::kWeighted + stage), kScoring);
     }
-    InitBarrier(P::BarrierAt(shared, P::kQueriesHere), 2);
-    InitBarrier(P::BarrierAt(shared, P::kQueriesFree), kScoringWarps);
-    InitBarrier(P::BarrierAt(shared, P::kTotalsHere), kScoringWarps);
-    InitBarrier(P::BarrierAt(shared, P::kTotalsFree), kAddingWarps);
+    InitBarrier(P::BarrierAt(shared, P::kQueriesHere), 2 * 32);
+    InitBarrier(P::BarrierAt(shared, P::kQueriesFree), kScoring);
+    InitBarrier(P::BarrierAt(shared, P::kTotalsHere), kScoring);
+    InitBarrier(P::BarrierAt(shared, P::kTotalsFree), kAdding);
     PublishBarriers();
   }
   __syncthreads();

@@ -29,8 +29,8 @@ namespace lapidary::cuda {
 inline constexpr int kCombineTiles = kAttentionCombineKeys / kAttentionKeyTile;
 
 // Row `row` of the item sees the keys [x, y); one beyond its num_rows sees none.
-__device__ __forceinline__ int2 VisibleKeys(const AttentionParams& params,
-                                            const AttentionTask& task, int num_rows, int row) {
+__device__ __forceinline__ int2 KeysOfRow(const AttentionParams& params, const AttentionTask& task,
+                                          int num_rows, int row) {
   const AttentionItem& item = task.item;
   const int position =
       task.sequence.first_position + item.query_begin + row / params.heads_per_kv_head;
@@ -58,7 +58,7 @@ __device__ __forceinline__ void RunAttentionItem(const AttentionParams& params, 
                              .is_fresh = true};
   int2* const visible_keys = reinterpret_cast<int2*>(shared_bytes + Shape::kVisibleAt);
   if (lane.thread < Shape::kRows) {
-    visible_keys[lane.thread] = VisibleKeys(params, task, num_rows, lane.thread);
+    visible_keys[lane.thread] = KeysOfRow(params, task, num_rows, lane.thread);
   }
 
   RowSums<Shape> total;
