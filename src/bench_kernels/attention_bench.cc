@@ -47,30 +47,29 @@ struct Variant {
 constexpr int kPartials = 4096;  // as the executor has it
 
 std::vector<Variant> Variants(const Case& spec, bool all) {
-  const bool is_decode = spec.num_queries == 1;
-  const KvEntryPlan& entry = spec.entry;
-  const int tile_rows = is_decode ? cuda::DecodeTileRows(spec.geometry.num_kv_heads)
-                                  : cuda::MixedTileRows(entry.value_len, /*batch_invariant=*/false);
-  std::vector<Variant> variants = {{"",
-                                    {.max_partials = kPartials,
-                                     .tile_rows = tile_rows,
-                                     .min_split_keys = is_decode ? 64 : 1024}}};
+  const int head_dim = spec.entry.value_len;
+  const auto work_of = [&](int tile_rows, bool batch_invariant) {
+    AttentionWorkOptions work = cuda::WorkOfTile(tile_rows, batch_invariant);
+    work.max_partials = kPartials;
+    return work;
+  };
+  const auto tile_rows = [&](bool batch_invariant) {
+    return cuda::ChooseTileRows(spec.geometry, head_dim, spec.num_queries, batch_invariant);
+  };
+  const AttentionWorkOptions usual = work_of(tile_rows(false), false);
+  std::vector<Variant> variants = {{"", usual}};
   if (!all) return variants;
   for (const int keys : {32, 128, 256}) {
-    variants.push_back(
-        {fmt::format("split{}", keys),
-         {.max_partials = kPartials, .tile_rows = tile_rows, .min_split_keys = keys}});
+    variants.push_back({fmt::format("split{}", keys), usual});
+    variants.back().work.min_split_keys = keys;
   }
-  variants.push_back({"unsplit", {.max_partials = 0, .tile_rows = tile_rows}});
-  variants.push_back(
-      {"batch_invariant",
-       {.batch_invariant = true,
-        .max_partials = kPartials,
-        .tile_rows = is_decode ? tile_rows : cuda::MixedTileRows(entry.value_len, true)}});
-  if (entry.value_len == 256) {
-    for (const int rows : {32, 64}) {
-      variants.push_back(
-          {fmt::format("tile{}", rows), {.max_partials = kPartials, .tile_rows = rows}});
+  variants.push_back({"unsplit", usual});
+  variants.back().work.max_partials = 0;
+  variants.push_back({"batch_invariant", work_of(tile_rows(true), true)});
+  for (const int rows : cuda::kAttentionTileRows) {
+    const bool fits = rows >= spec.geometry.heads_per_kv_head() && (rows <= 64 || head_dim == 256);
+    if (fits && rows != usual.tile_rows) {
+      variants.push_back({fmt::format("tile{}", rows), work_of(rows, false)});
     }
   }
   return variants;

@@ -25,16 +25,17 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
   }
   arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
   arrays.padding_slot = options.max_num_seqs;
+  arrays.batch_invariant = options.batch_invariant;
   for (const LayerPlan& layer : plan.layers) {
     const int group = KvGroupOf(layer.kind);
     arrays.geometry[group] = {layer.num_heads, layer.num_kv_heads, layer.window};
-    for (const bool is_decode : {true, false}) {
-      AttentionWorkOptions& work = is_decode ? arrays.decode_work[group] : arrays.mixed_work[group];
-      work.tile_rows = is_decode ? DecodeTileRows(layer.num_kv_heads)
-                                 : MixedTileRows(layer.head_dim, options.batch_invariant);
-      if (!is_decode) work.min_split_keys = 1024;
-      work.num_blocks = AttentionBlocks(device, layer.kv_entry, work.tile_rows);
-      work.batch_invariant = options.batch_invariant;
+    arrays.head_dim[group] = layer.head_dim;
+    for (size_t tile = 0; tile < std::size(kAttentionTileRows); ++tile) {
+      const int tile_rows = kAttentionTileRows[tile];
+      if (tile_rows > 64 && layer.head_dim != 256) continue;
+      AttentionWorkOptions& work = arrays.work[group][tile];
+      work = WorkOfTile(tile_rows, options.batch_invariant);
+      work.num_blocks = AttentionBlocks(device, layer.kv_entry, tile_rows);
       work.max_partials = kMaxAttentionPartials;
     }
   }
@@ -257,7 +258,7 @@ void CudaExecutor::Submit(StepBatch batch) {
   step_arrays_->Collect(step->batch, padded.sequences, slots_->requests());
   DeviceStep device_step;
   device_step.shape = step_arrays_->shape();
-  device_step.is_decode = step_arrays_->is_decode();
+  device_step.tile_rows = step_arrays_->tile_rows();
   device_step.sampling = step_arrays_->sampling_needs();
   device_step.sampling_passes = step_arrays_->sampling_passes();
   bool uses_graph = padded.sequences > 0 && options_.use_graphs && !options_.synchronous &&

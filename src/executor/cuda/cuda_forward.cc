@@ -250,8 +250,7 @@ void CudaForward::Attend(const LayerAttention& layer) {
   call.sequences = step_.At<AttentionSequence>(step_.offsets.attention[group][row_set_]);
   call.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
   call.num_items = step_.At<int32_t>(step_.offsets.num_items[group][row_set_]);
-  call.tile_rows = step_.is_decode ? DecodeTileRows(layer.num_kv_heads)
-                                   : MixedTileRows(layer.head_dim, limits_.batch_invariant);
+  call.tile_rows = step_.tile_rows[group][row_set_];
   call.batch_invariant = limits_.batch_invariant;
   call.partials = partials_.As<float>();
   call.counters = counters_.As<int32_t>();

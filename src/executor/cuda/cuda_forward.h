@@ -27,7 +27,7 @@ struct DeviceStep {
   StepShape shape;
   StepOffsets offsets;
   std::byte* arrays = nullptr;
-  bool is_decode = false;
+  StepArrays::TileRows tile_rows{};  // of attention
   SamplingNeeds sampling;
   std::vector<int32_t> sampling_passes;  // StepArrays
   float* logits_out = nullptr;           // [outputs, vocab], page-locked; null: not wanted

@@ -27,7 +27,7 @@ UniformStep FindUniformStep(const StepBatch& batch) {
 }
 
 void StepArrays::Clear() {
-  is_decode_ = true;
+  all_are_outputs_ = true;
   counts_ = {};
   planned_.clear();
   num_uncertain_.clear();
@@ -61,7 +61,7 @@ void StepArrays::Collect(const StepBatch& batch, int padded_sequences,
     scored_ids = scored_ids.subspan(sequence.num_scored);
   }
   CHECK_EQ(planned_ids_.size(), sequence_of_.size());
-  two_row_sets_ = options_.split_row_sets && !is_decode_;
+  two_row_sets_ = options_.split_row_sets && !all_are_outputs_;
 
   // Padding: sequences without a past, whose entries are not kept and whose outputs nobody reads.
   while (static_cast<int>(planned_.size()) < padded_sequences) {
@@ -85,7 +85,7 @@ void StepArrays::AddSequence(const SequenceStep& sequence) {
   planned.first_output = static_cast<int32_t>(output_rows_.size());
   planned.num_outputs = sequence.num_outputs;
   planned.num_sampled = sequence.num_sampled();
-  is_decode_ &= sequence.num_rows == sequence.num_outputs;
+  all_are_outputs_ &= sequence.num_rows == sequence.num_outputs;
   sequence_of_.resize(sequence_of_.size() + sequence.num_rows,
                       static_cast<int32_t>(planned_.size()));
   for (int32_t row = sequence.num_rows - sequence.num_outputs; row < sequence.num_rows; ++row) {
@@ -137,20 +137,29 @@ void StepArrays::AddSampling(const SequenceStep& sequence, const SlotRequests::R
 
 void StepArrays::PlanAttention() {
   for (int group = 0; group < kNumKvGroups; ++group) {
-    const AttentionWorkOptions& work =
-        is_decode_ ? options_.decode_work[group] : options_.mixed_work[group];
     for (int row_set = 0; row_set < (two_row_sets_ ? kNumRowSets : 1); ++row_set) {
       items_.clear();
       if (options_.geometry[group].num_heads > 0) {  // a layer of this kind
         attention_.clear();
+        int max_queries = 1;
         for (const PlannedSequence& planned : planned_) {
           const bool is_outputs = row_set == kOutputRows;
           attention_.push_back(
               {.num_queries = is_outputs ? planned.num_outputs : planned.num_rows,
                .first_position =
                    planned.num_cached + (is_outputs ? planned.num_rows - planned.num_outputs : 0)});
+          max_queries = std::max(max_queries, attention_.back().num_queries);
         }
-        PlanAttentionWork(options_.geometry[group], attention_, work, items_, num_uncertain_);
+        const int tile_rows = ChooseTileRows(options_.geometry[group], options_.head_dim[group],
+                                             max_queries, options_.batch_invariant);
+        // Where the sets are one, items of the first serve both.
+        tile_rows_[group][row_set] = tile_rows;
+        if (!two_row_sets_) tile_rows_[group].fill(tile_rows);
+        const auto tile =
+            std::find(std::begin(kAttentionTileRows), std::end(kAttentionTileRows), tile_rows) -
+            std::begin(kAttentionTileRows);
+        PlanAttentionWork(options_.geometry[group], attention_, options_.work[group][tile], items_,
+                          num_uncertain_);
       }
       counts_.first_item[group][row_set] = static_cast<int32_t>(planned_items_.size());
       counts_.num_items[group][row_set] = static_cast<int32_t>(items_.size());

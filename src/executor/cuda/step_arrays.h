@@ -35,8 +35,11 @@ class StepArrays {
  public:
   struct Options {
     std::array<AttentionGeometry, kNumKvGroups> geometry{};
-    std::array<AttentionWorkOptions, kNumKvGroups> decode_work{};  // all rows are outputs
-    std::array<AttentionWorkOptions, kNumKvGroups> mixed_work{};
+    std::array<int, kNumKvGroups> head_dim{};
+    bool batch_invariant = false;
+    // By group and place in kAttentionTileRows.
+    std::array<std::array<AttentionWorkOptions, std::size(kAttentionTileRows)>, kNumKvGroups>
+        work{};
     bool split_row_sets = false;  // the model has layers that need output rows only
     int padding_slot = 0;         // whose sequences pad a step
     std::array<int, kNumKvGroups> table_stride{};  // blocks of a slot's page table
@@ -51,7 +54,9 @@ class StepArrays {
 
   // Exactly what the step needs.
   StepShape shape() const;
-  bool is_decode() const { return is_decode_; }
+  // Of attention's items.
+  using TileRows = std::array<std::array<int, kNumRowSets>, kNumKvGroups>;
+  const TileRows& tile_rows() const { return tile_rows_; }
   const SamplingNeeds& sampling_needs() const { return needs_; }
   // Index of each sequence's first sampled or scored row.
   const std::vector<int32_t>& first_sampled() const { return first_sampled_; }
@@ -71,7 +76,8 @@ class StepArrays {
   void PlanAttention();
 
   const Options options_;
-  bool is_decode_ = false;
+  bool all_are_outputs_ = false;
+  TileRows tile_rows_{};
   bool two_row_sets_ = false;
   PlannedCounts counts_;
   std::vector<PlannedSequence> planned_;

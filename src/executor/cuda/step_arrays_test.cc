@@ -28,8 +28,11 @@ class StepArraysTest : public testing::Test {
     options_.replaced_capacity = 1000;
     for (int group = 0; group < kNumKvGroups; ++group) {
       options_.geometry[group] = {4, 2, group == kSlidingGroup ? kWindow : 0};
-      options_.decode_work[group].max_partials = 64;
-      options_.mixed_work[group].max_partials = 64;
+      options_.head_dim[group] = 256;
+      for (size_t tile = 0; tile < std::size(kAttentionTileRows); ++tile) {
+        options_.work[group][tile] = WorkOfTile(kAttentionTileRows[tile], false);
+        options_.work[group][tile].max_partials = 64;
+      }
       options_.table_stride[group] = kStride;
       tables_[group].assign((kPaddingSlot + 1) * kStride, kScratchPage);
     }
@@ -122,7 +125,6 @@ TEST_F(StepArraysTest, RowsKnowTheirPositionsPagesAndTables) {
   EXPECT_EQ(shape.rows, 6);
   EXPECT_EQ(shape.outputs, 3);
   EXPECT_TRUE(shape.two_row_sets);
-  EXPECT_FALSE(arrays_->is_decode());
   Prepare(shape);
   EXPECT_EQ(At<int32_t>(offsets_.token_ids, 6), (std::vector<int32_t>{100, 0, 1, 2, 3, 4}));
   EXPECT_EQ(At<int32_t>(offsets_.positions, 6), (std::vector<int32_t>{30, 6, 7, 8, 9, 10}));
@@ -182,11 +184,12 @@ TEST_F(StepArraysTest, RowsFromTheSlotBeginWhereItEnds) {
 // Whatever a sequence's true length is, its items cover exactly the keys that its rows see.
 TEST_F(StepArraysTest, ItemsPlannedForTheMostCoverEveryTrueLength) {
   for (const bool batch_invariant : {false, true}) {
-    for (auto* work : {&options_.decode_work, &options_.mixed_work}) {
-      for (AttentionWorkOptions& group : *work) {
-        group.batch_invariant = batch_invariant;
-        group.num_blocks = 40;
-        group.max_partials = 512;
+    options_.batch_invariant = batch_invariant;
+    for (auto& group : options_.work) {
+      for (AttentionWorkOptions& work : group) {
+        work.batch_invariant = batch_invariant;
+        work.num_blocks = 40;
+        work.max_partials = 512;
       }
     }
     options_.table_stride = {1024, 512};

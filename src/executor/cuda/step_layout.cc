@@ -93,8 +93,9 @@ StepShape MaxStepShape(const ModelPlan& plan, const KvLayout& layout,
   shape.table_entries = static_cast<int>(table_entries);
   for (const LayerPlan& layer : plan.layers) {
     const int group = KvGroupOf(layer.kind);
-    const int64_t tile_rows = DecodeTileRows(layer.num_kv_heads);
-    const int64_t queries_per_tile = std::max<int64_t>(1, tile_rows / layer.heads_per_kv_head());
+    // Smaller tiles are for sequences that fit into one.
+    constexpr int64_t kTileRows = 64;
+    const int64_t queries_per_tile = std::max<int64_t>(1, kTileRows / layer.heads_per_kv_head());
     const int64_t tiles = max_rows / queries_per_tile + shape.sequences + 1;
     shape.items[group] = static_cast<int>(tiles * layer.num_kv_heads + limits.max_partials);
   }

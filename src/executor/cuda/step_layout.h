@@ -11,16 +11,6 @@
 
 namespace lapidary::cuda {
 
-// (query, head) pairs of an attention tile: few rows each in decode steps, chunks in others. Tiles
-// of 16 rows have kernels with more and smaller blocks, which pay where sequences have some KV
-// heads to share among them, but not so many that every block is busy anyway.
-inline int MixedTileRows(int head_dim, bool batch_invariant) {
-  return head_dim == 256 && !batch_invariant ? 128 : 64;
-}
-inline int DecodeTileRows(int num_kv_heads) {
-  return num_kv_heads >= 2 && num_kv_heads <= 8 ? 16 : 32;
-}
-
 // Sizes that fix the layout: of a graph's steps the padded ones, and for lists what they may hold.
 struct StepShape {
   int rows = 0;

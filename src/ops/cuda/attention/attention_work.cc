@@ -32,6 +32,14 @@ int CostPerKeyTile(const Tile& tile) {
   return tile.row_tiles <= 2 ? 4 : tile.row_tiles <= 4 ? 6 : 10;
 }
 constexpr int kCostPerItem = 6;
+// To write the sums of a piece: of a row tile, in f32, as many bytes as 16 keys. Of few rows it
+// does not show.
+int CostToWrite(const Tile& tile) { return tile.row_tiles <= 2 ? 0 : 2 * tile.row_tiles; }
+// The last block reads those of all pieces.
+int CostToMerge(const Tile& tile, int num_pieces) {
+  return 4 +
+         (tile.row_tiles <= 2 ? num_pieces * tile.row_tiles / 2 : num_pieces * CostToWrite(tile));
+}
 
 // One of the pieces that a tile is split into, the same for every KV head.
 struct Piece {
@@ -108,13 +116,13 @@ class Planner {
     for (const Tile& tile : tiles_) {
       const int num_pieces = NumPieces(tile, max_key_tiles);
       const int64_t whole = int64_t{tile.key_tiles} * CostPerKeyTile(tile);
-      total += whole + num_pieces * kCostPerItem;
-      longest = std::max(longest, DivideUp(whole, num_pieces) + kCostPerItem);
+      const int64_t piece = kCostPerItem + (num_pieces > 1 ? CostToWrite(tile) : 0);
+      total += whole + num_pieces * piece;
+      longest = std::max(longest, DivideUp(whole, num_pieces) + piece);
       num_items += num_pieces;
       if (num_pieces > 1) {
         num_partials += num_pieces * tile.row_tiles;
-        // The last block reads num_pieces results.
-        merge = std::max<int64_t>(merge, 4 + num_pieces * tile.row_tiles / 2);
+        merge = std::max<int64_t>(merge, CostToMerge(tile, num_pieces));
       }
     }
     if (num_partials * geometry_.num_kv_heads > options_.max_partials) {
@@ -132,9 +140,11 @@ class Planner {
   // The most key tiles that a piece should have.
   int ChooseSplit() const {
     int longest = 1;
+    int most_rows = 0;
     int64_t total = 0;
     for (const Tile& tile : tiles_) {
       longest = std::max(longest, tile.key_tiles);
+      most_rows = std::max(most_rows, tile.row_tiles);
       total += tile.key_tiles;
     }
     if (options_.max_partials == 0) return longest;
@@ -142,8 +152,13 @@ class Planner {
       const int split = kAttentionCombineKeys / kAttentionKeyTile;
       return EstimateCost(split) < EstimateCost(longest) ? split : longest;
     }
-    const int shortest = std::max(1, options_.min_split_keys / kAttentionKeyTile);
-    if (static_cast<int64_t>(tiles_.size()) * geometry_.num_kv_heads >= 8 * options_.num_blocks) {
+    const int64_t num_items = static_cast<int64_t>(tiles_.size()) * geometry_.num_kv_heads;
+    // Where a third of the blocks has a large tile, pieces of it cost more than the others save.
+    const bool has_enough = most_rows > 2 && 3 * num_items >= options_.num_blocks;
+    const int min_keys =
+        has_enough ? std::max(1024, options_.min_split_keys) : options_.min_split_keys;
+    const int shortest = std::max(1, min_keys / kAttentionKeyTile);
+    if (num_items >= 8 * options_.num_blocks) {
       // Enough to do everywhere; only what is longer than a block's share is cut.
       const int64_t share = DivideUp(total * geometry_.num_kv_heads, options_.num_blocks);
       return static_cast<int>(std::min<int64_t>(std::max<int64_t>(share, shortest), longest));
@@ -260,6 +275,27 @@ class Planner {
 };
 
 }  // namespace
+
+int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_queries,
+                   bool batch_invariant) {
+  const int rows = max_queries * geometry.heads_per_kv_head();
+  // Tiles of 16 rows have kernels with more and smaller blocks, which pay where sequences have some
+  // KV heads to share among them, but not so many that every block is busy anyway.
+  const int few_rows =
+      rows <= 16 && geometry.num_kv_heads >= 2 && geometry.num_kv_heads <= 8 ? 16 : 32;
+  if (batch_invariant) return rows <= few_rows ? few_rows : 64;
+  // Heads of 512 dims are for wgmma as soon as there is more than one query.
+  if (head_dim > 256) return max_queries == 1 ? few_rows : 64;
+  return rows <= few_rows ? few_rows : 128;
+}
+
+AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant) {
+  AttentionWorkOptions work;
+  work.tile_rows = tile_rows;
+  work.batch_invariant = batch_invariant;
+  if (tile_rows >= 64) work.min_split_keys = 256;
+  return work;
+}
 
 void PlanAttentionWork(const AttentionGeometry& geometry,
                        std::span<const AttentionSequence> sequences,

@@ -60,6 +60,15 @@ struct AttentionWorkOptions {
   int min_split_keys = 64;       // no piece of a split tile is planned shorter than this
 };
 
+// Tiles of these rows have kernels: 16 and 32 for few rows, 64 for heads of any size, 128 for heads
+// of 256 dims.
+inline constexpr int kAttentionTileRows[] = {16, 32, 64, 128};
+// The tile for steps whose sequences have at most so many queries each.
+int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_queries,
+                   bool batch_invariant);
+// What goes with it; blocks and the room for partial results are the caller's to say.
+AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant);
+
 // Writes the items of one step to `items` (cleared first): long ones first, and where they differ
 // in length, every second round of num_blocks items reversed so that blocks end up with equal
 // sums. Capacity in max_partials is never exceeded: tiles that would need more are split less.

@@ -215,5 +215,27 @@ TEST(AttentionWorkTest, AFullStepIsHardlyCut) {
   EXPECT_LE(num_items, num_whole + geometry.num_kv_heads + options.num_blocks);
 }
 
+TEST(AttentionTileTest, RowsOfASequenceShareATileWhereTheyFit) {
+  const auto choose = [](int heads, int kv_heads, int head_dim, int queries) {
+    return ChooseTileRows({heads, kv_heads, 0}, head_dim, queries, false);
+  };
+  EXPECT_EQ(choose(16, 8, 256, 1), 16);  // 26B sliding, decoding
+  EXPECT_EQ(choose(16, 8, 256, 8), 16);  // verifying seven drafts
+  EXPECT_EQ(choose(16, 2, 512, 1), 16);
+  EXPECT_EQ(choose(16, 1, 512, 1), 32);
+  EXPECT_EQ(choose(16, 2, 512, 2), 64);  // wgmma
+  EXPECT_EQ(choose(8, 1, 256, 1), 32);   // one KV head
+  EXPECT_EQ(choose(16, 8, 256, 100), 128);
+  EXPECT_EQ(choose(16, 2, 512, 100), 64);
+  EXPECT_EQ(ChooseTileRows({16, 8, 0}, 256, 100, /*batch_invariant=*/true), 64);
+}
+
+TEST(AttentionTileTest, LargeTilesAreSplitLate) {
+  for (const int rows : kAttentionTileRows) {
+    EXPECT_EQ(WorkOfTile(rows, false).tile_rows, rows);
+    EXPECT_EQ(WorkOfTile(rows, false).min_split_keys, rows < 64 ? 64 : 256);
+  }
+}
+
 }  // namespace
 }  // namespace lapidary::cuda
