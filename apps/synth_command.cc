@@ -15,6 +15,7 @@ struct SynthFlags {
   std::string dtype = "bf16";
   uint64_t seed = 0;
   bool assistant = false;
+  bool ordered = false;
   bool poison_unused = false;
   double shard_gb = 5.0;
 };
@@ -38,7 +39,9 @@ Status Synth(const SynthFlags& flags) {
   RETURN_IF_ERROR(WriteSyntheticCheckpoint(config, options, flags.out, threads));
   std::fprintf(stderr, "wrote %s\n", flags.out.c_str());
   if (!flags.assistant) return {};
-  ASSIGN_OR_RETURN(const Json assistant, AssistantConfig(flags.preset));
+  ASSIGN_OR_RETURN(const Json assistant, flags.preset.empty()
+                                             ? TinyAssistantConfig(config, flags.ordered)
+                                             : AssistantPresetConfig(flags.preset));
   const std::string assistant_out = flags.out + "-assistant";
   RETURN_IF_ERROR(WriteSyntheticAssistant(assistant, options, assistant_out, threads));
   std::fprintf(stderr, "wrote %s\n", assistant_out.c_str());
@@ -64,7 +67,9 @@ void AddSynthCommand(CommandLine& command_line) {
       ->check(CLI::IsMember({"bf16", "f16", "f32"}))
       ->capture_default_str();
   command->add_flag("--assistant", flags->assistant,
-                    "Also write OUT-assistant, the preset's drafting assistant");
+                    "Also write OUT-assistant, the preset's drafting assistant, or a tiny one");
+  command->add_flag("--ordered-assistant", flags->ordered,
+                    "With --config: the tiny assistant has an ordered head");
   command->add_flag("--poison-unused", flags->poison_unused,
                     "Add the tensors a text decoder must ignore, filled with NaN");
   command->add_option("--shard-gb", flags->shard_gb, "Largest shard in GB")

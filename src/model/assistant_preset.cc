@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "model/config.h"
 #include "model/presets.h"
 
 namespace lapidary {
 namespace {
 
-struct AssistantPreset {
-  const char* target;
+struct AssistantShape {
   int hidden_size;
   int num_heads;
   int intermediate_size;
@@ -17,30 +17,28 @@ struct AssistantPreset {
   int centroid_top_k;
 };
 
-constexpr AssistantPreset kAssistants[] = {
-    {"e2b", 256, 4, 2048, true, 2048, 32},    {"e4b", 256, 4, 2048, true, 2048, 32},
-    {"12b", 1024, 16, 8192, false, 2048, 32}, {"26b-a4b", 1024, 16, 8192, false, 2048, 32},
-    {"31b", 1024, 32, 8192, false, 2048, 32}, {"tiny-e", 64, 4, 96, true, 32, 4},
-    {"tiny-moe", 64, 4, 96, false, 32, 4},    {"tiny-dense", 64, 4, 96, false, 32, 4},
+struct AssistantPreset {
+  const char* target;
+  AssistantShape shape;
 };
 
-}  // namespace
+constexpr AssistantPreset kAssistants[] = {
+    {"e2b", {256, 4, 2048, true, 2048, 32}},    {"e4b", {256, 4, 2048, true, 2048, 32}},
+    {"12b", {1024, 16, 8192, false, 2048, 32}}, {"26b-a4b", {1024, 16, 8192, false, 2048, 32}},
+    {"31b", {1024, 32, 8192, false, 2048, 32}}, {"tiny-e", {64, 4, 96, true, 32, 4}},
+    {"tiny-moe", {64, 4, 96, false, 32, 4}},    {"tiny-dense", {64, 4, 96, false, 32, 4}},
+};
 
-Result<Json> AssistantConfig(std::string_view preset) {
-  const auto it =
-      std::find_if(std::begin(kAssistants), std::end(kAssistants),
-                   [&](const AssistantPreset& entry) { return preset == entry.target; });
-  if (it == std::end(kAssistants)) return MakeError("no assistant preset for '{}'", preset);
-  ASSIGN_OR_RETURN(const Json target, PresetConfig(preset));
+Json MakeConfig(const Json& target, const AssistantShape& shape) {
   const bool nested = target.contains("text_config");
   const bool unified = target["architectures"][0].get<std::string>().find("Unified") == 6;
 
   Json text = nested ? target["text_config"] : target;
   text.erase("architectures");
   const Json backbone_hidden_size = text["hidden_size"];
-  text["hidden_size"] = it->hidden_size;
-  text["num_attention_heads"] = it->num_heads;
-  text["intermediate_size"] = it->intermediate_size;
+  text["hidden_size"] = shape.hidden_size;
+  text["num_attention_heads"] = shape.num_heads;
+  text["intermediate_size"] = shape.intermediate_size;
   text["num_hidden_layers"] = 4;
   text["num_kv_shared_layers"] = 4;
   text["layer_types"] = Json::array(
@@ -60,51 +58,46 @@ Result<Json> AssistantConfig(std::string_view preset) {
   config["model_type"] = unified ? "gemma4_unified_assistant" : "gemma4_assistant";
   config["dtype"] = "bfloat16";
   config["backbone_hidden_size"] = backbone_hidden_size;
-  config["use_ordered_embeddings"] = it->ordered;
-  config["num_centroids"] = it->num_centroids;
-  config["centroid_intermediate_top_k"] = it->centroid_top_k;
+  config["use_ordered_embeddings"] = shape.ordered;
+  config["num_centroids"] = shape.num_centroids;
+  config["centroid_intermediate_top_k"] = shape.centroid_top_k;
   config["tie_word_embeddings"] = true;
   config["text_config"] = std::move(text);
   return config;
 }
 
-std::vector<TensorSpec> AssistantTensors(const Json& config) {
-  using enum TensorRole;
-  const Json& text = config["text_config"];
-  const int64_t hidden = text["hidden_size"];
-  const int64_t width = text["intermediate_size"];
-  const int64_t heads = text["num_attention_heads"];
-  const int64_t vocab = text["vocab_size"];
-  const int64_t backbone = config["backbone_hidden_size"];
-  std::vector<TensorSpec> specs;
-  const auto add = [&](std::string name, std::vector<int64_t> shape, TensorRole role) {
-    specs.push_back({std::move(name), std::move(shape), TensorComponent::kLayerOther, role});
-  };
-  add("pre_projection.weight", {hidden, 2 * backbone}, kMatrix);
-  add("post_projection.weight", {backbone, hidden}, kMatrix);
-  add("model.embed_tokens.weight", {vocab, hidden}, kTable);
-  for (size_t layer_idx = 0; layer_idx < text["layer_types"].size(); ++layer_idx) {
-    const bool is_full = text["layer_types"][layer_idx] == "full_attention";
-    const int64_t head_dim = text[is_full ? "global_head_dim" : "head_dim"];
-    const std::string prefix = fmt::format("model.layers.{}.", layer_idx);
-    add(prefix + "input_layernorm.weight", {hidden}, kNorm);
-    add(prefix + "self_attn.q_proj.weight", {heads * head_dim, hidden}, kMatrix);
-    add(prefix + "self_attn.q_norm.weight", {head_dim}, kQkNorm);
-    add(prefix + "self_attn.o_proj.weight", {hidden, heads * head_dim}, kMatrix);
-    add(prefix + "post_attention_layernorm.weight", {hidden}, kNorm);
-    add(prefix + "pre_feedforward_layernorm.weight", {hidden}, kNorm);
-    add(prefix + "mlp.gate_proj.weight", {width, hidden}, kMatrix);
-    add(prefix + "mlp.up_proj.weight", {width, hidden}, kMatrix);
-    add(prefix + "mlp.down_proj.weight", {hidden, width}, kMatrix);
-    add(prefix + "post_feedforward_layernorm.weight", {hidden}, kNorm);
-    add(prefix + "layer_scalar", {1}, kScale);
+}  // namespace
+
+Result<Json> AssistantPresetConfig(std::string_view preset) {
+  const auto it =
+      std::find_if(std::begin(kAssistants), std::end(kAssistants),
+                   [&](const AssistantPreset& entry) { return preset == entry.target; });
+  if (it == std::end(kAssistants)) return MakeError("no assistant preset for '{}'", preset);
+  ASSIGN_OR_RETURN(const Json target, PresetConfig(preset));
+  return MakeConfig(target, it->shape);
+}
+
+Result<Json> TinyAssistantConfig(const Json& target, bool ordered) {
+  ASSIGN_OR_RETURN(const ModelConfig parsed, ParseModelConfig(target, "the configuration"));
+  // As many tokens a centroid as there are, up to a handful, so that the vocabulary divides.
+  int num_centroids = parsed.vocab_size;
+  while (num_centroids % 2 == 0 && parsed.vocab_size / num_centroids < 16) num_centroids /= 2;
+  Json config = MakeConfig(target, {.hidden_size = 48,
+                                    .num_heads = parsed.num_heads,
+                                    .intermediate_size = 80,
+                                    .ordered = ordered,
+                                    .num_centroids = num_centroids,
+                                    .centroid_top_k = std::min(4, num_centroids)});
+  // Layers differ from the target's in number: heads are given by kind.
+  Json& text = config["text_config"];
+  text.erase("per_layer_config");
+  for (int layer_idx = 0; layer_idx < parsed.num_layers; ++layer_idx) {
+    const bool is_full = parsed.layer_kinds[layer_idx] == AttentionKind::kFull;
+    text[is_full ? "global_head_dim" : "head_dim"] = parsed.head_dims[layer_idx];
+    text[is_full ? "num_global_key_value_heads" : "num_key_value_heads"] =
+        parsed.num_kv_heads[layer_idx];
   }
-  add("model.norm.weight", {hidden}, kNorm);
-  if (config["use_ordered_embeddings"].get<bool>()) {
-    add("masked_embedding.centroids.weight", {config["num_centroids"].get<int64_t>(), hidden},
-        kMatrix);
-  }
-  return specs;
+  return config;
 }
 
 }  // namespace lapidary

@@ -17,8 +17,8 @@ namespace internal {
 template <typename Storage>
 class WeightBinder {
  public:
-  WeightBinder(const ModelPlan& plan, Storage& storage) : storage_(storage) {
-    for (TensorSpec& spec : RequiredTensors(plan)) {
+  WeightBinder(std::vector<TensorSpec> specs, Storage& storage) : storage_(storage) {
+    for (TensorSpec& spec : specs) {
       std::string name = spec.name;
       specs_.emplace(std::move(name), std::move(spec));
     }
@@ -84,12 +84,9 @@ void BindMoe(const std::string& prefix, WeightBinder<Storage>& binder,
   weights.post_expert_norm = binder.Vector(prefix + "post_feedforward_layernorm_2.weight");
 }
 
-}  // namespace internal
-
 template <typename Storage>
-Result<ModelWeightsOf<Storage>> BindWeightsTo(const ModelPlan& plan, Storage& storage) {
-  internal::WeightBinder<Storage> binder(plan, storage);
-  ModelWeightsOf<Storage> weights;
+Status BindDecoder(const ModelPlan& plan, WeightBinder<Storage>& binder,
+                   ModelWeightsOf<Storage>& weights) {
   weights.embedding = binder.Matrix("embed_tokens.weight");
   weights.final_norm = binder.Vector("norm.weight");
   if (plan.ple) {
@@ -104,12 +101,12 @@ Result<ModelWeightsOf<Storage>> BindWeightsTo(const ModelPlan& plan, Storage& st
     bound.post_attention_norm = binder.Vector(prefix + "post_attention_layernorm.weight");
     bound.pre_mlp_norm = binder.Vector(prefix + "pre_feedforward_layernorm.weight");
     bound.post_mlp_norm = binder.Vector(prefix + "post_feedforward_layernorm.weight");
-    internal::BindAttention(layer, prefix, binder, bound.attention);
+    BindAttention(layer, prefix, binder, bound.attention);
     bound.mlp.gate_proj = binder.Matrix(prefix + "mlp.gate_proj.weight");
     bound.mlp.up_proj = binder.Matrix(prefix + "mlp.up_proj.weight");
     bound.mlp.gate_up_proj = binder.Stack({bound.mlp.gate_proj, bound.mlp.up_proj});
     bound.mlp.down_proj = binder.Matrix(prefix + "mlp.down_proj.weight");
-    if (layer.has_moe) internal::BindMoe(prefix, binder, bound.moe);
+    if (layer.has_moe) BindMoe(prefix, binder, bound.moe);
     if (plan.ple) {
       bound.ple.gate = binder.Matrix(prefix + "per_layer_input_gate.weight");
       bound.ple.projection = binder.Matrix(prefix + "per_layer_projection.weight");
@@ -118,6 +115,27 @@ Result<ModelWeightsOf<Storage>> BindWeightsTo(const ModelPlan& plan, Storage& st
     bound.layer_scalar = binder.Scalar(prefix + "layer_scalar");
     RETURN_IF_ERROR(binder.status());
   }
+  return {};
+}
+
+}  // namespace internal
+
+template <typename Storage>
+Result<ModelWeightsOf<Storage>> BindWeightsTo(const ModelPlan& plan, Storage& storage) {
+  internal::WeightBinder<Storage> binder(RequiredTensors(plan), storage);
+  ModelWeightsOf<Storage> weights;
+  RETURN_IF_ERROR(internal::BindDecoder(plan, binder, weights));
+  return weights;
+}
+
+template <typename Storage>
+Result<AssistantWeightsOf<Storage>> BindWeightsTo(const AssistantPlan& plan, Storage& storage) {
+  internal::WeightBinder<Storage> binder(RequiredTensors(plan), storage);
+  AssistantWeightsOf<Storage> weights;
+  weights.pre_projection = binder.Matrix("pre_projection.weight");
+  weights.post_projection = binder.Matrix("post_projection.weight");
+  if (plan.ordered_head) weights.centroids = binder.Matrix(kCentroids);
+  RETURN_IF_ERROR(internal::BindDecoder(plan.decoder, binder, weights.decoder));
   return weights;
 }
 

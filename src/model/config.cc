@@ -20,6 +20,10 @@ bool IsKnownArchitecture(const std::string& name) {
          name == "Gemma4UnifiedForCausalLM" || name == "Gemma4UnifiedForConditionalGeneration";
 }
 
+bool IsAssistantArchitecture(const std::string& name) {
+  return name == "Gemma4AssistantForCausalLM" || name == "Gemma4UnifiedAssistantForCausalLM";
+}
+
 RopeConfig ParseRope(const Json* rope_parameters, const char* key, RopeConfig fallback,
                      JsonFields& parent) {
   if (rope_parameters == nullptr) return fallback;
@@ -167,6 +171,43 @@ void RefuseUnsupported(JsonFields& fields) {
   }
 }
 
+// Refuses a quantised file.
+Status RefuseQuantised(const Json& json, const Json* text_config, std::string_view name) {
+  for (const Json* part : {&json, text_config}) {
+    if (part == nullptr || !part->contains("quantization_config")) continue;
+    if ((*part)["quantization_config"].is_null()) continue;
+    return MakeError("{}: quantised checkpoints are not supported yet; use the bf16 one", name);
+  }
+  return {};
+}
+
+// What every decoder has, a model's and an assistant's.
+void ParseDecoder(JsonFields& fields, ModelConfig& config) {
+  config.vocab_size = static_cast<int>(fields.Int("vocab_size", kCount));
+  config.hidden_size = static_cast<int>(fields.Int("hidden_size", kWidth));
+  config.num_layers = static_cast<int>(fields.Int("num_hidden_layers", kLayers));
+  config.num_heads = static_cast<int>(fields.Int("num_attention_heads", kHeads));
+  config.intermediate_size = static_cast<int>(fields.Int("intermediate_size", kWidth));
+  config.max_position_embeddings =
+      static_cast<int>(fields.IntOr("max_position_embeddings", 131072, {.min = 1, .max = 1 << 28}));
+  config.sliding_window =
+      static_cast<int>(fields.IntOr("sliding_window", 512, {.min = 1, .max = 1 << 28}));
+  config.rms_norm_eps = fields.NumberOr("rms_norm_eps", 1e-6, {.min = 0.0, .max = 1.0});
+  config.final_logit_softcap =
+      fields.NumberOr("final_logit_softcapping", 0.0, {.min = 0.0, .max = 1e6});
+  if (!fields.status().ok()) return;  // The rest counts layers.
+
+  config.k_eq_v = fields.BoolOr("attention_k_eq_v", false);
+  ParseAttentionShape(fields, config);
+  const Json* rope_parameters = fields.OptionalObject("rope_parameters");
+  config.sliding_rope = ParseRope(rope_parameters, "sliding_attention",
+                                  {.proportional = false, .theta = 1e4}, fields);
+  config.full_rope =
+      ParseRope(rope_parameters, "full_attention",
+                {.proportional = true, .theta = 1e6, .partial_rotary_factor = 0.25}, fields);
+  RefuseUnsupported(fields);
+}
+
 }  // namespace
 
 const char* AttentionKindName(AttentionKind kind) {
@@ -187,41 +228,16 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
                     "Gemma4ForConditionalGeneration, Gemma4UnifiedForConditionalGeneration)",
                     config.architecture.substr(0, 80)));
   }
-  RETURN_IF_ERROR(top.status());
   const Json* text_config = top.OptionalObject("text_config");
   RETURN_IF_ERROR(top.status());
-  for (const Json* part : {&json, text_config}) {
-    if (part == nullptr || !part->contains("quantization_config")) continue;
-    if ((*part)["quantization_config"].is_null()) continue;
-    return MakeError("{}: quantised checkpoints are not supported yet; use the bf16 one", name);
-  }
+  RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
   config.is_multimodal = text_config != nullptr;
 
   JsonFields fields(
       text_config != nullptr ? *text_config : json,
       text_config != nullptr ? fmt::format("{}: text_config", name) : std::string(name));
-  config.vocab_size = static_cast<int>(fields.Int("vocab_size", kCount));
-  config.hidden_size = static_cast<int>(fields.Int("hidden_size", kWidth));
-  config.num_layers = static_cast<int>(fields.Int("num_hidden_layers", kLayers));
-  config.num_heads = static_cast<int>(fields.Int("num_attention_heads", kHeads));
-  config.intermediate_size = static_cast<int>(fields.Int("intermediate_size", kWidth));
-  config.max_position_embeddings =
-      static_cast<int>(fields.IntOr("max_position_embeddings", 131072, {.min = 1, .max = 1 << 28}));
-  config.sliding_window =
-      static_cast<int>(fields.IntOr("sliding_window", 512, {.min = 1, .max = 1 << 28}));
-  config.rms_norm_eps = fields.NumberOr("rms_norm_eps", 1e-6, {.min = 0.0, .max = 1.0});
-  config.final_logit_softcap =
-      fields.NumberOr("final_logit_softcapping", 0.0, {.min = 0.0, .max = 1e6});
+  ParseDecoder(fields, config);
   RETURN_IF_ERROR(fields.status());
-
-  config.k_eq_v = fields.BoolOr("attention_k_eq_v", false);
-  ParseAttentionShape(fields, config);
-  const Json* rope_parameters = fields.OptionalObject("rope_parameters");
-  config.sliding_rope = ParseRope(rope_parameters, "sliding_attention",
-                                  {.proportional = false, .theta = 1e4}, fields);
-  config.full_rope =
-      ParseRope(rope_parameters, "full_attention",
-                {.proportional = true, .theta = 1e6, .partial_rotary_factor = 0.25}, fields);
   config.num_kv_shared_layers = static_cast<int>(
       fields.IntOr("num_kv_shared_layers", 0, {.min = 0, .max = config.num_layers - 1}));
   config.double_wide_mlp = fields.BoolOr("use_double_wide_mlp", false);
@@ -241,7 +257,49 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
     }
   }
   ParseMoe(fields, config);
-  RefuseUnsupported(fields);
+  RETURN_IF_ERROR(fields.status());
+  return config;
+}
+
+Result<AssistantConfig> ParseAssistantConfig(const Json& json, std::string_view name) {
+  AssistantConfig config;
+  JsonFields top(json, std::string(name));
+  const auto architectures = top.OptionalStrings("architectures");
+  ModelConfig& decoder = config.decoder;
+  decoder.architecture = architectures && !architectures->empty() ? architectures->front() : "";
+  if (!IsAssistantArchitecture(decoder.architecture)) {
+    top.Fail(
+        fmt::format("architecture '{}' is not a Gemma 4 drafting assistant (supported: "
+                    "Gemma4AssistantForCausalLM, Gemma4UnifiedAssistantForCausalLM)",
+                    decoder.architecture.substr(0, 80)));
+  }
+  const Json* text_config = top.OptionalObject("text_config");
+  if (text_config == nullptr) top.Fail("text_config is missing");
+  config.backbone_hidden_size = static_cast<int>(top.Int("backbone_hidden_size", kWidth));
+  config.ordered_embeddings = top.BoolOr("use_ordered_embeddings", false);
+  if (config.ordered_embeddings) {
+    config.num_centroids = static_cast<int>(top.Int("num_centroids", kCount));
+    config.centroid_top_k = static_cast<int>(
+        top.Int("centroid_intermediate_top_k", {.min = 1, .max = config.num_centroids}));
+  }
+  RETURN_IF_ERROR(top.status());
+  RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
+
+  JsonFields fields(*text_config, fmt::format("{}: text_config", name));
+  ParseDecoder(fields, decoder);
+  // Whatever the file says, no layer has keys of its own.
+  decoder.num_kv_shared_layers = decoder.num_layers;
+  if (fields.IntOr("hidden_size_per_layer_input", 0, {.min = 0, .max = 1 << 16}) > 0 ||
+      fields.BoolOr("enable_moe_block", false) || fields.BoolOr("use_double_wide_mlp", false)) {
+    fields.Fail("an assistant has no per-layer embeddings, no experts and no double-wide MLP");
+  }
+  if (decoder.final_logit_softcap != 0.0) {
+    fields.Fail("final_logit_softcapping is not an assistant's");
+  }
+  if (config.ordered_embeddings && decoder.vocab_size % config.num_centroids != 0) {
+    fields.Fail(fmt::format("vocab_size {} does not divide into {} centroids", decoder.vocab_size,
+                            config.num_centroids));
+  }
   RETURN_IF_ERROR(fields.status());
   return config;
 }

@@ -63,8 +63,20 @@ struct ModelConfig {
   int expert_width = 0;
 };
 
+// Of a drafting assistant: a small decoder without keys of its own, between two projections from
+// and to its target's hidden size.
+struct AssistantConfig {
+  ModelConfig decoder;           // num_kv_shared_layers is all of them
+  int backbone_hidden_size = 0;  // of the target
+  bool ordered_embeddings = false;
+  // With ordered_embeddings only; other files carry them unused.
+  int num_centroids = 0;
+  int centroid_top_k = 0;
+};
+
 // `name` is used in messages (a path, or "preset e2b").
 Result<ModelConfig> ParseModelConfig(const Json& config, std::string_view name);
 Result<ModelConfig> ParseModelConfig(std::string_view text, std::string_view name);
+Result<AssistantConfig> ParseAssistantConfig(const Json& config, std::string_view name);
 
 }  // namespace lapidary

@@ -41,6 +41,46 @@ int FindDonor(const std::vector<AttentionKind>& kinds, int first_shared, Attenti
   return -1;
 }
 
+// Everything but the layers.
+ModelPlan MakeFrame(const ModelConfig& config) {
+  ModelPlan plan;
+  plan.architecture = config.architecture;
+  plan.is_multimodal = config.is_multimodal;
+  plan.vocab_size = config.vocab_size;
+  plan.hidden_size = config.hidden_size;
+  plan.num_layers = config.num_layers;
+  plan.max_context = config.max_position_embeddings;
+  plan.rms_norm_eps = static_cast<float>(config.rms_norm_eps);
+  plan.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  plan.logit_softcap = static_cast<float>(config.final_logit_softcap);
+  plan.first_kv_shared_layer = config.num_layers - config.num_kv_shared_layers;
+  for (AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+    KvGroupPlan& group = plan.kv_groups[KvGroupOf(kind)];
+    group.kind = kind;
+    group.window = kind == AttentionKind::kSliding ? config.sliding_window : 0;
+  }
+  return plan;
+}
+
+// A layer with KV of its own.
+LayerPlan MakeLayer(const ModelConfig& config, int layer_idx) {
+  LayerPlan layer;
+  layer.index = layer_idx;
+  layer.kind = config.layer_kinds[layer_idx];
+  layer.head_dim = config.head_dims[layer_idx];
+  layer.num_heads = config.num_heads;
+  layer.num_kv_heads = config.num_kv_heads[layer_idx];
+  const bool is_full = layer.kind == AttentionKind::kFull;
+  layer.rope = MakeRope(is_full ? config.full_rope : config.sliding_rope, layer.head_dim);
+  layer.window = is_full ? 0 : config.sliding_window;
+  layer.k_is_v = is_full && config.k_eq_v;
+  layer.has_moe = config.moe;
+  layer.mlp_width = config.intermediate_size;
+  layer.kv_layer = layer_idx;
+  layer.kv_entry = MakeKvEntry(layer);
+  return layer;
+}
+
 }  // namespace
 
 std::vector<float> RopePlan::Frequencies() const {
@@ -54,44 +94,16 @@ std::vector<float> RopePlan::Frequencies() const {
 }
 
 Result<ModelPlan> MakeModelPlan(const ModelConfig& config) {
-  ModelPlan plan;
-  plan.architecture = config.architecture;
-  plan.is_multimodal = config.is_multimodal;
-  plan.vocab_size = config.vocab_size;
-  plan.hidden_size = config.hidden_size;
-  plan.num_layers = config.num_layers;
-  plan.max_context = config.max_position_embeddings;
-  plan.rms_norm_eps = static_cast<float>(config.rms_norm_eps);
-  plan.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
-  plan.logit_softcap = static_cast<float>(config.final_logit_softcap);
-  plan.first_kv_shared_layer = config.num_layers - config.num_kv_shared_layers;
+  ModelPlan plan = MakeFrame(config);
   if (config.moe) {
     plan.moe = MoePlan{config.num_experts, config.top_k_experts, config.expert_width};
   }
   if (config.ple_width > 0) plan.ple = PlePlan{config.ple_width, config.ple_vocab_size};
 
-  for (AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
-    KvGroupPlan& group = plan.kv_groups[KvGroupOf(kind)];
-    group.kind = kind;
-    group.window = kind == AttentionKind::kSliding ? config.sliding_window : 0;
-  }
-
   for (int layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    LayerPlan layer;
-    layer.index = layer_idx;
-    layer.kind = config.layer_kinds[layer_idx];
-    layer.head_dim = config.head_dims[layer_idx];
-    layer.num_heads = config.num_heads;
-    layer.num_kv_heads = config.num_kv_heads[layer_idx];
-    const bool is_full = layer.kind == AttentionKind::kFull;
-    layer.rope = MakeRope(is_full ? config.full_rope : config.sliding_rope, layer.head_dim);
-    layer.window = is_full ? 0 : config.sliding_window;
-    layer.k_is_v = is_full && config.k_eq_v;
-    layer.has_moe = config.moe;
+    LayerPlan layer = MakeLayer(config, layer_idx);
     const bool is_shared = layer_idx >= plan.first_kv_shared_layer;
-    layer.mlp_width = config.intermediate_size * (config.double_wide_mlp && is_shared ? 2 : 1);
-    layer.kv_layer = layer_idx;
-    layer.kv_entry = MakeKvEntry(layer);
+    if (config.double_wide_mlp && is_shared) layer.mlp_width *= 2;
     if (is_shared) {
       const int donor = FindDonor(config.layer_kinds, plan.first_kv_shared_layer, layer.kind);
       if (donor < 0) {
@@ -114,6 +126,67 @@ Result<ModelPlan> MakeModelPlan(const ModelConfig& config) {
       group.stored_values_per_token += int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len;
     }
     plan.layers.push_back(layer);
+  }
+  return plan;
+}
+
+AssistantPlan MakeAssistantPlan(const AssistantConfig& config) {
+  AssistantPlan plan;
+  plan.backbone_hidden_size = config.backbone_hidden_size;
+  if (config.ordered_embeddings) {
+    plan.ordered_head = OrderedHeadPlan{config.num_centroids, config.centroid_top_k};
+  }
+  plan.decoder = MakeFrame(config.decoder);
+  for (int layer_idx = 0; layer_idx < config.decoder.num_layers; ++layer_idx) {
+    LayerPlan layer = MakeLayer(config.decoder, layer_idx);
+    layer.kv_layer = kNoKvLayer;
+    plan.decoder.layers.push_back(layer);
+  }
+  return plan;
+}
+
+Result<AssistantPlan> PairAssistant(AssistantPlan plan, const ModelPlan& target) {
+  const auto mismatch = [](std::string_view what, int assistant, int of_target) {
+    return MakeError(
+        "the assistant does not belong to this model: its {} is {}, the model's {}; name the "
+        "model's own assistant",
+        what, assistant, of_target);
+  };
+  if (plan.backbone_hidden_size != target.hidden_size) {
+    return mismatch("backbone_hidden_size", plan.backbone_hidden_size, target.hidden_size);
+  }
+  if (plan.decoder.vocab_size != target.vocab_size) {
+    return mismatch("vocab_size", plan.decoder.vocab_size, target.vocab_size);
+  }
+  plan.kv_donors.clear();
+  for (LayerPlan& layer : plan.decoder.layers) {
+    const std::vector<int>& owners = target.kv_groups[KvGroupOf(layer.kind)].layers;
+    if (owners.empty()) {
+      return MakeError(
+          "the assistant does not belong to this model: it has a {} attention layer and the model "
+          "none; name the model's own assistant",
+          AttentionKindName(layer.kind));
+    }
+    const LayerPlan& donor = target.layers[owners.back()];
+    const std::string kind = AttentionKindName(layer.kind);
+    if (layer.head_dim != donor.head_dim) {
+      return mismatch(kind + " head_dim", layer.head_dim, donor.head_dim);
+    }
+    if (layer.num_kv_heads != donor.num_kv_heads) {
+      return mismatch(kind + " number of KV heads", layer.num_kv_heads, donor.num_kv_heads);
+    }
+    if (layer.window != donor.window) {
+      return mismatch("sliding_window", layer.window, donor.window);
+    }
+    if (layer.rope != donor.rope) {
+      return MakeError(
+          "the assistant does not belong to this model: their rope_parameters of {} attention "
+          "differ; name the model's own assistant",
+          kind);
+    }
+    layer.k_is_v = donor.k_is_v;
+    layer.kv_entry = donor.kv_entry;
+    plan.kv_donors.push_back(donor.index);
   }
   return plan;
 }

@@ -30,6 +30,8 @@ struct RopePlan {
   bool operator==(const RopePlan&) const = default;
 };
 
+inline constexpr int kNoKvLayer = -1;  // a layer that reads the KV of another decoder
+
 struct LayerPlan {
   int index = 0;
   AttentionKind kind = AttentionKind::kSliding;
@@ -96,5 +98,33 @@ struct ModelPlan {
 };
 
 Result<ModelPlan> MakeModelPlan(const ModelConfig& config);
+
+// A head in two steps: the best `top_k` of the centroids, then the tokens that belong to them.
+// Every centroid has the same number of tokens.
+struct OrderedHeadPlan {
+  int num_centroids = 0;
+  int top_k = 0;
+};
+
+// A drafting assistant: a small decoder whose layers have queries only. It reads the KV of its
+// target, layer by layer that of the last owner of the same kind, and writes none.
+//
+//   u = [E_target[token] * scale | g]      g: the target's hidden row behind its final norm
+//   z = W_pre u; decoder layers; y = rmsnorm(z); logits = head(y), no softcap; g' = W_post y
+struct AssistantPlan {
+  ModelPlan decoder;  // kv_layer is kNoKvLayer throughout; embed_tokens is the head alone
+  int backbone_hidden_size = 0;
+  std::optional<OrderedHeadPlan> ordered_head;  // none: a dense head
+  // Once paired: by layer of the decoder, the target's layer whose KV it reads.
+  std::vector<int> kv_donors;
+
+  int tokens_per_centroid() const { return decoder.vocab_size / ordered_head->num_centroids; }
+};
+
+AssistantPlan MakeAssistantPlan(const AssistantConfig& config);
+
+// The plan with its donors, in the form in which the target caches them; an error where the two do
+// not fit.
+Result<AssistantPlan> PairAssistant(AssistantPlan plan, const ModelPlan& target);
 
 }  // namespace lapidary

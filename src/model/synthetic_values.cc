@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string_view>
 
 #include "base/check.h"
@@ -47,6 +48,14 @@ Law LawFor(const TensorSpec& spec) {
 }
 
 }  // namespace
+
+std::vector<int64_t> SyntheticTokenOrdering(int64_t vocab_size) {
+  int64_t stride = vocab_size / 2 + 1;
+  while (std::gcd(stride, vocab_size) != 1) ++stride;
+  std::vector<int64_t> ordering(vocab_size);
+  for (int64_t idx = 0; idx < vocab_size; ++idx) ordering[idx] = idx * stride % vocab_size;
+  return ordering;
+}
 
 SyntheticLaw MakeSyntheticLaw(const TensorSpec& spec, uint64_t seed) {
   const Law law = LawFor(spec);

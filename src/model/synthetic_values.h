@@ -9,12 +9,19 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "model/synthetic_law.h"
 #include "model/tensor_specs.h"
 #include "tensor/dtype.h"
 
 namespace lapidary {
+
+// An assistant's tensors bear the names of its target's: another seed keeps the two apart.
+constexpr uint64_t AssistantSeed(uint64_t seed) { return seed ^ 0xa551574e7u; }
+
+// The token ordering of a synthetic assistant: a fixed permutation that scatters neighbours.
+std::vector<int64_t> SyntheticTokenOrdering(int64_t vocab_size);
 
 SyntheticLaw MakeSyntheticLaw(const TensorSpec& spec, uint64_t seed);
 

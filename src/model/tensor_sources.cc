@@ -26,11 +26,11 @@ std::string JoinNames(const std::vector<std::string>& names) {
   return text;
 }
 
-Status CheckAgainstPlan(const Checkpoint& checkpoint, const ModelPlan& plan,
-                        const std::string& where) {
-  std::set<std::string, std::less<>> known;
+// `known`: what may be there besides.
+Status CheckTensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& required,
+                    std::set<std::string, std::less<>> known, const std::string& where) {
   std::vector<std::string> missing;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
+  for (const TensorSpec& spec : required) {
     known.insert(spec.name);
     const TensorView* tensor = checkpoint.Find(spec.name);
     if (tensor == nullptr) {
@@ -46,7 +46,6 @@ Status CheckAgainstPlan(const Checkpoint& checkpoint, const ModelPlan& plan,
   if (!missing.empty()) {
     return MakeError("{}: {} tensors are missing: {}", where, missing.size(), JoinNames(missing));
   }
-  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) known.insert(spec.name);
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     // Some exports repeat the tied head as a tensor of its own.
@@ -65,7 +64,19 @@ Status CheckAgainstPlan(const Checkpoint& checkpoint, const ModelPlan& plan,
 Result<std::unique_ptr<CheckpointSource>> CheckpointSource::Open(
     const std::filesystem::path& directory, const ModelPlan& plan) {
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
-  RETURN_IF_ERROR(CheckAgainstPlan(checkpoint, plan, directory.string()));
+  std::set<std::string, std::less<>> known;
+  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) known.insert(spec.name);
+  RETURN_IF_ERROR(
+      CheckTensors(checkpoint, RequiredTensors(plan), std::move(known), directory.string()));
+  return std::unique_ptr<CheckpointSource>(new CheckpointSource(std::move(checkpoint)));
+}
+
+Result<std::unique_ptr<CheckpointSource>> CheckpointSource::Open(
+    const std::filesystem::path& directory, const AssistantPlan& plan) {
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
+  // Files of assistants with a dense head may carry the other one's tensors too.
+  RETURN_IF_ERROR(CheckTensors(checkpoint, RequiredTensors(plan), {kTokenOrdering, kCentroids},
+                               directory.string()));
   return std::unique_ptr<CheckpointSource>(new CheckpointSource(std::move(checkpoint)));
 }
 
@@ -113,6 +124,12 @@ int64_t AvailableMemoryBytes() {
 Result<std::unique_ptr<DummySource>> DummySource::Make(const ModelPlan& plan, uint64_t seed,
                                                        ThreadPool& threads,
                                                        int64_t available_bytes) {
+  return Make(RequiredTensors(plan), seed, threads, available_bytes);
+}
+
+Result<std::unique_ptr<DummySource>> DummySource::Make(const std::vector<TensorSpec>& specs,
+                                                       uint64_t seed, ThreadPool& threads,
+                                                       int64_t available_bytes) {
   constexpr DType kDType = DType::kBF16;
   constexpr int64_t kAlign = 64;
   struct Piece {
@@ -121,7 +138,6 @@ Result<std::unique_ptr<DummySource>> DummySource::Make(const ModelPlan& plan, ui
     std::span<std::byte> bytes;
   };
   auto source = std::unique_ptr<DummySource>(new DummySource());
-  const std::vector<TensorSpec> specs = RequiredTensors(plan);
   int64_t total_bytes = 0;
   for (const TensorSpec& spec : specs) {
     total_bytes += (spec.num_elements() * DTypeSize(kDType) + kAlign - 1) / kAlign * kAlign;

@@ -19,7 +19,10 @@ class CheckpointSource : public TensorSource {
  public:
   static Result<std::unique_ptr<CheckpointSource>> Open(const std::filesystem::path& directory,
                                                         const ModelPlan& plan);
+  static Result<std::unique_ptr<CheckpointSource>> Open(const std::filesystem::path& directory,
+                                                        const AssistantPlan& plan);
   Result<TensorView> Get(const TensorSpec& spec) const override;
+  const Checkpoint& checkpoint() const { return checkpoint_; }
 
   // Reads everything `plan` streams (not the per-layer embedding table, which is read by row) from
   // the disk into the page cache, with a progress line.
@@ -42,6 +45,10 @@ class DummySource : public TensorSource {
   // Refused when the weights need more than `available_bytes`.
   static Result<std::unique_ptr<DummySource>> Make(
       const ModelPlan& plan, uint64_t seed, ThreadPool& threads,
+      int64_t available_bytes = AvailableMemoryBytes());
+  // Of any list of tensors.
+  static Result<std::unique_ptr<DummySource>> Make(
+      const std::vector<TensorSpec>& specs, uint64_t seed, ThreadPool& threads,
       int64_t available_bytes = AvailableMemoryBytes());
   ~DummySource() override;
   Result<TensorView> Get(const TensorSpec& spec) const override;

@@ -105,6 +105,24 @@ std::vector<TensorSpec> RequiredTensors(const ModelPlan& plan) {
   return list.Take();
 }
 
+std::vector<TensorSpec> RequiredTensors(const AssistantPlan& plan) {
+  const int64_t hidden = plan.decoder.hidden_size;
+  const int64_t backbone = plan.backbone_hidden_size;
+  SpecList list;
+  list.Add("pre_projection.weight", {hidden, 2 * backbone}, kLayerOther, kMatrix);
+  list.Add("post_projection.weight", {backbone, hidden}, kLayerOther, kMatrix);
+  if (plan.ordered_head) {
+    list.Add(kCentroids, {plan.ordered_head->num_centroids, hidden}, kEmbedding, kMatrix);
+  }
+  std::vector<TensorSpec> specs = list.Take();
+  for (TensorSpec& spec : RequiredTensors(plan.decoder)) {
+    // There is no softcap that synthetic logits should reach into.
+    if (spec.role == TensorRole::kFinalNorm) spec.role = kNorm;
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
 std::vector<TensorSpec> UnusedSharedKvTensors(const ModelPlan& plan) {
   SpecList list;
   for (const LayerPlan& layer : plan.layers) {

@@ -40,6 +40,14 @@ struct TensorSpec {
 // Everything the text decoder reads, in file order.
 std::vector<TensorSpec> RequiredTensors(const ModelPlan& plan);
 
+// Of an assistant. Beside the decoder's own there are the two projections and, with an ordered
+// head, the centroids; kTokenOrdering, which holds no weights, is not in the list.
+std::vector<TensorSpec> RequiredTensors(const AssistantPlan& plan);
+
+// I64 [vocab]: the token ids, grouped by centroid.
+inline constexpr const char* kTokenOrdering = "masked_embedding.token_ordering";
+inline constexpr const char* kCentroids = "masked_embedding.centroids.weight";
+
 // k_proj, v_proj and k_norm of layers that read a donor's KV: published files carry them, nobody
 // reads them.
 std::vector<TensorSpec> UnusedSharedKvTensors(const ModelPlan& plan);

@@ -24,4 +24,9 @@ Result<ModelWeights> BindWeights(const ModelPlan& plan, const TensorSource& sour
   return BindWeightsTo(plan, storage);
 }
 
+Result<AssistantWeights> BindWeights(const AssistantPlan& plan, const TensorSource& source) {
+  HostStorage storage(source);
+  return BindWeightsTo(plan, storage);
+}
+
 }  // namespace lapidary

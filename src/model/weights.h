@@ -89,6 +89,15 @@ struct ModelWeightsOf {
   std::vector<LayerWeightsOf<Storage>> layers;
 };
 
+template <typename Storage>
+struct AssistantWeightsOf {
+  MatrixRef pre_projection{};   // [hidden, 2 * backbone]
+  MatrixRef post_projection{};  // [backbone, hidden]
+  MatrixRef centroids{};        // [num_centroids, hidden]; ordered heads only
+  // Its embedding is the head: [vocab, hidden], for an ordered head in the order of the centroids.
+  ModelWeightsOf<Storage> decoder;
+};
+
 // Asks `storage` for every tensor of the plan, in a fixed order: those that form one matrix (q, k,
 // v; gate, up) come directly after each other, and a storage with kStacksRows puts each matrix
 // directly behind the one before. Storage has
@@ -96,6 +105,8 @@ struct ModelWeightsOf {
 //   Result<float> GetScalar(const TensorSpec&).
 template <typename Storage>
 Result<ModelWeightsOf<Storage>> BindWeightsTo(const ModelPlan& plan, Storage& storage);
+template <typename Storage>
+Result<AssistantWeightsOf<Storage>> BindWeightsTo(const AssistantPlan& plan, Storage& storage);
 
 // Weights on the host; they must not outlive their source.
 class HostStorage {
@@ -116,7 +127,9 @@ using AttentionWeights = AttentionWeightsOf<HostStorage>;
 using MoeWeights = MoeWeightsOf<HostStorage>;
 using LayerWeights = LayerWeightsOf<HostStorage>;
 using ModelWeights = ModelWeightsOf<HostStorage>;
+using AssistantWeights = AssistantWeightsOf<HostStorage>;
 
 Result<ModelWeights> BindWeights(const ModelPlan& plan, const TensorSource& source);
+Result<AssistantWeights> BindWeights(const AssistantPlan& plan, const TensorSource& source);
 
 }  // namespace lapidary

@@ -5,11 +5,10 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <numeric>
+#include <set>
 
 #include "base/progress.h"
 #include "checkpoint/safetensors.h"
-#include "model/assistant_preset.h"
 #include "model/plan.h"
 #include "model/synthetic_values.h"
 #include "model/tensor_specs.h"
@@ -194,25 +193,22 @@ Status WriteSyntheticCheckpoint(const Json& config, const SynthOptions& options,
 
 Status WriteSyntheticAssistant(const Json& config, const SynthOptions& options,
                                const std::filesystem::path& directory, ThreadPool& threads) {
+  ASSIGN_OR_RETURN(const AssistantConfig parsed, ParseAssistantConfig(config, "the assistant"));
+  const AssistantPlan plan = MakeAssistantPlan(parsed);
   RETURN_IF_ERROR(PrepareDirectory(directory));
+  std::set<std::string> decoder_names;
+  for (const TensorSpec& spec : RequiredTensors(plan.decoder)) decoder_names.insert(spec.name);
   std::vector<PlannedTensor> tensors;
-  for (TensorSpec& spec : AssistantTensors(config)) {
-    std::string name = spec.name;
-    // The target's tensors bear the same names: another seed stream keeps them apart.
-    spec.name = "assistant." + name;
+  for (TensorSpec& spec : RequiredTensors(plan)) {
+    std::string name = (decoder_names.contains(spec.name) ? "model." : "") + spec.name;
     tensors.push_back({std::move(name), std::move(spec), options.dtype, false, {}});
   }
-  if (config["use_ordered_embeddings"].get<bool>()) {
-    // Token ids grouped by centroid: a fixed permutation that scatters neighbours.
-    const int64_t vocab = config["text_config"]["vocab_size"];
-    std::vector<int64_t> ordering(vocab);
-    int64_t stride = vocab / 2 + 1;
-    while (std::gcd(stride, vocab) != 1) ++stride;
-    for (int64_t idx = 0; idx < vocab; ++idx) ordering[idx] = idx * stride % vocab;
+  if (plan.ordered_head) {
+    const std::vector<int64_t> ordering = SyntheticTokenOrdering(plan.decoder.vocab_size);
     PlannedTensor tensor;
-    tensor.file_name = "masked_embedding.token_ordering";
+    tensor.file_name = kTokenOrdering;
     tensor.spec.name = tensor.file_name;
-    tensor.spec.shape = {vocab};
+    tensor.spec.shape = {plan.decoder.vocab_size};
     tensor.dtype = DType::kI64;
     tensor.bytes.assign(reinterpret_cast<const char*>(ordering.data()),
                         ordering.size() * sizeof(int64_t));
@@ -221,7 +217,9 @@ Status WriteSyntheticAssistant(const Json& config, const SynthOptions& options,
   RETURN_IF_ERROR(WriteText(directory / "config.json", config.dump(2) + "\n"));
   RETURN_IF_ERROR(WriteText(directory / "generation_config.json",
                             Json({{"bos_token_id", 2}, {"eos_token_id", 1}}).dump(2) + "\n"));
-  return WriteWeights(directory, tensors, options, threads);
+  SynthOptions apart = options;
+  apart.seed = AssistantSeed(options.seed);
+  return WriteWeights(directory, tensors, apart, threads);
 }
 
 }  // namespace lapidary

@@ -26,7 +26,7 @@ struct SynthOptions {
 Status WriteSyntheticCheckpoint(const Json& config, const SynthOptions& options,
                                 const std::filesystem::path& directory, ThreadPool& threads);
 
-// config.json, model.safetensors and generation_config.json of an assistant (AssistantConfig).
+// config.json, model.safetensors and generation_config.json of an assistant (assistant_preset.h).
 Status WriteSyntheticAssistant(const Json& config, const SynthOptions& options,
                                const std::filesystem::path& directory, ThreadPool& threads);
 
