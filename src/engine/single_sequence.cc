@@ -6,29 +6,32 @@
 #include "base/check.h"
 
 namespace lapidary {
+namespace {
+
+constexpr int32_t kSlack = 1;  // A drafter may look one token behind the window.
+
+}  // namespace
 
 SingleSequence::SingleSequence(Executor& executor, int32_t max_chunk,
                                std::shared_ptr<const SamplingParams> sampling, int32_t prompt_len)
     : executor_(executor),
       max_chunk_(max_chunk),
       pool_(executor.num_pages()),
-      pages_(executor.plan(), executor.kv_layout(), pool_),
+      pages_(executor.plan(), executor.kv_layout(), pool_, kSlack),
       binding_(SlotBinding{.sampling = std::move(sampling), .prompt_len = prompt_len}) {
   CHECK(!binding_->sampling || !binding_->sampling->has_penalties());
 }
 
 Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceStep step,
-                                       bool return_logits) {
+                                       StepBatch batch) {
   step.num_rows = static_cast<int32_t>(ids.size());
   step.num_cached = pages_.length();
   if (!pages_.Reserve(step.num_rows)) {
     return MakeError("the KV cache is full at {} tokens", pages_.length());
   }
-  StepBatch batch;
   if (binding_) batch.bindings.push_back(*std::exchange(binding_, std::nullopt));
   pages_.TakeTableChanges(step.slot, batch.table_entries);
   batch.token_ids.assign(ids.begin(), ids.end());
-  batch.return_logits = return_logits;
   batch.sequences.push_back(step);
   StepOutput output = executor_.Run(std::move(batch));
   pages_.Commit(static_cast<int32_t>(ids.size()));
@@ -41,7 +44,9 @@ Status SingleSequence::Append(std::span<const int32_t> ids,
     const auto chunk = ids.first(std::min<size_t>(ids.size(), max_chunk_));
     SequenceStep step;
     step.num_outputs = on_logits ? static_cast<int32_t>(chunk.size()) : 0;
-    ASSIGN_OR_RETURN(const StepOutput output, Run(chunk, step, on_logits != nullptr));
+    StepBatch batch;
+    batch.return_logits = on_logits != nullptr;
+    ASSIGN_OR_RETURN(const StepOutput output, Run(chunk, step, std::move(batch)));
     if (on_logits) RETURN_IF_ERROR(on_logits(output.logits));
     ids = ids.subspan(chunk.size());
   }
@@ -54,11 +59,25 @@ Result<SampledToken> SingleSequence::AppendAndSample(std::span<const int32_t> id
   SequenceStep step;
   step.num_outputs = 1;
   step.samples = true;
-  ASSIGN_OR_RETURN(const StepOutput output,
-                   Run(ids.last(last_chunk), step, /*return_logits=*/false));
+  ASSIGN_OR_RETURN(const StepOutput output, Run(ids.last(last_chunk), step, {}));
   const SequenceOutput& sequence = output.sequences[0];
   if (sequence.error) return MakeError("{}", *sequence.error);
   return sequence.tokens[0];
+}
+
+Result<StepOutput> SingleSequence::DraftRound(int32_t num_drafts) {
+  CHECK(num_drafts > 0 && num_drafts <= executor_.max_drafts());
+  std::vector<int32_t> ids(1 + num_drafts, kTokenFromDrafter);
+  ids[0] = kTokenFromSlot;
+  SequenceStep step;
+  step.num_outputs = 1 + num_drafts;
+  step.samples = true;
+  step.num_drafts = num_drafts;
+  StepBatch batch;
+  batch.return_drafts = true;
+  ASSIGN_OR_RETURN(StepOutput output, Run(ids, step, std::move(batch)));
+  if (output.sequences[0].error) return MakeError("{}", *output.sequences[0].error);
+  return output;
 }
 
 }  // namespace lapidary

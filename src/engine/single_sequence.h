@@ -30,9 +30,13 @@ class SingleSequence {
   // Appends ids and samples the token that follows, as `sampling` of the constructor says.
   Result<SampledToken> AppendAndSample(std::span<const int32_t> ids);
 
+  // One round behind the token sampled last: what the executor's drafter proposes (draft_ids,
+  // draft_logits) and what counts of it. The sequence ends here.
+  Result<StepOutput> DraftRound(int32_t num_drafts);
+
  private:
   // One step; `step` says what to do with its rows.
-  Result<StepOutput> Run(std::span<const int32_t> ids, SequenceStep step, bool return_logits);
+  Result<StepOutput> Run(std::span<const int32_t> ids, SequenceStep step, StepBatch batch);
 
   Executor& executor_;
   const int32_t max_chunk_;

@@ -68,6 +68,7 @@ struct StepBatch {
   std::vector<int32_t> scored_ids;    // of all sequences
   std::vector<SequenceStep> sequences;
   bool return_logits = false;  // hand the outputs' logits back (tests, `lapidary logits`)
+  bool return_drafts = false;  // and what the drafter gave (tests, `lapidary draft`)
 };
 
 struct SequenceOutput {
@@ -80,6 +81,10 @@ struct SequenceOutput {
 struct StepOutput {
   std::vector<SequenceOutput> sequences;
   std::vector<float> logits;  // [outputs of all sequences in order, vocab]
+  // Of the drafter, for all sequences in order: what it proposed, and the logits of its head, -inf
+  // where that scored nothing: [drafts], [drafts, vocab].
+  std::vector<int32_t> draft_ids;
+  std::vector<float> draft_logits;
 };
 
 }  // namespace lapidary

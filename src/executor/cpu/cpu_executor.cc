@@ -4,25 +4,44 @@
 
 #include "base/check.h"
 #include "sampling/accept.h"
+#include "sampling/simulated_acceptance.h"
 
 namespace lapidary::cpu {
+namespace {
+
+std::shared_ptr<const SamplingParams> DraftSampling(const SamplingParams& request, DraftDraw draw) {
+  auto sampling = std::make_shared<SamplingParams>(request);
+  sampling->num_logprobs = -1;
+  if (draw == DraftDraw::kLikeliest) sampling->temperature = 0.0f;
+  return sampling;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          std::shared_ptr<const TensorSource> source,
                                                          const CpuExecutorOptions& options) {
   ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
+  std::optional<AssistantWeights> assistant_weights;
+  if (options.drafter) {
+    ASSIGN_OR_RETURN(assistant_weights,
+                     BindWeights(options.drafter->plan, *options.drafter->source));
+  }
   KvLayout layout = options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType));
   ASSIGN_OR_RETURN(KvMemory kv, KvMemory::Allocate(layout, options.num_pages));
   return std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(source), std::move(weights),
+                                                      std::move(assistant_weights),
                                                       std::move(layout), std::move(kv), options));
 }
 
 CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-                         ModelWeights weights, KvLayout layout, KvMemory kv,
-                         const CpuExecutorOptions& options)
+                         ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
+                         KvLayout layout, KvMemory kv, const CpuExecutorOptions& options)
     : plan_(plan),
       source_(std::move(source)),
       weights_(std::move(weights)),
+      drafter_options_(options.drafter),
+      assistant_weights_(std::move(assistant_weights)),
       layout_(std::move(layout)),
       kv_(std::move(kv)),
       skip_unneeded_rows_(options.skip_unneeded_rows),
@@ -30,6 +49,11 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       forward_(plan_, weights_, layout_, kv_, tables_, threads_) {
   for (int thread_idx = 0; thread_idx < threads_.num_threads(); ++thread_idx) {
     samplers_.push_back(std::make_unique<Sampler>(plan_.vocab_size));
+  }
+  if (drafter_options_) {
+    const DraftTarget target{plan_, weights_, layout_, kv_, tables_};
+    drafter_ =
+        std::make_unique<CpuDrafter>(*drafter_options_, *assistant_weights_, target, threads_);
   }
   worker_ = std::thread([this] { WorkerLoop(); });
 }
@@ -84,12 +108,17 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
   for (const SequenceStep& step : batch.sequences) end_slot = std::max(end_slot, step.slot + 1);
   requests_.resize(end_slot);
   slot_states_.resize(end_slot);
+  if (drafter_) last_hidden_.resize(end_slot);
   for (const SlotBinding& binding : batch.bindings) {
     Request& request = requests_[binding.slot];
     request = {.sampling = binding.sampling,
+               .draft_sampling = {},
                .history = {},
                .num_score_top = binding.num_score_top,
                .prompt_len = binding.prompt_len};
+    if (drafter_ && binding.sampling) {
+      request.draft_sampling = DraftSampling(*binding.sampling, drafter_options_->draw);
+    }
     const auto prompt = std::span(binding.tokens)
                             .first(std::min<size_t>(binding.tokens.size(), binding.prompt_len));
     request.history.AddPrompt(prompt);
@@ -105,14 +134,85 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
 StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   BindSlots(batch);
   for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
+  StepOutput output;
+  if (drafter_) DraftTokens(batch, output);
   forward_.Begin(FlattenBatch(batch, slot_states_));
   RunDecoder(plan_, skip_unneeded_rows_, forward_);
-  StepOutput output;
   output.sequences.resize(batch.sequences.size());
   ScoreOutputs(batch, forward_.logits(), output);
   SampleOutputs(batch, forward_.logits(), output);
   if (batch.return_logits) output.logits.assign(forward_.logits().begin(), forward_.logits().end());
   return output;
+}
+
+void CpuExecutor::DraftTokens(StepBatch& batch, StepOutput& output) {
+  // The round of one sequence.
+  struct Round {
+    int32_t slot = 0;
+    std::span<int32_t> ids;  // to be filled
+    size_t first_draft = 0;  // of all that the step asks the drafter for
+    PenaltyState history;
+  };
+  std::vector<Round> rounds;
+  int64_t end_row = 0;
+  size_t num_drafts = 0;
+  for (const SequenceStep& sequence : batch.sequences) {
+    end_row += sequence.num_rows;
+    const auto ids =
+        std::span(batch.token_ids).subspan(end_row - sequence.num_drafts, sequence.num_drafts);
+    if (ids.empty() || ids[0] != kTokenFromDrafter) continue;
+    // A round goes on from what the target has computed in this slot.
+    CHECK_EQ(batch.token_ids[end_row - sequence.num_rows], kTokenFromSlot);
+    CHECK_EQ(sequence.num_rows, 1 + sequence.num_drafts);
+    const Request& request = requests_[sequence.slot];
+    rounds.push_back({sequence.slot, ids, num_drafts, {}});
+    if (request.sampling->has_penalties()) rounds.back().history = request.history;
+    num_drafts += sequence.num_drafts;
+  }
+  if (rounds.empty()) return;
+  const size_t vocab_size = static_cast<size_t>(plan_.vocab_size);
+  if (batch.return_drafts) {
+    output.draft_ids.resize(num_drafts);
+    output.draft_logits.resize(num_drafts * vocab_size);
+  }
+
+  // The longest first, so that those still drafting are the first so many.
+  std::stable_sort(rounds.begin(), rounds.end(),
+                   [](const Round& a, const Round& b) { return a.ids.size() > b.ids.size(); });
+  std::vector<DraftStart> starts;
+  for (const Round& round : rounds) {
+    const SlotState& slot = slot_states_[round.slot];
+    starts.push_back({round.slot, slot.length, slot.last_token, last_hidden_[round.slot]});
+  }
+  drafter_->Begin(starts);
+  std::vector<int32_t> drafted;
+  for (size_t draft_idx = 0; draft_idx < rounds[0].ids.size(); ++draft_idx) {
+    while (rounds.back().ids.size() <= draft_idx) rounds.pop_back();
+    drafter_->KeepFirst(std::ssize(rounds));
+    const std::span<const float> logits = drafter_->NextLogits();
+    drafted.resize(rounds.size());
+    threads_.ParallelFor(std::ssize(rounds), 1, [&](int64_t begin, int64_t end, int thread_idx) {
+      for (int64_t idx = begin; idx < end; ++idx) {
+        Round& round = rounds[idx];
+        const Request& request = requests_[round.slot];
+        const auto row = logits.subspan(idx * vocab_size, vocab_size);
+        // Draft i is compared with the token of the round's row i.
+        const int32_t position = slot_states_[round.slot].length + static_cast<int32_t>(draft_idx);
+        const auto token = samplers_[thread_idx]->Sample(
+            row, *request.draft_sampling, round.history, DrawNumber(position, request.prompt_len));
+        // Where the request allows nothing that was scored, any draft does.
+        drafted[idx] = token.ok() ? token->id : 0;
+        round.ids[draft_idx] = drafted[idx];
+        if (request.sampling->has_penalties()) round.history.AddOutput(drafted[idx]);
+        if (batch.return_drafts) {
+          const size_t at = round.first_draft + draft_idx;
+          output.draft_ids[at] = drafted[idx];
+          std::copy(row.begin(), row.end(), output.draft_logits.begin() + at * vocab_size);
+        }
+      }
+    });
+    drafter_->Feed(drafted);
+  }
 }
 
 void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> logits,
@@ -157,8 +257,8 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
 }
 
 void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_position,
-                                 const float* rows, const int32_t* drafts, Sampler& sampler,
-                                 SequenceOutput& output) {
+                                 const float* rows, const float* hidden_rows, const int32_t* drafts,
+                                 Sampler& sampler, SequenceOutput& output) {
   Request& request = requests_[sequence.slot];
   SlotState& slot = slot_states_[sequence.slot];
   const bool has_penalties = request.sampling->has_penalties();
@@ -166,18 +266,28 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
   // A row is sampled only if it counts, so the first draft that is not accepted ends the round.
   bool counts = true;
   for (int32_t row = 0; counts; ++row) {
-    const auto token = sampler.Sample(
+    const uint64_t draw_number = DrawNumber(first_sampled + row, request.prompt_len);
+    auto token = sampler.Sample(
         {rows + int64_t{row} * plan_.vocab_size, static_cast<size_t>(plan_.vocab_size)},
-        *request.sampling, request.history, DrawNumber(first_sampled + row, request.prompt_len));
+        *request.sampling, request.history, draw_number);
     if (!token.ok()) {
       output.error = token.error().message;
       return;
+    }
+    counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
+    if (drafter_ && row < std::ssize(drafter_options_->simulated_rates)) {
+      counts = row < sequence.num_drafts && SimulatesAccept(drafter_options_->simulated_rates[row],
+                                                            request.sampling->seed, draw_number);
+      if (counts) token->id = drafts[row];
     }
     output.tokens.push_back(*token);
     slot.last_token = token->id;
     slot.length = LengthAfter(first_position, sequence.num_rows, sequence.num_sampled(), row + 1);
     if (has_penalties) request.history.AddOutput(token->id);
-    counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
+    if (drafter_ && !counts) {
+      const float* hidden = hidden_rows + int64_t{row} * plan_.hidden_size;
+      last_hidden_[sequence.slot].assign(hidden, hidden + plan_.hidden_size);
+    }
   }
 }
 
@@ -201,10 +311,12 @@ void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> l
                            if (!sequence.samples) continue;
                            const int64_t first_output = end_output[idx] - sequence.num_sampled();
                            const int32_t end_row = rows.sequence_begin[idx + 1];
-                           SampleSequence(sequence, rows.first_position[idx],
-                                          logits.data() + first_output * plan_.vocab_size,
-                                          rows.token_ids.data() + end_row - sequence.num_drafts,
-                                          *samplers_[thread_idx], output.sequences[idx]);
+                           SampleSequence(
+                               sequence, rows.first_position[idx],
+                               logits.data() + first_output * plan_.vocab_size,
+                               forward_.head_inputs().data() + first_output * plan_.hidden_size,
+                               rows.token_ids.data() + end_row - sequence.num_drafts,
+                               *samplers_[thread_idx], output.sequences[idx]);
                          }
                        });
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "executor/cpu/cpu_drafter.h"
 #include "executor/cpu/cpu_forward.h"
 #include "executor/executor.h"
 #include "model/weights.h"
@@ -19,11 +20,12 @@ namespace lapidary::cpu {
 inline constexpr DType kKvType = DType::kF32;  // of cached values
 
 struct CpuExecutorOptions {
-  int num_threads = 0;                // 0: one per core
-  int num_pages = 0;                  // of the KV pool, scratch page included
-  std::optional<KvLayout> kv_layout;  // of kKvType; default: MakeKvLayout
+  int num_threads = 0;                     // 0: one per core
+  int num_pages = 0;                       // of the KV pool, scratch page included
+  std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
   bool skip_unneeded_rows = true;
+  std::optional<DrafterOptions> drafter = {};
 };
 
 class CpuExecutor : public Executor {
@@ -37,6 +39,7 @@ class CpuExecutor : public Executor {
   const ModelPlan& plan() const override { return plan_; }
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return kv_.num_pages(); }
+  int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
@@ -44,39 +47,49 @@ class CpuExecutor : public Executor {
 
  private:
   CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-              ModelWeights weights, KvLayout layout, KvMemory kv,
-              const CpuExecutorOptions& options);
+              ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
+              KvLayout layout, KvMemory kv, const CpuExecutorOptions& options);
   void WorkerLoop();
   StepOutput RunStep(StepBatch& batch);
+  // Puts the drafter's ids where the batch leaves them to it.
+  void DraftTokens(StepBatch& batch, StepOutput& output);
   // logits [outputs of all sequences, vocab]; scores come before samples.
   void ScoreOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
   void SampleOutputs(const StepBatch& batch, std::span<const float> logits, StepOutput& output);
   // Samples the last outputs of a sequence: rows [1 + num_drafts, vocab], drafts [num_drafts]; and
-  // moves its slot on.
+  // moves its slot on. hidden_rows [1 + num_drafts, hidden]: what the head read.
   void SampleSequence(const SequenceStep& sequence, int32_t first_position, const float* rows,
-                      const int32_t* drafts, Sampler& sampler, SequenceOutput& output);
+                      const float* hidden_rows, const int32_t* drafts, Sampler& sampler,
+                      SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
 
   const ModelPlan plan_;
   const std::shared_ptr<const TensorSource> source_;
   const ModelWeights weights_;
+  const std::optional<DrafterOptions> drafter_options_;
+  const std::optional<AssistantWeights> assistant_weights_;
   const KvLayout layout_;
   KvMemory kv_;
   const bool skip_unneeded_rows_;
   ThreadPool threads_;
   SlotTables tables_;
   CpuForward forward_;
+  std::unique_ptr<CpuDrafter> drafter_;             // null: there is none
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
 
   // By slot; they grow as slots are used.
   struct Request {
     std::shared_ptr<const SamplingParams> sampling;
+    // How its drafts are drawn; null without a drafter.
+    std::shared_ptr<const SamplingParams> draft_sampling;
     PenaltyState history;  // kept where there are penalties
     int32_t num_score_top = 0;
     int32_t prompt_len = 0;
   };
   std::vector<Request> requests_;
   std::vector<SlotState> slot_states_;
+  // With a drafter: [hidden] of the row that gave the slot's last token, behind the final norm.
+  std::vector<std::vector<float>> last_hidden_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

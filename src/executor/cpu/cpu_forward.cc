@@ -3,69 +3,22 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/cpu/attention.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/linear.h"
 #include "ops/cpu/per_layer_inputs.h"
 
 namespace lapidary::cpu {
-namespace {
-
-RotaryHead RotaryOf(const LayerPlan& layer) {
-  return {.head_dim = layer.head_dim, .num_rotary_pairs = layer.rope.num_rotary_pairs};
-}
-
-}  // namespace
-
 CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
                        const KvMemory& kv, const SlotTables& tables, ThreadPool& threads)
-    : plan_(plan), weights_(weights), layout_(layout), kv_(kv), tables_(tables), threads_(threads) {
+    : CpuBlocks(plan, weights, threads), layout_(layout), kv_(kv), tables_(tables) {
   for (const LayerPlan& layer : plan.layers) {
-    const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
-    rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
-    if (it == rope_plans_.end()) rope_plans_.push_back(layer.rope);
     if (!layer.owns_kv()) donor_entries_[layer.kv_layer];
   }
-  rope_tables_.resize(rope_plans_.size());
-  scores_.resize(threads.num_threads());
 }
 
 void CpuForward::Begin(StepRows rows) {
   rows_ = std::move(rows);
-  active_.resize(rows_.num_rows());
-  for (int32_t row = 0; row < rows_.num_rows(); ++row) active_[row] = row;
-  for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
-    rope_tables_[idx].Fill(rope_plans_[idx].Frequencies(), rows_.positions);
-  }
-}
-
-template <typename Body>
-void CpuForward::ForEachActive(const Body& body) {
-  threads_.ParallelFor(num_active(), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) body(row);
-  });
-}
-
-void CpuForward::NormHidden(const std::vector<float>& weight, std::vector<float>& out) {
-  const int64_t dim = plan_.hidden_size;
-  out.resize(num_active() * dim);
-  ForEachActive([&](int64_t row) {
-    RmsNorm(hidden_.data() + row * dim, weight.data(), plan_.rms_norm_eps, dim,
-            out.data() + row * dim);
-  });
-}
-
-void CpuForward::AddNormed(const std::vector<float>& x, const std::vector<float>& weight,
-                           float scale) {
-  const int64_t dim = plan_.hidden_size;
-  ForEachActive([&](int64_t row) {
-    AddRmsNorm(x.data() + row * dim, weight.data(), plan_.rms_norm_eps, dim, scale,
-               hidden_.data() + row * dim);
-  });
-}
-
-const RopeTable& CpuForward::RopeFor(const LayerPlan& layer) const {
-  return rope_tables_[rope_of_layer_[layer.index]];
+  BeginRows(rows_.positions);
 }
 
 std::vector<float>& CpuForward::NewEntries(int owner_layer) {
@@ -109,24 +62,7 @@ void CpuForward::KeepOutputRows() {
 }
 
 void CpuForward::ProjectAttention(const LayerPlan& layer) {
-  const AttentionWeights& weights = weights_.layers[layer.index].attention;
-  const std::vector<float>& owner_k_norm = weights_.layers[layer.kv_layer].attention.k_norm;
-  NormHidden(weights_.layers[layer.index].input_norm, normed_);
-  const int64_t raw_len = int64_t{layer.num_heads} * layer.head_dim;
-  const int64_t query_len = int64_t{layer.num_heads} * layer.kv_entry.key_len;
-  raw_.resize(num_active() * raw_len);
-  queries_.resize(num_active() * query_len);
-  Linear(normed_.data(), num_active(), weights.q_proj, raw_.data(), raw_len, threads_);
-  const RopeTable& rope = RopeFor(layer);
-  ForEachActive([&](int64_t row) {
-    for (int head = 0; head < layer.num_heads; ++head) {
-      MakeCachedQuery(RotaryOf(layer), layer.kv_entry,
-                      raw_.data() + row * raw_len + int64_t{head} * layer.head_dim,
-                      weights.q_norm.data(), owner_k_norm.data(), plan_.rms_norm_eps,
-                      rope.CosRow(active_[row]), rope.SinRow(active_[row]),
-                      queries_.data() + row * query_len + int64_t{head} * layer.kv_entry.key_len);
-    }
-  });
+  ProjectQueries(layer, weights_.layers[layer.kv_layer].attention.k_norm);
   if (layer.owns_kv()) ProjectKv(layer);
 }
 
@@ -157,14 +93,9 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
 }
 
 void CpuForward::Attend(const LayerPlan& layer) {
-  attended_.resize(num_active() * layer.num_heads * layer.head_dim);
-  threads_.ParallelFor(num_active() * layer.num_kv_heads, 1,
-                       [&](int64_t begin, int64_t end, int thread_idx) {
-                         for (int64_t task = begin; task < end; ++task) {
-                           AttendTask(layer, task / layer.num_kv_heads,
-                                      static_cast<int>(task % layer.num_kv_heads), thread_idx);
-                         }
-                       });
+  ForEachKvHead(layer, [&](int64_t active_idx, int kv_head, int thread_idx) {
+    AttendTask(layer, active_idx, kv_head, thread_idx);
+  });
 }
 
 void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_head,
@@ -172,63 +103,26 @@ void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_h
   const int32_t row = active_[active_idx];
   const int32_t sequence_idx = rows_.sequence_of[row];
   const LayerPlan& owner = plan_.layers[layer.kv_layer];
-  const int group_idx = KvGroupOf(layer.kind);
-  const int tokens_per_page = layout_.tokens_per_page[group_idx];
-  const SlotTables::Table& table = tables_.Of(rows_.slot_of[sequence_idx], group_idx);
+  const SlotTables::Table& table = tables_.Of(rows_.slot_of[sequence_idx], KvGroupOf(layer.kind));
   const int32_t num_cached = rows_.first_position[sequence_idx];
   const int32_t position = rows_.positions[row];
   const int32_t first_key = layer.window == 0 ? 0 : std::max(0, position - layer.window + 1);
 
   // Keys [first_key, num_cached) lie in pages, [num_cached, position] in this step's own entries.
   std::vector<KeySegment> segments;
-  int32_t key = first_key;
-  while (key < num_cached) {
-    const int32_t block = key / tokens_per_page;
-    const int slot = key % tokens_per_page;
-    const int32_t count = std::min(num_cached - key, tokens_per_page - slot);
-    CHECK(table.PageOf(block) != kScratchPage)
-        << "sequence " << sequence_idx << " layer " << layer.index << " block " << block;
-    segments.push_back({kv_.Entry(layout_, owner, table.PageOf(block), kv_head, slot),
-                        owner.kv_entry.entry_len, count});
-    key += count;
-  }
+  AddPageSegments(layout_, kv_, table, owner, kv_head, first_key, num_cached, segments);
+  const int32_t first_new = std::max(first_key, num_cached);
   const int64_t row_len = int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len;
-  const int64_t first_local = rows_.sequence_begin[sequence_idx] + (key - num_cached);
+  const int64_t first_local = rows_.sequence_begin[sequence_idx] + (first_new - num_cached);
   segments.push_back({NewEntries(owner.index).data() + first_local * row_len +
                           int64_t{kv_head} * owner.kv_entry.entry_len,
-                      row_len, position - key + 1});
-
-  std::vector<float>& scores = scores_[thread_idx];
-  scores.resize(std::max<size_t>(scores.size(), size_t{4} * (position - first_key + 1)));
-  const int heads = layer.heads_per_kv_head();
-  const int64_t first_head = active_idx * layer.num_heads + int64_t{kv_head} * heads;
-  AttendRow(segments, layer.kv_entry, queries_.data() + first_head * layer.kv_entry.key_len, heads,
-            scores.data(), attended_.data() + first_head * layer.head_dim);
-  RestoreValueOrder(layer.kv_entry, heads, attended_.data() + first_head * layer.head_dim);
+                      row_len, position - first_new + 1});
+  AttendSegments(layer, segments, active_idx, kv_head, thread_idx);
 }
 
-void CpuForward::AttentionOutput(const LayerPlan& layer) {
-  const LayerWeights& weights = weights_.layers[layer.index];
-  block_out_.resize(num_active() * plan_.hidden_size);
-  Linear(attended_.data(), num_active(), weights.attention.o_proj, block_out_.data(),
-         plan_.hidden_size, threads_);
-  AddNormed(block_out_, weights.post_attention_norm, /*scale=*/1.0f);
-}
+void CpuForward::AttentionOutput(const LayerPlan& layer) { AddAttention(layer); }
 
-void CpuForward::DenseMlp(const LayerPlan& layer) {
-  const LayerWeights& weights = weights_.layers[layer.index];
-  const int64_t width = layer.mlp_width;
-  NormHidden(weights.pre_mlp_norm, normed_);
-  gate_.resize(num_active() * width);
-  up_.resize(num_active() * width);
-  Linear(normed_.data(), num_active(), weights.mlp.gate_proj, gate_.data(), width, threads_);
-  Linear(normed_.data(), num_active(), weights.mlp.up_proj, up_.data(), width, threads_);
-  ForEachActive(
-      [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
-  block_out_.resize(num_active() * plan_.hidden_size);
-  Linear(gate_.data(), num_active(), weights.mlp.down_proj, block_out_.data(), plan_.hidden_size,
-         threads_);
-}
+void CpuForward::DenseMlp(const LayerPlan& layer) { RunMlp(layer); }
 
 void CpuForward::Experts(const LayerPlan& layer) {
   const MoeWeights& weights = weights_.layers[layer.index].moe;

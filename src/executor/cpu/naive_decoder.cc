@@ -120,9 +120,10 @@ std::vector<Vec> NaiveDecoder::Run(const std::vector<int32_t>& tokens) {
     }
   }
   std::vector<Vec> logits;
+  head_inputs_.clear();
   for (const Vec& row : h) {
-    logits.push_back(
-        MatVec(Tensor("embed_tokens.weight"), Stored(Norm(row, &Tensor("norm.weight")))));
+    head_inputs_.push_back(Stored(Norm(row, &Tensor("norm.weight"))));
+    logits.push_back(MatVec(Tensor("embed_tokens.weight"), head_inputs_.back()));
     for (double& z : logits.back()) {
       if (!Is(Mistake::kNoSoftcap)) z = plan_.logit_softcap * std::tanh(z / plan_.logit_softcap);
     }

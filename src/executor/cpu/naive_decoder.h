@@ -80,6 +80,15 @@ class NaiveDecoder {
   // The logits of every position.
   std::vector<Vec> Run(const std::vector<int32_t>& tokens);
 
+  // Of the last run: what the head read, by position, and what a layer that owns KV cached.
+  const std::vector<Vec>& head_inputs() const { return head_inputs_; }
+  const Vec& Key(int layer, size_t position, int64_t kv_head) const {
+    return keys_.at({layer, position, kv_head});
+  }
+  const Vec& Value(int layer, size_t position, int64_t kv_head) const {
+    return values_.at({layer, position, kv_head});
+  }
+
  private:
   bool Is(Mistake mistake) const { return mistake_ == mistake; }
   const Vec& Tensor(const std::string& name) const { return *tensors_.at(name); }
@@ -108,7 +117,8 @@ class NaiveDecoder {
   const Mistake mistake_;
   const Rounding rounding_;
   const NaiveTensors tensors_;
-  std::string prefix_;                                             // of the layer's tensors
+  std::string prefix_;  // of the layer's tensors
+  std::vector<Vec> head_inputs_;
   std::map<std::tuple<int, size_t, int64_t>, Vec> keys_, values_;  // layer, position, KV head
 };
 

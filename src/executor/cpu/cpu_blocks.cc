@@ -1,0 +1,121 @@
+#include "executor/cpu/cpu_blocks.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear.h"
+
+namespace lapidary::cpu {
+
+void AddPageSegments(const KvLayout& layout, const KvMemory& kv, const SlotTables::Table& table,
+                     const LayerPlan& owner, int kv_head, int32_t first_key, int32_t end_key,
+                     std::vector<KeySegment>& segments) {
+  const int tokens_per_page = layout.tokens_per_page[KvGroupOf(owner.kind)];
+  for (int32_t key = first_key; key < end_key;) {
+    const int32_t block = key / tokens_per_page;
+    const int slot = key % tokens_per_page;
+    const int32_t count = std::min(end_key - key, tokens_per_page - slot);
+    CHECK(table.PageOf(block) != kScratchPage) << "layer " << owner.index << " block " << block;
+    segments.push_back({kv.Entry(layout, owner, table.PageOf(block), kv_head, slot),
+                        owner.kv_entry.entry_len, count});
+    key += count;
+  }
+}
+
+CpuBlocks::CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads)
+    : plan_(plan), weights_(weights), threads_(threads) {
+  for (const LayerPlan& layer : plan.layers) {
+    const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
+    rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
+    if (it == rope_plans_.end()) rope_plans_.push_back(layer.rope);
+  }
+  rope_tables_.resize(rope_plans_.size());
+  scores_.resize(threads.num_threads());
+}
+
+void CpuBlocks::BeginRows(std::span<const int32_t> positions) {
+  active_.resize(positions.size());
+  std::iota(active_.begin(), active_.end(), 0);
+  for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
+    rope_tables_[idx].Fill(rope_plans_[idx].Frequencies(), positions);
+  }
+}
+
+void CpuBlocks::NormHidden(const std::vector<float>& weight, std::vector<float>& out) {
+  const int64_t dim = plan_.hidden_size;
+  out.resize(num_active() * dim);
+  ForEachActive([&](int64_t row) {
+    RmsNorm(hidden_.data() + row * dim, weight.data(), plan_.rms_norm_eps, dim,
+            out.data() + row * dim);
+  });
+}
+
+void CpuBlocks::AddNormed(const std::vector<float>& x, const std::vector<float>& weight,
+                          float scale) {
+  const int64_t dim = plan_.hidden_size;
+  ForEachActive([&](int64_t row) {
+    AddRmsNorm(x.data() + row * dim, weight.data(), plan_.rms_norm_eps, dim, scale,
+               hidden_.data() + row * dim);
+  });
+}
+
+void CpuBlocks::ProjectQueries(const LayerPlan& layer, const std::vector<float>& owner_k_norm) {
+  const AttentionWeights& weights = weights_.layers[layer.index].attention;
+  NormHidden(weights_.layers[layer.index].input_norm, normed_);
+  const int64_t raw_len = int64_t{layer.num_heads} * layer.head_dim;
+  const int64_t query_len = int64_t{layer.num_heads} * layer.kv_entry.key_len;
+  raw_.resize(num_active() * raw_len);
+  queries_.resize(num_active() * query_len);
+  Linear(normed_.data(), num_active(), weights.q_proj, raw_.data(), raw_len, threads_);
+  const RopeTable& rope = RopeFor(layer);
+  const RotaryHead rotary = RotaryOf(layer);
+  ForEachActive([&](int64_t row) {
+    for (int head = 0; head < layer.num_heads; ++head) {
+      MakeCachedQuery(rotary, layer.kv_entry,
+                      raw_.data() + row * raw_len + int64_t{head} * layer.head_dim,
+                      weights.q_norm.data(), owner_k_norm.data(), plan_.rms_norm_eps,
+                      rope.CosRow(active_[row]), rope.SinRow(active_[row]),
+                      queries_.data() + row * query_len + int64_t{head} * layer.kv_entry.key_len);
+    }
+  });
+}
+
+void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegment> segments,
+                               int64_t active_idx, int kv_head, int thread_idx) {
+  int64_t num_keys = 0;
+  for (const KeySegment& segment : segments) num_keys += segment.count;
+  std::vector<float>& scores = scores_[thread_idx];
+  scores.resize(std::max<size_t>(scores.size(), static_cast<size_t>(4 * num_keys)));
+  const int heads = layer.heads_per_kv_head();
+  const int64_t first_head = active_idx * layer.num_heads + int64_t{kv_head} * heads;
+  AttendRow(segments, layer.kv_entry, queries_.data() + first_head * layer.kv_entry.key_len, heads,
+            scores.data(), attended_.data() + first_head * layer.head_dim);
+  RestoreValueOrder(layer.kv_entry, heads, attended_.data() + first_head * layer.head_dim);
+}
+
+void CpuBlocks::AddAttention(const LayerPlan& layer) {
+  const LayerWeights& weights = weights_.layers[layer.index];
+  block_out_.resize(num_active() * plan_.hidden_size);
+  Linear(attended_.data(), num_active(), weights.attention.o_proj, block_out_.data(),
+         plan_.hidden_size, threads_);
+  AddNormed(block_out_, weights.post_attention_norm, /*scale=*/1.0f);
+}
+
+void CpuBlocks::RunMlp(const LayerPlan& layer) {
+  const LayerWeights& weights = weights_.layers[layer.index];
+  const int64_t width = layer.mlp_width;
+  NormHidden(weights.pre_mlp_norm, normed_);
+  gate_.resize(num_active() * width);
+  up_.resize(num_active() * width);
+  Linear(normed_.data(), num_active(), weights.mlp.gate_proj, gate_.data(), width, threads_);
+  Linear(normed_.data(), num_active(), weights.mlp.up_proj, up_.data(), width, threads_);
+  ForEachActive(
+      [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
+  block_out_.resize(num_active() * plan_.hidden_size);
+  Linear(gate_.data(), num_active(), weights.mlp.down_proj, block_out_.data(), plan_.hidden_size,
+         threads_);
+}
+
+}  // namespace lapidary::cpu

@@ -1,0 +1,129 @@
+#include "executor/cpu/cpu_drafter.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear.h"
+
+namespace lapidary::cpu {
+
+CpuDrafter::CpuDrafter(const DrafterOptions& options, const AssistantWeights& weights,
+                       const DraftTarget& target, ThreadPool& threads)
+    : CpuBlocks(options.plan.decoder, weights.decoder, threads),
+      assistant_(options.plan),
+      assistant_weights_(weights),
+      token_ordering_(options.source->token_ordering()),
+      position_(options.position),
+      target_(target) {}
+
+void CpuDrafter::Begin(std::span<const DraftStart> starts) {
+  const int64_t backbone = assistant_.backbone_hidden_size;
+  starts_.assign(starts.begin(), starts.end());
+  positions_.clear();
+  tokens_.clear();
+  feedback_.resize(starts.size() * backbone);
+  for (size_t idx = 0; idx < starts.size(); ++idx) {
+    CHECK_GT(starts[idx].length, 0);
+    CHECK_EQ(static_cast<int64_t>(starts[idx].hidden.size()), backbone);
+    positions_.push_back(starts[idx].length - (position_ == DraftPosition::kBeforeIt ? 1 : 0));
+    tokens_.push_back(starts[idx].token);
+    std::copy_n(starts[idx].hidden.data(), backbone, feedback_.data() + idx * backbone);
+  }
+  BeginRows(positions_);
+}
+
+void CpuDrafter::KeepFirst(int64_t count) { active_.resize(count); }
+
+void CpuDrafter::MakeInputs() {
+  const int64_t backbone = assistant_.backbone_hidden_size;
+  inputs_.resize(num_active() * 2 * backbone);
+  ForEachActive([&](int64_t row) {
+    float* input = inputs_.data() + row * 2 * backbone;
+    GatherRow(target_.weights.embedding, tokens_[row], target_.plan.embedding_scale, input);
+    std::copy_n(feedback_.data() + row * backbone, backbone, input + backbone);
+  });
+}
+
+std::span<const float> CpuDrafter::NextLogits() {
+  MakeInputs();
+  hidden_.resize(num_active() * plan_.hidden_size);
+  Linear(inputs_.data(), num_active(), assistant_weights_.pre_projection, hidden_.data(),
+         plan_.hidden_size, threads_);
+  for (const LayerPlan& layer : plan_.layers) RunLayer(layer);
+  NormHidden(weights_.final_norm, normed_);
+  const int64_t backbone = assistant_.backbone_hidden_size;
+  Linear(normed_.data(), num_active(), assistant_weights_.post_projection, feedback_.data(),
+         backbone, threads_);
+  logits_.resize(num_active() * plan_.vocab_size);
+  if (assistant_.ordered_head) {
+    OrderedHead();
+  } else {
+    DenseHead();
+  }
+  return logits_;
+}
+
+void CpuDrafter::RunLayer(const LayerPlan& layer) {
+  const int donor_idx = assistant_.kv_donors[layer.index];
+  const LayerPlan& donor = target_.plan.layers[donor_idx];
+  ProjectQueries(layer, target_.weights.layers[donor_idx].attention.k_norm);
+  ForEachKvHead(layer, [&](int64_t row, int kv_head, int thread_idx) {
+    const DraftStart& start = starts_[row];
+    const SlotTables::Table& table = target_.tables.Of(start.slot, KvGroupOf(layer.kind));
+    // The last key is there even where the window ends before it.
+    const int32_t first_key =
+        layer.window == 0 ? 0 : std::clamp(positions_[row] - layer.window + 1, 0, start.length - 1);
+    std::vector<KeySegment> segments;
+    AddPageSegments(target_.layout, target_.kv, table, donor, kv_head, first_key, start.length,
+                    segments);
+    AttendSegments(layer, segments, row, kv_head, thread_idx);
+  });
+  AddAttention(layer);
+  RunMlp(layer);
+  const LayerWeights& weights = weights_.layers[layer.index];
+  AddNormed(block_out_, weights.post_mlp_norm, weights.layer_scalar);
+}
+
+void CpuDrafter::DenseHead() {
+  Linear(normed_.data(), num_active(), weights_.embedding, logits_.data(), plan_.vocab_size,
+         threads_);
+}
+
+void CpuDrafter::OrderedHead() {
+  const int num_centroids = assistant_.ordered_head->num_centroids;
+  const int top_k = assistant_.ordered_head->top_k;
+  const int tokens_each = assistant_.tokens_per_centroid();
+  centroid_scores_.resize(num_active() * num_centroids);
+  Linear(normed_.data(), num_active(), assistant_weights_.centroids, centroid_scores_.data(),
+         num_centroids, threads_);
+  ForEachActive([&](int64_t row) {
+    const float* scores = centroid_scores_.data() + row * num_centroids;
+    std::vector<int> best(num_centroids);
+    std::iota(best.begin(), best.end(), 0);
+    std::partial_sort(best.begin(), best.begin() + top_k, best.end(), [&](int a, int b) {
+      return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    });
+    float* logits = logits_.data() + row * plan_.vocab_size;
+    std::fill_n(logits, plan_.vocab_size, -std::numeric_limits<float>::infinity());
+    std::vector<float> scored(tokens_each);
+    for (int rank = 0; rank < top_k; ++rank) {
+      const int first = best[rank] * tokens_each;
+      LinearColumns(normed_.data() + row * plan_.hidden_size, /*rows=*/1,
+                    weights_.embedding.Rows(first, tokens_each), 0, tokens_each, scored.data(),
+                    tokens_each);
+      for (int idx = 0; idx < tokens_each; ++idx) {
+        logits[token_ordering_[first + idx]] = scored[idx];
+      }
+    }
+  });
+}
+
+void CpuDrafter::Feed(std::span<const int32_t> tokens) {
+  CHECK_EQ(static_cast<int64_t>(tokens.size()), num_active());
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin());
+}
+
+}  // namespace lapidary::cpu
