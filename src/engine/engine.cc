@@ -21,7 +21,9 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
       options_(options),
       scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(), options.limits,
                  RandomBits()),
-      kv_checker_(executor_->plan(), executor_->kv_layout()) {
+      kv_checker_(executor_->plan(), executor_->kv_layout()),
+      draft_policy_(options.limits.num_drafts, options.adapt_drafts) {
+  CHECK_LE(options.limits.num_drafts, executor_->max_drafts());
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }
@@ -96,7 +98,7 @@ EngineStats Engine::stats() const {
 void Engine::PublishStats() {
   const SchedulerStats scheduler = scheduler_.stats();
   const std::lock_guard lock(mutex_);
-  published_ = {scheduler, num_steps_, num_rows_, num_output_tokens_, num_finished_};
+  published_ = {scheduler, draft_stats_, num_steps_, num_rows_, num_output_tokens_, num_finished_};
 }
 
 bool Engine::TakeInbox(bool may_wait) {
@@ -168,6 +170,9 @@ void Engine::MarkStarted(const StepPlan& plan) {
 }
 
 bool Engine::SubmitNextStep() {
+  if (options_.limits.num_drafts > 0) {
+    scheduler_.set_num_drafts(draft_policy_.Choose(num_decoding_));
+  }
   std::optional<StepPlan> plan = scheduler_.Plan();
   if (!plan) return false;
   MarkStarted(*plan);
@@ -180,8 +185,49 @@ bool Engine::SubmitNextStep() {
   ++num_steps_;
   num_rows_ += plan->batch.token_ids.size();
   executor_->Submit(std::move(plan->batch));
-  in_flight_.push_back(std::move(*plan));
+  in_flight_.push_back({std::move(*plan), Clock::now()});
   return true;
+}
+
+void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now) {
+  const Clock::time_point began = std::max(submitted, last_collected_);
+  last_collected_ = now;
+  if (options_.limits.num_drafts == 0) return;
+  int num_decoding = 0;
+  int max_drafts = 0;
+  int num_drafts = 0;
+  bool only_decodes = true;
+  for (const StepPlan::Entry& entry : plan.entries) {
+    only_decodes = only_decodes && entry.samples && entry.num_rows == 1 + entry.num_drafts;
+    num_decoding += entry.samples ? 1 : 0;
+    max_drafts = std::max(max_drafts, entry.num_drafts);
+    num_drafts += entry.num_drafts;
+  }
+  if (num_decoding > 0) num_decoding_ = num_decoding;
+  // Near their end sequences have fewer drafts: a few of those still make a step of its kind.
+  if (only_decodes && 4 * num_drafts >= 3 * num_decoding * max_drafts) {
+    draft_policy_.AddStep(num_decoding, max_drafts, 1e-3 * Milliseconds(began, now));
+  }
+}
+
+void Engine::CountRound(const SequenceProgress& progress, RequestUsage& usage) {
+  usage.draft_tokens += progress.num_drafts;
+  usage.accepted_tokens += progress.num_accepted;
+  ++draft_stats_.num_rounds;
+  draft_stats_.num_drafts += static_cast<uint64_t>(progress.num_drafts);
+  draft_stats_.num_accepted += static_cast<uint64_t>(progress.num_accepted);
+  draft_stats_.num_round_tokens += progress.tokens.size();
+  for (int32_t place = 0; place < progress.num_accepted; ++place) {
+    ++draft_stats_.accepted_at[place];
+  }
+  draft_policy_.AddRound(progress.num_drafts, progress.num_accepted);
+  const bool has_collapsed = draft_policy_.has_collapsed();
+  if (has_collapsed && !draft_stats_.has_collapsed) {
+    spdlog::warn(
+        "hardly any draft is accepted: the assistant does not fit this model; --no-spec turns "
+        "drafting off");
+  }
+  draft_stats_.has_collapsed = has_collapsed;
 }
 
 void Engine::FailStep(const StepPlan& plan, const Json& violation) {
@@ -197,15 +243,18 @@ void Engine::FailStep(const StepPlan& plan, const Json& violation) {
 
 void Engine::CollectStep() {
   StepOutput output = executor_->Collect();
-  StepPlan plan = std::move(in_flight_.front());
+  StepPlan plan = std::move(in_flight_.front().plan);
+  const Clock::time_point submitted = in_flight_.front().submitted;
   in_flight_.pop_front();
   const Clock::time_point now = Clock::now();
+  MeasureStep(plan, submitted, now);
   for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
     const auto open = open_.find(progress.id);
     if (open == open_.end()) continue;
     OpenRequest& request = open->second;
     if (!request.first_token && !progress.tokens.empty()) request.first_token = now;
     num_output_tokens_ += progress.tokens.size();
+    if (progress.num_drafts > 0) CountRound(progress, request.usage);
     RequestEvent event;
     event.prompt_logprobs = std::move(progress.prompt_logprobs);
     event.tokens = std::move(progress.tokens);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "engine/check_kv.h"
+#include "engine/draft_policy.h"
 #include "engine/scheduler.h"
 #include "executor/executor.h"
 
@@ -33,6 +34,8 @@ struct RequestUsage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   int32_t output_tokens = 0;
+  int32_t draft_tokens = 0;     // proposed by the drafter and verified
+  int32_t accepted_tokens = 0;  // of those
 };
 
 struct RequestTimings {
@@ -58,14 +61,26 @@ using EventSink = std::function<void(RequestEvent)>;
 
 struct EngineOptions {
   SchedulerLimits limits;
-  int max_queue = 4096;   // sequences submitted and not running yet
-  bool overlap = true;    // plan the next step while one runs
+  int max_queue = 4096;  // sequences submitted and not running yet
+  bool overlap = true;   // plan the next step while one runs
+  // limits.num_drafts is the most, and each step has as many as pay; else each has that many.
+  bool adapt_drafts = false;
   bool check_kv = false;  // verify every step's pages and lengths before it runs
   std::filesystem::path check_kv_report = "lapidary-kv-violation.json";
 };
 
+struct DraftStats {
+  uint64_t num_rounds = 0;  // with drafts
+  uint64_t num_drafts = 0;
+  uint64_t num_accepted = 0;
+  std::array<uint64_t, kMaxDrafts> accepted_at{};  // by place in the round
+  uint64_t num_round_tokens = 0;                   // that those rounds gave
+  bool has_collapsed = false;                      // hardly anything is accepted
+};
+
 struct EngineStats {
   SchedulerStats scheduler;
+  DraftStats drafts;
   uint64_t num_steps = 0;
   uint64_t num_rows = 0;
   uint64_t num_output_tokens = 0;
@@ -124,6 +139,9 @@ class Engine {
   bool SubmitNextStep();
   void CollectStep();
   void MarkStarted(const StepPlan& plan);
+  // What a finished step says about drafting, before its plan is given up.
+  void MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now);
+  void CountRound(const SequenceProgress& progress, RequestUsage& usage);
   // The last event of a request without news.
   void End(RequestId id, FinishReason reason, std::string error);
   // `last` brings the news and the finish reason.
@@ -139,7 +157,15 @@ class Engine {
 
   // Owned by the engine's thread.
   std::unordered_map<RequestId, OpenRequest> open_;
-  std::deque<StepPlan> in_flight_;
+  struct SubmittedStep {
+    StepPlan plan;
+    Clock::time_point submitted;
+  };
+  std::deque<SubmittedStep> in_flight_;
+  DraftPolicy draft_policy_;
+  Clock::time_point last_collected_;
+  int num_decoding_ = 1;  // sequences of the last step that sampled
+  DraftStats draft_stats_;
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
   uint64_t num_output_tokens_ = 0;

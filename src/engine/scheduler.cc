@@ -21,6 +21,7 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
       hash_seed_(hash_seed),
       pool_(num_pages),
       prefix_cache_(pool_),
+      num_drafts_(limits.num_drafts),
       by_slot_(limits.max_num_seqs, nullptr),
       planned_in_(limits.max_num_seqs, 0) {
   CHECK_GT(limits.max_num_seqs, 0);
@@ -259,7 +260,8 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
   }
   batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
   batch.sequences.push_back(step);
-  plan.entries.push_back({sequence.id, sequence.slot, step.samples, ends_prompt, step.num_drafts});
+  plan.entries.push_back(
+      {sequence.id, sequence.slot, step.samples, ends_prompt, step.num_rows, step.num_drafts});
   planned_in_[sequence.slot] = step_;
 }
 
@@ -277,12 +279,16 @@ void Scheduler::CommitPlanned(const StepPlan& plan) {
   }
 }
 
-std::vector<int32_t> Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_rows) const {
-  const int32_t max_drafts = std::min({max_rows - 1, sequence.num_rows_left() - 1, kMaxDrafts});
+bool Scheduler::IsDecoding(const Sequence& sequence) const {
+  return sequence.slot >= 0 && CanTakeRows(sequence) && !sequence.is_prefilling();
+}
+
+std::vector<int32_t> Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_drafts) const {
+  max_drafts = std::min({max_drafts, sequence.num_rows_left() - 1, kMaxDrafts});
   // A drafter goes on from what the target has computed in this slot.
   if (!sequence.continues_slot || max_drafts <= 0) return {};
   if (!draft_source_) {
-    return std::vector<int32_t>(std::min(limits_.num_drafts, max_drafts), kTokenFromDrafter);
+    return std::vector<int32_t>(std::min(num_drafts_, max_drafts), kTokenFromDrafter);
   }
   std::vector<int32_t> drafts = draft_source_(sequence, max_drafts);
   CHECK_LE(static_cast<int32_t>(drafts.size()), max_drafts);
@@ -292,10 +298,14 @@ std::vector<int32_t> Scheduler::ChooseDrafts(const Sequence& sequence, int32_t m
 void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
   // Walks a copy: preemption takes sequences out of running_.
   const std::vector<Sequence*> candidates = running_;
+  // Drafts get the rows that are left when every decoding sequence has one.
+  int32_t num_undecided = static_cast<int32_t>(
+      std::count_if(candidates.begin(), candidates.end(),
+                    [&](const Sequence* sequence) { return IsDecoding(*sequence); }));
   for (Sequence* sequence : candidates) {
     if (budget == 0) return;
-    if (sequence->slot < 0 || !CanTakeRows(*sequence) || sequence->is_prefilling()) continue;
-    std::vector<int32_t> drafts = ChooseDrafts(*sequence, budget);
+    if (!IsDecoding(*sequence)) continue;
+    std::vector<int32_t> drafts = ChooseDrafts(*sequence, budget - num_undecided--);
     const int32_t num_drafts = static_cast<int32_t>(drafts.size());
     // Nobody is preempted for drafts.
     if (num_drafts > 0 && !Reserve(*sequence, 1 + num_drafts, num_drafts)) drafts.clear();
@@ -470,6 +480,8 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       const int32_t num_accepted = static_cast<int32_t>(result.tokens.size()) - 1;
       sequence.pages.Settle(num_accepted, entry.num_drafts - num_accepted);
       sequence.num_planned += num_accepted;
+      update.num_drafts = entry.num_drafts;
+      update.num_accepted = num_accepted;
     }
     if (update.finish) {
       Finish(sequences_.find(entry.id), /*keep_prefix=*/update.finish != FinishReason::kError);

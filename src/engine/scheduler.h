@@ -10,6 +10,7 @@
 // served in order of arrival, and a part of the budget is kept from decoding sequences.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -32,7 +33,7 @@ struct SchedulerLimits {
   int max_scored_rows = 64;           // of those, prompt rows whose logprobs are wanted
   int max_model_len = 0;              // tokens of a sequence; 0: the model's context
   int sliding_slack = 32;             // tokens kept behind the window
-  int num_drafts = 0;                 // of a decoding sequence, by the executor's drafter
+  int num_drafts = 0;                 // of a decoding sequence at most, by the executor's drafter
   bool prefix_caching = true;
 };
 
@@ -43,6 +44,7 @@ struct StepPlan {
     int32_t slot = 0;
     bool samples = false;
     bool ends_prompt = false;  // the last of a sequence that generates nothing
+    int32_t num_rows = 0;
     int32_t num_drafts = 0;
   };
   StepBatch batch;
@@ -54,6 +56,10 @@ struct SequenceProgress {
   SequenceId id = 0;
   std::vector<SampledToken> prompt_logprobs;  // of the next prompt tokens, from the second on
   std::vector<SampledToken> tokens;           // new ones, the stop token included
+  // Of a round with drafts: how many there were, and how many the target agreed with (beyond a stop
+  // token too).
+  int32_t num_drafts = 0;
+  int32_t num_accepted = 0;
   std::optional<FinishReason> finish;
   std::string error;  // with kError
 };
@@ -96,6 +102,8 @@ class Scheduler {
   const Sequence* Find(SequenceId id) const;
 
   void set_draft_source(DraftSource source) { draft_source_ = std::move(source); }
+  // For the steps planned from now on; at most SchedulerLimits::num_drafts.
+  void set_num_drafts(int num_drafts) { num_drafts_ = std::min(num_drafts, limits_.num_drafts); }
 
   // The next step, or nothing when no sequence has a row to compute. With steps still uncollected
   // the plan counts on their tokens (kTokenFromSlot) and, where they hold drafts, on the most that
@@ -139,8 +147,10 @@ class Scheduler {
   void AddScores(Sequence& sequence, int32_t end, SequenceStep& step, StepBatch& batch) const;
   void AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
                  StepPlan& plan);
-  // What to verify behind the next token of a decoding sequence, in `max_rows` with that one.
-  std::vector<int32_t> ChooseDrafts(const Sequence& sequence, int32_t max_rows) const;
+  // A sequence that needs no more than its next row.
+  bool IsDecoding(const Sequence& sequence) const;
+  // What to verify behind the next token of a decoding sequence.
+  std::vector<int32_t> ChooseDrafts(const Sequence& sequence, int32_t max_drafts) const;
   // Steps run in order, so once a step is planned the books say what will be true when it has run:
   // its rows are cached (drafts perhaps), pages behind the window are free, snapshots can be
   // resumed. Not earlier: within the step those pages are still read, and what it writes is not
@@ -173,6 +183,7 @@ class Scheduler {
   PagePool pool_;
   PrefixCache prefix_cache_;
   DraftSource draft_source_;
+  int num_drafts_;
 
   SequenceId last_id_ = 0;
   SequenceMap sequences_;

@@ -348,6 +348,44 @@ TEST_P(SchedulerModes, ASequenceWithDraftsInFlightIsPlannedAgain) {
   EXPECT_EQ(most_in_flight, GetParam() ? 1 : 0);  // left when one of two was collected
 }
 
+TEST_P(SchedulerModes, DraftsTakeNoSequenceItsRow) {
+  SchedulerLimits limits;
+  limits.max_num_seqs = 6;
+  limits.max_num_batched_tokens = 8;
+  limits.num_drafts = 5;
+  Harness harness(400, limits, GetParam());
+  std::mt19937 random(13);
+  for (int idx = 0; idx < 6; ++idx) {
+    harness.Add(Harness::Spec(RandomIds(random, 3, 500), 60)).value();
+  }
+  // When all of them decode, none is ahead of another by more than drafts can explain.
+  for (int turn = 0; turn < 20; ++turn) ASSERT_TRUE(harness.Turn());
+  for (SequenceId id = 1; id <= 6; ++id) {
+    const Sequence* sequence = harness.scheduler().Find(id);
+    ASSERT_NE(sequence, nullptr);
+    EXPECT_GT(sequence->num_outputs(), 5) << id;
+  }
+  harness.RunToEnd();
+}
+
+TEST_P(SchedulerModes, TheNumberOfDraftsMayChangeFromStepToStep) {
+  SchedulerLimits limits;
+  limits.num_drafts = 6;
+  Harness harness(400, limits, GetParam());
+  std::mt19937 random(17);
+  std::map<SequenceId, std::vector<int32_t>> prompts;
+  for (int idx = 0; idx < 5; ++idx) {
+    const auto prompt = RandomIds(random, 20 + idx, 500);
+    prompts[harness.Add(Harness::Spec(prompt, 90)).value()] = prompt;
+  }
+  do {
+    harness.scheduler().set_num_drafts(static_cast<int>(random() % 9));
+  } while (harness.Turn());
+  for (const auto& [id, prompt] : prompts) {
+    EXPECT_EQ(harness.outputs_[id], FakeExecutor::Continuation(prompt, 90, harness.vocab_size()));
+  }
+}
+
 TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
   SchedulerLimits limits;
   limits.max_num_seqs = 8;
