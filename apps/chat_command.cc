@@ -195,6 +195,7 @@ void AddChatCommand(CommandLine& command_line) {
       ->group(kGroup);
   flags->sampling.AddTo(*command);
   flags->model.AddTo(*command);
+  flags->model.drafting.AddTo(*command);
   command->footer(
       fmt::format("In the conversation:\n{}\n\nWhere input is not a terminal, each of "
                   "its lines is a message or a command.",

@@ -14,6 +14,7 @@ void AddTokenizeCommand(CommandLine& command_line);
 void AddDetokenizeCommand(CommandLine& command_line);
 void AddInspectCommand(CommandLine& command_line);
 void AddPlanCommand(CommandLine& command_line);
+void AddDraftCommand(CommandLine& command_line);
 void AddLogitsCommand(CommandLine& command_line);
 void AddSynthCommand(CommandLine& command_line);
 void AddRenderCommand(CommandLine& command_line);

@@ -3,6 +3,7 @@
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/draft_report.h"
 #include "apps/model_flags.h"
 #include "base/progress.h"
 #include "eval/agreement.h"
@@ -37,9 +38,10 @@ Result<ModelFiles> OpenModel(const EvalFlags& flags) {
   return files;
 }
 
-// The outputs of all requests, with a progress line.
+// The outputs of all requests, with a progress line. `drafts`: what drafting came to.
 Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, const ModelFiles& files,
-                                                 std::vector<Request> requests) {
+                                                 std::vector<Request> requests,
+                                                 DraftStats& drafts) {
   int64_t max_tokens = 0;
   for (const Request& request : requests) {
     const std::vector<int32_t>& ids = request.prompt.ids;
@@ -51,7 +53,9 @@ Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, const M
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                    flags.model.LoadSession(files, max_tokens, in_flight));
   Progress progress(flags.suite, num_requests, Progress::Unit::kItems);
-  return session->RunAll(std::move(requests), in_flight, [&] { progress.Advance(1); });
+  auto outputs = session->RunAll(std::move(requests), in_flight, [&] { progress.Advance(1); });
+  drafts = session->engine().stats().drafts;
+  return outputs;
 }
 
 std::vector<size_t> Choose(const EvalFlags& flags, const std::vector<std::string>& task_of) {
@@ -109,7 +113,8 @@ Status EvalPebble(const EvalFlags& flags) {
     starts_in_thought.push_back(request.prompt.starts_in_thought);
     requests.push_back(std::move(request));
   }
-  ASSIGN_OR_RETURN(auto outputs, RunAll(flags, model, std::move(requests)));
+  DraftStats drafts;
+  ASSIGN_OR_RETURN(auto outputs, RunAll(flags, model, std::move(requests), drafts));
 
   Scores scores;
   std::vector<PebbleAnswer> answers;
@@ -137,6 +142,8 @@ Status EvalPebble(const EvalFlags& flags) {
     json["agreement"]["answers"] = answers_path->string();
     remarks = "\n" + agreement.ToText(answers_path->string(), flags.verbose);
   }
+  json["drafting"] = DraftReport(drafts);
+  remarks += DraftReportText(drafts);
   Print(flags, scores, std::move(json), remarks);
   return {};
 }
@@ -175,7 +182,8 @@ Status EvalMmlu(const EvalFlags& flags) {
     RETURN_IF_ERROR(AddMmluRequests(encoder, *subject, questions,
                                     model.description.plan.max_context, &requests));
   }
-  ASSIGN_OR_RETURN(const auto outputs, RunAll(flags, model, std::move(requests.requests)));
+  DraftStats drafts;
+  ASSIGN_OR_RETURN(const auto outputs, RunAll(flags, model, std::move(requests.requests), drafts));
 
   Scores scores;
   for (size_t place = 0; place < asked.size(); ++place) {
@@ -243,6 +251,7 @@ void AddEvalCommand(CommandLine& command_line) {
                     "Show all answers that differ from the recorded, whole");
   command->add_flag("--json", flags->json, "Print one JSON object: accuracy, tasks, agreement");
   flags->model.AddTo(*command);
+  flags->model.drafting.AddTo(*command);
   command->footer(
       "Recorded answers are compared twice. same_answer counts the items whose answer is the "
       "recorded one token for token. same_verdict counts those that the judge finds right in both "

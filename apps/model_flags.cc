@@ -49,8 +49,9 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   return options;
 }
 
-Result<LoadedModel> ModelFlags::Load(int64_t max_tokens) const {
-  ASSIGN_OR_RETURN(const LoadOptions options, Options(max_tokens));
+Result<LoadedModel> ModelFlags::Load(int64_t max_tokens, const DraftingRequest& request) const {
+  ASSIGN_OR_RETURN(LoadOptions options, Options(max_tokens));
+  options.drafting = request;
   ASSIGN_OR_RETURN(ModelDescription description, DescribeModel(model));
   return LoadModel(std::move(description), options);
 }
@@ -60,6 +61,7 @@ Result<std::unique_ptr<Session>> ModelFlags::LoadSession(ModelFiles files, int64
                                                          int max_num_seqs) const {
   SessionOptions options;
   ASSIGN_OR_RETURN(options.load, Options(max_tokens));
+  ASSIGN_OR_RETURN(options.load.drafting, drafting.Request());
   options.load.num_sequences = num_sequences;
   if (max_num_seqs > 0) options.load.limits.max_num_seqs = max_num_seqs;
   return Session::Load(std::move(files), options);

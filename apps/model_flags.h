@@ -8,6 +8,7 @@
 #include "apps/command_line.h"
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
+#include "apps/draft_flags.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -20,10 +21,12 @@ struct ModelFlags {
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;
   CudaFlags cuda;
+  DraftFlags drafting;  // added by the commands that generate
 
   void AddTo(CLI::App& command);
   // Room for one sequence of `max_tokens`. The choice of device is logged.
-  Result<LoadedModel> Load(int64_t max_tokens) const;
+  Result<LoadedModel> Load(int64_t max_tokens,
+                           const DraftingRequest& request = {.enabled = false}) const;
   // Room for `num_sequences` of them; more than run at once leave room for the prefix cache.
   // `max_num_seqs` of them run at once; 0: as many as there is room for.
   Result<std::unique_ptr<Session>> LoadSession(ModelFiles files, int64_t max_tokens,

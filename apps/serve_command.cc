@@ -9,6 +9,7 @@
 #include "apps/config_file.h"
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
+#include "apps/draft_flags.h"
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
 #include "model/footprint.h"
@@ -27,6 +28,7 @@ struct ServeFlags {
   std::string load_format = "auto";
   DeviceRequest device = DeviceRequest::kAuto;
   CudaFlags cuda;
+  DraftFlags drafting;
   std::string tokenizer;
   int threads = 0;
   BatchLimits limits;
@@ -97,6 +99,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
+  ASSIGN_OR_RETURN(options.load.drafting, flags.drafting.Request());
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
   }
@@ -219,6 +222,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
       "Directory with tokenizer.json and the chat template (default: the model's)");
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
   for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);
+  for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
   add("--threads", flags.threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -1,4 +1,5 @@
-// A config.json from anywhere: a sentence, or a plan whose tensors, sizes and KV layout are sound.
+// A config.json from anywhere, a model's or an assistant's: a sentence, or a plan whose tensors,
+// sizes and KV layout are sound.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -39,10 +40,26 @@ void CheckPlan(const lapidary::ModelPlan& plan) {
   }
 }
 
+void CheckAssistant(const lapidary::AssistantConfig& config) {
+  const lapidary::AssistantPlan plan = lapidary::MakeAssistantPlan(config);
+  for (const lapidary::TensorSpec& spec : lapidary::RequiredTensors(plan)) {
+    CHECK_GT(spec.num_elements(), 0) << spec.name;
+  }
+  if (plan.ordered_head) {
+    CHECK_GT(plan.tokens_per_centroid(), 0);
+    CHECK_LE(plan.ordered_head->top_k, plan.ordered_head->num_centroids);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (const auto json = lapidary::ParseJson(text, "fuzz.json"); json.ok()) {
+    const auto assistant = lapidary::ParseAssistantConfig(*json, "fuzz.json");
+    if (assistant.ok()) CheckAssistant(*assistant);
+    CHECK(assistant.ok() || assistant.error().message.size() < 2000u);
+  }
   const auto config = lapidary::ParseModelConfig(text, "fuzz.json");
   if (!config.ok()) {
     CHECK(config.error().message.starts_with("fuzz.json: "));

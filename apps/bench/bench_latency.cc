@@ -1,6 +1,7 @@
 // `lapidary bench latency`: how long a batch waits for its first tokens and for each one after.
 #include "apps/bench/bench_commands.h"
 #include "apps/bench/engine_bench_flags.h"
+#include "apps/draft_report.h"
 #include "base/progress.h"
 #include "bench/engine_run.h"
 #include "bench/memory_floor.h"
@@ -114,6 +115,8 @@ Status BenchLatency(LatencyFlags& flags) {
     text += fmt::format("floor {:.3f} ms at {:.1f} GB/s: {:.1f}% of it reached\n", floor_ms,
                         flags.memory_bandwidth, 100.0 * json["floor_share"].get<double>());
   }
+  json["drafting"] = DraftReport(session->engine().stats().drafts);
+  text += DraftReportText(session->engine().stats().drafts);
   return flags.engine.Print(text, json);
 }
 
@@ -147,7 +150,9 @@ void AddBenchLatency(CommandLine& command_line, CLI::App* group) {
       "median_, "
       "p10_, p90_ of ttft_ms, tpot_ms, step_ms; num_steps, decode_tokens_per_s, step_bytes "
       "(weights and KV a step must read); with --memory-bandwidth: memory_bandwidth_gbps, "
-      "floor_step_ms, floor_share (floor / median step).");
+      "floor_step_ms, floor_share (floor / median step); drafting: null, or rounds, draft_tokens, "
+      "accepted_tokens, accept_length (tokens a round), accepted_at (share of rounds by draft), of "
+      "the warm-up too.");
 }
 
 }  // namespace lapidary

@@ -1,6 +1,7 @@
 // `lapidary bench throughput`: many prompts, all there from the beginning, as fast as they go.
 #include "apps/bench/bench_commands.h"
 #include "apps/bench/engine_bench_flags.h"
+#include "apps/draft_report.h"
 #include "base/progress.h"
 #include "bench/engine_run.h"
 #include "bench/statistics.h"
@@ -58,6 +59,7 @@ Status BenchThroughput(ThroughputFlags& flags) {
     return static_cast<double>(count) / std::max(run.duration_s, 1e-9);
   };
   const std::vector<double> ttft = bench::FirstTokenSeconds(run);
+  const DraftStats drafts = session->engine().stats().drafts;
   const nlohmann::ordered_json json = {
       {"bench", "throughput"},
       {"model", flags.engine.model.model},
@@ -74,13 +76,14 @@ Status BenchThroughput(ThroughputFlags& flags) {
       {"requests_per_second", per_second(flags.num_prompts)},
       {"tokens_per_second", per_second(num_tokens)},
       {"output_tokens_per_second", per_second(run.num_output_tokens)},
-      {"median_ttft_ms", 1e3 * bench::Median(ttft)}};
+      {"median_ttft_ms", 1e3 * bench::Median(ttft)},
+      {"drafting", DraftReport(drafts)}};
   const std::string text = fmt::format(
       "{}: {} prompts, {} tokens in, {} out, in {:.2f} s\n"
-      "{:.2f} requests/s, {:.2f} tokens/s, of them {:.2f} output tokens/s\n",
+      "{:.2f} requests/s, {:.2f} tokens/s, of them {:.2f} output tokens/s\n{}",
       flags.engine.model.model, flags.num_prompts, num_input_tokens, run.num_output_tokens,
       run.duration_s, per_second(flags.num_prompts), per_second(num_tokens),
-      per_second(run.num_output_tokens));
+      per_second(run.num_output_tokens), DraftReportText(drafts));
   return flags.engine.Print(text, json);
 }
 
@@ -111,7 +114,8 @@ void AddBenchThroughput(CommandLine& command_line, CLI::App* group) {
       "(s), "
       "num_requests, num_input_tokens, num_output_tokens, total_num_tokens, requests_per_second, "
       "tokens_per_second, output_tokens_per_second, median_ttft_ms (from the beginning of the "
-      "run).");
+      "run), drafting (null, or rounds, draft_tokens, accepted_tokens, accept_length, "
+      "accepted_at).");
 }
 
 }  // namespace lapidary

@@ -10,6 +10,8 @@ namespace lapidary {
 
 void EngineBenchFlags::AddTo(CLI::App& command) {
   model.AddTo(command);
+  model.drafting.AddTo(command);
+  model.drafting.AddSimulationTo(command);
   command.add_option("--preset", preset, "Dimensions to run with random weights: e2b e4b ...")
       ->group("Model")
       ->check(CLI::IsMember(PresetNames()));

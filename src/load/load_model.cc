@@ -1,5 +1,6 @@
 #include "load/load_model.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,13 +69,22 @@ Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& 
 }
 
 Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
-                                            const LoadOptions& options) {
+                                            const LoadOptions& options, std::string& assistant) {
+  cpu::CpuExecutorOptions executor_options;
   std::shared_ptr<const TensorSource> source;
   {
     ThreadPool threads(options.num_threads);
+    const bool is_dummy = options.format == LoadFormat::kDummy;
+    ASSIGN_OR_RETURN(
+        std::optional<LoadedDrafter> drafter,
+        LoadDrafter(model, options.drafting,
+                    is_dummy ? std::optional(options.dummy_seed) : std::nullopt, threads));
     ASSIGN_OR_RETURN(source, OpenWeights(model, options, threads));
+    if (drafter) {
+      assistant = drafter->name;
+      executor_options.drafter = std::move(drafter->options);
+    }
   }
-  cpu::CpuExecutorOptions executor_options;
   executor_options.num_threads = options.num_threads;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCpu);
@@ -88,6 +98,17 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
 
 Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
                                             const LoadOptions& options) {
+  const bool is_asked_for =
+      !options.drafting.assistant.empty() || options.drafting.simulated_accept_length > 0.0;
+  if (options.drafting.enabled && is_asked_for) {
+    return MakeError(
+        "drafting does not run on a GPU yet: leave --spec-model out, or add --device cpu");
+  }
+  if (options.drafting.enabled && options.format != LoadFormat::kDummy && model.directory &&
+      FindAssistant(*model.directory)) {
+    spdlog::info("the assistant beside {} is not used: drafting does not run on a GPU yet",
+                 model.name);
+  }
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
@@ -118,7 +139,7 @@ Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& o
   model.limits = complete.limits;
   ASSIGN_OR_RETURN(model.executor, options.device.kind == DeviceKind::kCuda
                                        ? MakeOnGpu(model.description, complete)
-                                       : MakeOnCpu(model.description, complete));
+                                       : MakeOnCpu(model.description, complete, model.assistant));
   model.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return model;
@@ -131,8 +152,17 @@ Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions&
   limited.limits.max_num_seqs = model.limits.max_num_seqs;
   limited.limits.max_num_batched_tokens = model.limits.max_num_batched_tokens;
   limited.limits.max_model_len = model.limits.max_model_len;
+  if (!model.assistant.empty()) {
+    limited.limits.num_drafts = options.drafting.num_drafts;
+    // Simulated rates are for rounds of one length.
+    limited.adapt_drafts =
+        options.drafting.adapt && options.drafting.simulated_accept_length == 0.0;
+    spdlog::info("drafting {}{} tokens a round with {}", limited.adapt_drafts ? "up to " : "",
+                 limited.limits.num_drafts, model.assistant);
+  }
   LoadedEngine loaded;
   loaded.description = std::move(model.description);
+  loaded.assistant = model.assistant;
   loaded.limits = model.limits;
   loaded.load_ms = model.load_ms;
   loaded.engine = std::make_unique<Engine>(std::move(model.executor), limited);

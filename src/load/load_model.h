@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "executor/cuda/cuda_options.h"
 #include "executor/executor.h"
+#include "load/drafting.h"
 #include "load/limits.h"
 #include "load/model_directory.h"
 
@@ -31,6 +32,7 @@ struct LoadOptions {
   int64_t max_tokens = 0;
   int num_sequences = 1;
   bool skip_unneeded_rows = true;
+  DraftingRequest drafting;
   DeviceChoice device;  // default: the CPU
   // For a GPU: what is not said by the fields above, which go before it.
   cuda::CudaExecutorOptions cuda;
@@ -40,6 +42,7 @@ struct LoadedModel {
   ModelDescription description;
   BatchLimits limits;  // complete
   std::unique_ptr<Executor> executor;
+  std::string assistant;  // that drafts; empty: none does
   double load_ms = 0.0;
 };
 
@@ -49,6 +52,7 @@ struct LoadedEngine {
   ModelDescription description;
   BatchLimits limits;  // complete
   std::unique_ptr<Engine> engine;
+  std::string assistant;  // that drafts; empty: none does
   double load_ms = 0.0;
 };
 

@@ -1,0 +1,44 @@
+// Which assistant drafts for a model: from what the user asked for to an executor's drafter.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "executor/draft_options.h"
+#include "load/model_directory.h"
+#include "sampling/simulated_acceptance.h"
+
+namespace lapidary {
+
+inline constexpr int kDefaultDrafts = 4;
+
+struct DraftingRequest {
+  bool enabled = true;
+  // A checkpoint directory, or a preset whose assistant gets random weights. Empty: the one beside
+  // the model (MODEL-assistant or MODEL/assistant), if there is one.
+  std::string assistant = {};
+  int num_drafts = kDefaultDrafts;  // of a round, at most
+  bool adapt = true;                // fewer where that is faster
+  DraftPosition position = DraftPosition::kOfLastToken;
+  DraftDraw draw = DraftDraw::kCoupled;
+  // Above 0: so many tokens a round are accepted on average, whatever was drafted.
+  double simulated_accept_length = 0.0;
+  SimulatedSchedule simulated_schedule = SimulatedSchedule::kConstant;
+};
+
+// The directory that pairs with a model's, if there is one.
+std::optional<std::filesystem::path> FindAssistant(const std::filesystem::path& model);
+
+struct LoadedDrafter {
+  std::string name;  // as it was found
+  DrafterOptions options;
+};
+
+// Nothing where drafting is off, or nobody named an assistant and there is none. With
+// `dummy_seed` its weights are random, and none is looked for unless acceptance is simulated.
+Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
+                                                 const DraftingRequest& request,
+                                                 std::optional<uint64_t> dummy_seed,
+                                                 ThreadPool& threads);
+
+}  // namespace lapidary
