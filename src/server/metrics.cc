@@ -39,6 +39,9 @@ class ServerMetrics::Impl {
     // All of them from the start: a rate needs the 0 before the first.
     for (const char* reason : {"stop", "length", "abort", "error"}) CountEnd(reason, 0);
     AddCacheInfo();
+    for (int place = 0; place < engine.options().limits.num_drafts; ++place) {
+      accepted_at_.push_back(&accepted_per_pos_.Add(With("position", std::to_string(place))));
+    }
   }
 
   std::string Serialize() {
@@ -121,7 +124,9 @@ class ServerMetrics::Impl {
   }
 
   void TakeEngineStats() {
-    const SchedulerStats stats = engine_.stats().scheduler;
+    const EngineStats engine_stats = engine_.stats();
+    TakeDraftStats(engine_stats.drafts);
+    const SchedulerStats& stats = engine_stats.scheduler;
     running_.Set(stats.num_running);
     waiting_.Set(stats.num_waiting);
     const auto share = [&](int num_pages) {
@@ -134,6 +139,16 @@ class ServerMetrics::Impl {
     RaiseTo(preemptions_, stats.num_preemptions);
     RaiseTo(prefix_queries_, stats.num_prompt_tokens);
     RaiseTo(prefix_hits_, stats.num_prefix_hit_tokens);
+  }
+
+  void TakeDraftStats(const DraftStats& drafts) {
+    RaiseTo(draft_rounds_, drafts.num_rounds);
+    RaiseTo(draft_tokens_, drafts.num_drafts);
+    RaiseTo(accepted_tokens_, drafts.num_accepted);
+    for (size_t place = 0; place < accepted_at_.size(); ++place) {
+      RaiseTo(*accepted_at_[place], drafts.accepted_at[place]);
+    }
+    drafts_collapsed_.Set(drafts.has_collapsed ? 1 : 0);
   }
 
   const std::string prefix_;
@@ -159,6 +174,18 @@ class ServerMetrics::Impl {
       AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
   Counter& prefix_hits_ =
       AddCounter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
+  Counter& draft_rounds_ = AddCounter("spec_decode_num_drafts_total", "Rounds of drafts verified.");
+  Counter& draft_tokens_ = AddCounter("spec_decode_num_draft_tokens_total", "Tokens drafted.");
+  Counter& accepted_tokens_ =
+      AddCounter("spec_decode_num_accepted_tokens_total", "Drafted tokens that were accepted.");
+  prometheus::Family<Counter>& accepted_per_pos_ =
+      prometheus::BuildCounter()
+          .Name(prefix_ + "spec_decode_num_accepted_tokens_per_pos_total")
+          .Help("Drafted tokens that were accepted, by their place in the round.")
+          .Register(registry_);
+  std::vector<Counter*> accepted_at_;
+  Gauge& drafts_collapsed_ =
+      AddGauge("spec_decode_collapsed", "1 while hardly any draft is accepted: a wrong assistant.");
   Counter& prompt_tokens_ =
       AddCounter("prompt_tokens_total", "Prompt tokens of finished requests.");
   Counter& generation_tokens_ = AddCounter("generation_tokens_total", "Tokens generated.");

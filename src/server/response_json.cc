@@ -36,7 +36,10 @@ OrderedJson Usage::ToJson() const {
   return {{"prompt_tokens", prompt_tokens},
           {"completion_tokens", completion_tokens},
           {"total_tokens", prompt_tokens + completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}},
+          {"completion_tokens_details",
+           {{"accepted_prediction_tokens", accepted_draft_tokens},
+            {"rejected_prediction_tokens", rejected_draft_tokens}}}};
 }
 
 ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, bool wants_logprobs)

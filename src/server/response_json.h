@@ -15,6 +15,9 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  // Drafts of the assistant that the answer took, and that it did not.
+  int64_t accepted_draft_tokens = 0;
+  int64_t rejected_draft_tokens = 0;
 
   OrderedJson ToJson() const;
 };
