@@ -1,7 +1,8 @@
 """The bundled models answer as transformers does. Usage: pebble_eval_test.py BINARY MODELS_DIR [N]
 
 Every models/pebble-* with weights answers the evaluation set (or N items of it, pebble-e alone) as its recorded
-float32 answers say, but for one item at most, and scores what its card says.
+float32 answers say, but for one item at most, and scores what its card says. It is drafted for by its assistant, three
+tokens a round, of which as many are accepted as that one's card says.
 """
 
 import json
@@ -15,6 +16,7 @@ MAX_DIFFERENCES = 1
 NUM_ITEMS = 500
 REQUIRED_MODEL = "pebble-e"
 REQUIRED_ACCURACY = 0.9  # of pebble-e, in every task
+ACCEPT_LENGTH_TOLERANCE = 0.02
 
 
 def card_scores(card):
@@ -31,9 +33,15 @@ def card_scores(card):
     return scores
 
 
+def card_accept_length(card):
+    """Tokens a round over all tasks, of an assistant's README."""
+    return float(re.search(r"^\| all \| ([0-9.]+) \|", card, re.MULTILINE)[1])
+
+
 class PebbleEvalTest(unittest.TestCase):
     def evaluate(self, model):
-        command = [BINARY, "eval", model, "--suite", "pebble", "--json", "--device", "cpu"]
+        command = [BINARY, "eval", model, "--suite", "pebble", "--json", "--device", "cpu",
+                   "--spec-tokens", "3", "--spec-fixed"]
         if SUBSET:
             command += ["--n", SUBSET]
         result = subprocess.run(command, stdout=subprocess.PIPE)
@@ -49,8 +57,14 @@ class PebbleEvalTest(unittest.TestCase):
               f"recorded, {agreement['same_verdict']} with the same verdict")
         self.assertEqual(agreement["count"], report["count"])
         self.assertLessEqual(agreement["count"] - agreement["same_answer"], MAX_DIFFERENCES, agreement["differences"])
+        print(f"{model.name}: {report['drafting']['accept_length']:.3f} tokens a round")
+        self.assertGreater(report["drafting"]["accept_length"], 2.0)
         if not SUBSET:
             self.check_card(model, report)
+            card = (model.parent / f"{model.name}-assistant" / "README.md").read_text(encoding="utf-8")
+            expected = card_accept_length(card)
+            self.assertAlmostEqual(report["drafting"]["accept_length"], expected,
+                                   delta=ACCEPT_LENGTH_TOLERANCE * expected)
 
     def check_card(self, model, report):
         differing = {line["id"].rsplit("-", 1)[0] for line in report["agreement"]["differences"]}

@@ -5,10 +5,11 @@ Two stages, because the reference needs PyTorch and the checkpoints need `lapida
 
   tools/make_goldens.py synth --lapidary build/lapidary --checkpoints DIR
   tools/make_goldens.py run --checkpoints DIR --out tests/goldens      (transformers 5.17, torch)
+  tools/make_goldens.py drafts --checkpoints DIR --out tests/goldens   (transformers 5.17, torch)
   tools/make_goldens.py bf16 --checkpoints DIR --out tests/goldens/bf16_errors.json       (and a GPU)
 
 A golden is a safetensors file: for each prompt its ids, the logits of every position and 128 greedy
-tokens. Weights are not stored: the tests make the same checkpoint again from the case's preset or config
+tokens; NAME-drafts holds one round of the assistant behind each prompt. Weights are not stored: the tests make the same checkpoint again from the case's preset or config
 (tests/goldens/NAME.config.json) and seed.
 """
 
@@ -21,6 +22,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SEED = 7
 NUM_GREEDY = 128
+NUM_DRAFTS = 4
 
 ROPE = {
     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
@@ -124,6 +126,10 @@ PRESET_CASES = {
     "tiny-dense": ["--dtype", "f32"],
 }
 
+# Whose assistants are run, and which of the odd ones' have an ordered head (the presets' say so themselves).
+DRAFT_CASES = [*PRESET_CASES, "odd-window", "odd-shared-kv-is-v", "odd-unified"]
+ORDERED_CASES = ["odd-shared-kv-is-v"]
+
 
 def all_cases():
     return list(PRESET_CASES) + list(ODD_CASES)
@@ -141,6 +147,8 @@ def synth(options):
             config_path.parent.mkdir(parents=True, exist_ok=True)
             config_path.write_text(json.dumps(ODD_CASES[name]["config"], indent=1) + "\n")
             command += ["--config", str(config_path)] + ODD_CASES[name]["args"]
+            if name in DRAFT_CASES:
+                command += ["--assistant"] + ["--ordered-assistant"] * (name in ORDERED_CASES)
         subprocess.run(command, check=True)
 
 
@@ -206,13 +214,82 @@ def run(options):
             "seed": str(SEED),
             "synth_args": " ".join(args),
         })
-    for name in PRESET_CASES:
-        directory = options.checkpoints / f"{name}-assistant"
-        config = json.loads((directory / "config.json").read_text())
-        loader = getattr(transformers, config["architectures"][0])
-        _, info = loader.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
-        print(f"{name}-assistant: missing {sorted(info['missing_keys'])}, "
-              f"unexpected {sorted(info['unexpected_keys'])}")
+
+
+def load(directory):
+    import torch
+    import transformers
+
+    config = json.loads((directory / "config.json").read_text())
+    loader = getattr(transformers, config["architectures"][0])
+    model, info = loader.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager",
+                                         output_loading_info=True)
+    if info["missing_keys"]:
+        sys.exit(f"{directory}: transformers misses {sorted(info['missing_keys'])[:5]}")
+    return model.eval(), config
+
+
+def draft_round(model, config, assistant, ids):
+    """Greedy drafts behind the target's greedy token: its id, theirs, and the assistant's logits of each. All ask
+    from position len(ids); full layers see every key of the prompt, sliding layers the last window - 1."""
+    import torch
+    import transformers
+
+    cache = transformers.DynamicCache()  # made without a config, it keeps every key of every layer
+    out = model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True, output_hidden_states=True)
+    hidden = out.hidden_states[-1][:, -1:]
+    token = next_id = int(out.logits[0, -1].argmax())
+    kinds = config.get("layer_types") or ["full_attention" if (idx + 1) % 6 == 0 else "sliding_attention"
+                                          for idx in range(config["num_hidden_layers"])]
+    kinds[-1] = "full_attention"
+    owners = kinds[:len(kinds) - (config.get("num_kv_shared_layers") or 0)]
+    shared = {}
+    for kind in ("sliding_attention", "full_attention"):
+        layer = cache.layers[len(owners) - 1 - owners[::-1].index(kind)]
+        first = 0 if kind == "full_attention" else max(0, len(ids) - config["sliding_window"] + 1)
+        shared[kind] = (layer.keys[:, :, first:], layer.values[:, :, first:])
+        assert layer.keys.shape[2] == len(ids)
+    drafts, rows = [], []
+    for _ in range(NUM_DRAFTS):
+        embedded = model.get_input_embeddings()(torch.tensor([[token]]))
+        out = assistant(inputs_embeds=torch.cat((embedded, hidden), -1),
+                        position_ids=torch.tensor([[len(ids)]]), shared_kv_states=shared)
+        hidden, row = out.last_hidden_state, out.logits[0, -1].float()
+        token = int(row.argmax())
+        drafts.append(token)
+        rows.append(row)
+    return next_id, drafts, torch.stack(rows)
+
+
+def drafts(options):
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in DRAFT_CASES:
+        model, config = load(options.checkpoints / name)
+        assistant, _ = load(options.checkpoints / f"{name}-assistant")
+        tensors = {}
+        for prompt_name, ids in prompts(config["vocab_size"]).items():
+            with torch.no_grad():
+                next_id, ids_drafted, logits = draft_round(model, config, assistant, ids)
+            tensors[f"{prompt_name}.ids"] = torch.tensor(ids, dtype=torch.int32)
+            tensors[f"{prompt_name}.next"] = torch.tensor([next_id], dtype=torch.int32)
+            tensors[f"{prompt_name}.draft_ids"] = torch.tensor(ids_drafted, dtype=torch.int32)
+            tensors[f"{prompt_name}.draft_logits"] = logits
+            gaps = torch.topk(logits, 2).values
+            print(f"{name} {prompt_name}: next {next_id}, drafts {ids_drafted}, "
+                  f"smallest gap {float((gaps[:, 0] - gaps[:, 1]).min()):.5f}")
+        args = PRESET_CASES.get(name) or ODD_CASES.get(name, {}).get("args", [])
+        save_file(tensors, options.out / f"{name}-drafts.safetensors", metadata={
+            "command": "tools/make_goldens.py drafts --checkpoints DIR --out tests/goldens",
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "dtype": "float32",
+            "seed": str(SEED),
+            "synth_args": " ".join(args),
+        })
 
 
 def bf16_errors(options):
@@ -253,6 +330,10 @@ def main():
     second.add_argument("--checkpoints", type=pathlib.Path, required=True)
     second.add_argument("--out", type=pathlib.Path, required=True)
     second.set_defaults(action=run)
+    rounds = stages.add_parser("drafts", help="run transformers' assistants on them")
+    rounds.add_argument("--checkpoints", type=pathlib.Path, required=True)
+    rounds.add_argument("--out", type=pathlib.Path, required=True)
+    rounds.set_defaults(action=drafts)
     third = stages.add_parser("bf16", help="measure the reference's own bf16 error")
     third.add_argument("--checkpoints", type=pathlib.Path, required=True)
     third.add_argument("--out", type=pathlib.Path, required=True)

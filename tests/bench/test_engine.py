@@ -46,6 +46,19 @@ def test_throughput_counts_all_tokens(lapidary, tmp_path):
     assert result["output_tokens_per_second"] == pytest.approx(7 * 12 / result["elapsed_time"])
 
 
+def test_simulated_drafts_are_accepted_as_often_as_asked(lapidary):
+    done = lapidary("bench", "throughput", "--preset", "tiny-e", "--device", "cpu", "--threads", "1", "--input-len", "8",
+                    "--output-len", "200", "--num-prompts", "8", "--spec-tokens", "3", "--spec-simulate-accept-length", "2.5",
+                    "--json")
+    assert done.returncode == 0, done.stderr
+    assert "SIMULATED" in done.stderr
+    drafting = json.loads(done.stdout)["drafting"]
+    assert drafting["accept_length"] == pytest.approx(2.5, abs=0.25)  # some 640 rounds, five standard errors
+    refused = lapidary("bench", "latency", *TINY, "--spec-tokens", "2", "--spec-simulate-accept-length", "3.5")
+    assert refused.returncode == 1 and "gives 1 to 3 tokens" in refused.stderr
+    assert lapidary("serve", "--spec-simulate-accept-length", "2").returncode == 2
+
+
 @pytest.mark.parametrize("command", ["latency", "throughput"])
 def test_models_are_checked(lapidary, checkpoint, command):
     for flags, message in (((checkpoint, "--preset", "tiny-e"), "name one model"),

@@ -199,8 +199,9 @@ std::vector<int32_t> Prompt(int count) {
   return tokens;
 }
 
-// One round behind the prompt, greedy; the token it starts from comes first in draft_ids.
-StepOutput RunRound(const Pair& pair, const std::vector<int32_t>& prompt) {
+// One round behind the prompt; the token it starts from comes first in draft_ids.
+StepOutput RunRound(const Pair& pair, const std::vector<int32_t>& prompt,
+                    const SamplingParams& sampling = {.temperature = 0.0f}) {
   const KvLayout layout = MakeKvLayout(pair.target, 4, {4, 8});
   auto executor =
       CpuExecutor::Create(
@@ -214,9 +215,9 @@ StepOutput RunRound(const Pair& pair, const std::vector<int32_t>& prompt) {
   const auto run = [&](std::vector<int32_t> ids, int32_t num_drafts) {
     StepBatch batch;
     if (pages.length() == 0) {
-      batch.bindings.push_back(
-          {.sampling = std::make_shared<SamplingParams>(SamplingParams{.temperature = 0.0f}),
-           .prompt_len = static_cast<int32_t>(prompt.size())});
+      batch.bindings.push_back({.sampling = std::make_shared<SamplingParams>(sampling),
+                                .prompt_len = static_cast<int32_t>(prompt.size()),
+                                .tokens = prompt});
     }
     SequenceStep step;
     step.num_cached = pages.length();
@@ -290,6 +291,39 @@ TEST(CpuDrafter, ThePositionAskedFromShows) {
         std::max<double>(difference, std::abs(at.draft_logits[id] - before.draft_logits[id]));
   }
   EXPECT_GT(difference, 1e-2);
+}
+
+TEST(CpuDrafter, DrawsWithTheDiceAndTheRulesOfTheTarget) {
+  for (const bool ordered : {false, true}) {
+    for (const DraftDraw draw : {DraftDraw::kCoupled, DraftDraw::kLikeliest}) {
+      Pair pair = MakePair("tiny-dense", ordered);
+      pair.drafter.draw = draw;
+      SamplingParams sampling = {.temperature = 1.5f,
+                                 .top_k = 30,
+                                 .repetition_penalty = 1.5f,
+                                 .presence_penalty = 1.0f,
+                                 .logit_bias = {{9, 3.0f}},
+                                 .suppress_tokens = {4, 20},
+                                 .seed = 77,
+                                 .num_logprobs = 2};
+      const std::vector<int32_t> prompt = Prompt(20);
+      const StepOutput output = RunRound(pair, prompt, sampling);
+      // The token behind the prompt is number 0, the first draft number 1, and each counts for the
+      // next.
+      PenaltyState history;
+      history.AddPrompt(prompt);
+      history.AddOutput(output.draft_ids[0]);
+      if (draw == DraftDraw::kLikeliest) sampling.temperature = 0.0f;
+      Sampler sampler(kVocab);
+      for (int draft = 0; draft < kNumDrafts; ++draft) {
+        const auto row = std::span(output.draft_logits).subspan(draft * kVocab, kVocab);
+        const int32_t expected =
+            sampler.Sample(row, sampling, history, static_cast<uint64_t>(draft) + 1)->id;
+        EXPECT_EQ(output.draft_ids[draft + 1], expected) << "draft " << draft;
+        history.AddOutput(expected);
+      }
+    }
+  }
 }
 
 }  // namespace
