@@ -32,7 +32,7 @@ CpuBlocks::CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadP
     if (it == rope_plans_.end()) rope_plans_.push_back(layer.rope);
   }
   rope_tables_.resize(rope_plans_.size());
-  scores_.resize(threads.num_threads());
+  attention_scratch_.resize(threads.num_threads());
 }
 
 void CpuBlocks::BeginRows(std::span<const int32_t> positions) {
@@ -84,14 +84,10 @@ void CpuBlocks::ProjectQueries(const LayerPlan& layer, const std::vector<float>&
 
 void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegment> segments,
                                int64_t active_idx, int kv_head, int thread_idx) {
-  int64_t num_keys = 0;
-  for (const KeySegment& segment : segments) num_keys += segment.count;
-  std::vector<float>& scores = scores_[thread_idx];
-  scores.resize(std::max<size_t>(scores.size(), static_cast<size_t>(4 * num_keys)));
   const int heads = layer.heads_per_kv_head();
   const int64_t first_head = active_idx * layer.num_heads + int64_t{kv_head} * heads;
   AttendRow(segments, layer.kv_entry, queries_.data() + first_head * layer.kv_entry.key_len, heads,
-            scores.data(), attended_.data() + first_head * layer.head_dim);
+            attention_scratch_[thread_idx], attended_.data() + first_head * layer.head_dim);
   RestoreValueOrder(layer.kv_entry, heads, attended_.data() + first_head * layer.head_dim);
 }
 

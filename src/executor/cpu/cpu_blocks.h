@@ -78,20 +78,20 @@ class CpuBlocks {
 
   std::vector<int32_t> active_;  // rows still being computed, of those of BeginRows
 
-  std::vector<float> hidden_;     // [active, hidden] the residual stream
-  std::vector<float> normed_;     // [active, hidden]
-  std::vector<float> raw_;        // projections before their norms
-  std::vector<float> queries_;    // [active, num_heads, key_len] in cached form
-  std::vector<float> attended_;   // [active, num_heads, head_dim]
-  std::vector<float> block_out_;  // [active, hidden] what a block adds
-  std::vector<float> gate_;       // [active, width]
-  std::vector<float> up_;         // [active, width]
+  std::vector<float> hidden_;                        // [active, hidden] the residual stream
+  std::vector<float> normed_;                        // [active, hidden]
+  std::vector<float> raw_;                           // projections before their norms
+  std::vector<float> queries_;                       // [active, num_heads, key_len] in cached form
+  std::vector<float> attended_;                      // [active, num_heads, head_dim]
+  std::vector<float> block_out_;                     // [active, hidden] what a block adds
+  std::vector<float> gate_;                          // [active, width]
+  std::vector<float> up_;                            // [active, width]
+  std::vector<AttentionScratch> attention_scratch_;  // per thread
 
  private:
   std::vector<RopePlan> rope_plans_;  // the distinct ones
   std::vector<int> rope_of_layer_;    // index into rope_plans_
   std::vector<RopeTable> rope_tables_;
-  std::vector<std::vector<float>> scores_;  // per thread
 };
 
 }  // namespace lapidary::cpu

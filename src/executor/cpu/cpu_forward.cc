@@ -8,6 +8,14 @@
 #include "ops/cpu/per_layer_inputs.h"
 
 namespace lapidary::cpu {
+namespace {
+
+int32_t FirstKey(const LayerPlan& layer, int32_t position) {
+  return layer.window == 0 ? 0 : std::max(0, position - layer.window + 1);
+}
+
+}  // namespace
+
 CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
                        const KvMemory& kv, const SlotTables& tables, ThreadPool& threads)
     : CpuBlocks(plan, weights, threads), layout_(layout), kv_(kv), tables_(tables) {
@@ -92,23 +100,53 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
   });
 }
 
+std::vector<CpuForward::RowBlock> CpuForward::AttentionBlocks(const LayerPlan& layer) const {
+  // Enough heads of rows to make the loads of a key worth little, as far as their scores stay in
+  // the caches; and blocks for every thread.
+  constexpr int64_t kMaxQueries = 48;
+  constexpr int64_t kMaxScores = int64_t{1} << 19;
+  const int64_t heads = layer.heads_per_kv_head();
+  const int64_t row_share =
+      num_active() * layer.num_kv_heads / (int64_t{4} * threads_.num_threads());
+  std::vector<RowBlock> blocks;
+  for (int64_t begin = 0; begin < num_active();) {
+    const int32_t sequence_idx = rows_.sequence_of[active_[begin]];
+    const int32_t position = rows_.positions[active_[begin]];
+    const int64_t num_keys = position - FirstKey(layer, position) + 1;
+    const int64_t max_rows = std::max<int64_t>(
+        1, std::min({kMaxQueries / heads, kMaxScores / (heads * num_keys), row_share}));
+    int64_t end = begin + 1;
+    while (end < num_active() && end - begin < max_rows &&
+           rows_.sequence_of[active_[end]] == sequence_idx) {
+      ++end;
+    }
+    blocks.push_back({begin, end});
+    begin = end;
+  }
+  return blocks;
+}
+
 void CpuForward::Attend(const LayerPlan& layer) {
-  ForEachKvHead(layer, [&](int64_t active_idx, int kv_head, int thread_idx) {
-    AttendTask(layer, active_idx, kv_head, thread_idx);
+  attended_.resize(num_active() * layer.num_heads * layer.head_dim);
+  const std::vector<RowBlock> blocks = AttentionBlocks(layer);
+  const int64_t num_tasks = static_cast<int64_t>(blocks.size()) * layer.num_kv_heads;
+  threads_.ParallelFor(num_tasks, 1, [&](int64_t begin, int64_t end, int thread_idx) {
+    for (int64_t task = begin; task < end; ++task) {
+      // Later rows see more keys: the longest tasks go first.
+      const int64_t block_idx = blocks.size() - 1 - task / layer.num_kv_heads;
+      AttendBlock(layer, blocks[block_idx], static_cast<int>(task % layer.num_kv_heads),
+                  attention_scratch_[thread_idx]);
+    }
   });
 }
 
-void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_head,
-                            int thread_idx) {
-  const int32_t row = active_[active_idx];
-  const int32_t sequence_idx = rows_.sequence_of[row];
+std::vector<KeySegment> CpuForward::KeySegments(const LayerPlan& layer, int32_t sequence_idx,
+                                                int kv_head, int32_t first_key, int32_t last_key) {
   const LayerPlan& owner = plan_.layers[layer.kv_layer];
   const SlotTables::Table& table = tables_.Of(rows_.slot_of[sequence_idx], KvGroupOf(layer.kind));
   const int32_t num_cached = rows_.first_position[sequence_idx];
-  const int32_t position = rows_.positions[row];
-  const int32_t first_key = layer.window == 0 ? 0 : std::max(0, position - layer.window + 1);
 
-  // Keys [first_key, num_cached) lie in pages, [num_cached, position] in this step's own entries.
+  // Keys [first_key, num_cached) lie in pages, [num_cached, last_key] in this step's own entries.
   std::vector<KeySegment> segments;
   AddPageSegments(layout_, kv_, table, owner, kv_head, first_key, num_cached, segments);
   const int32_t first_new = std::max(first_key, num_cached);
@@ -116,8 +154,32 @@ void CpuForward::AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_h
   const int64_t first_local = rows_.sequence_begin[sequence_idx] + (first_new - num_cached);
   segments.push_back({NewEntries(owner.index).data() + first_local * row_len +
                           int64_t{kv_head} * owner.kv_entry.entry_len,
-                      row_len, position - first_new + 1});
-  AttendSegments(layer, segments, active_idx, kv_head, thread_idx);
+                      row_len, last_key - first_new + 1});
+  return segments;
+}
+
+void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int kv_head,
+                             AttentionScratch& scratch) {
+  const int heads = layer.heads_per_kv_head();
+  const int32_t first_key = FirstKey(layer, rows_.positions[active_[block.begin]]);
+  const int32_t last_key = rows_.positions[active_[block.end - 1]];
+  const std::vector<KeySegment> segments =
+      KeySegments(layer, rows_.sequence_of[active_[block.begin]], kv_head, first_key, last_key);
+  std::vector<AttentionRow> rows;
+  for (int64_t row = block.begin; row < block.end; ++row) {
+    const int32_t position = rows_.positions[active_[row]];
+    const int64_t first_head = row * layer.num_heads + int64_t{kv_head} * heads;
+    rows.push_back({.q = queries_.data() + first_head * layer.kv_entry.key_len,
+                    .out = attended_.data() + first_head * layer.head_dim,
+                    .begin = FirstKey(layer, position) - first_key,
+                    .end = position - first_key + 1});
+  }
+  if (rows.size() == 1) {
+    AttendRow(segments, layer.kv_entry, rows[0].q, heads, scratch, rows[0].out);
+  } else {
+    AttendRows(segments, layer.kv_entry, heads, rows, scratch);
+  }
+  for (const AttentionRow& row : rows) RestoreValueOrder(layer.kv_entry, heads, row.out);
 }
 
 void CpuForward::AttentionOutput(const LayerPlan& layer) { AddAttention(layer); }

@@ -41,7 +41,16 @@ class CpuForward : public ForwardOps, private CpuBlocks {
 
  private:
   void ProjectKv(const LayerPlan& layer);
-  void AttendTask(const LayerPlan& layer, int64_t active_idx, int kv_head, int thread_idx);
+  // Active rows [begin, end), all of one sequence.
+  struct RowBlock {
+    int64_t begin;
+    int64_t end;
+  };
+  std::vector<RowBlock> AttentionBlocks(const LayerPlan& layer) const;
+  void AttendBlock(const LayerPlan& layer, RowBlock block, int kv_head, AttentionScratch& scratch);
+  // The keys [first_key, last_key] of a sequence and one KV head.
+  std::vector<KeySegment> KeySegments(const LayerPlan& layer, int32_t sequence_idx, int kv_head,
+                                      int32_t first_key, int32_t last_key);
   // The step's own entries of an owning layer: [rows, num_kv_heads, entry_len].
   std::vector<float>& NewEntries(int owner_layer);
 

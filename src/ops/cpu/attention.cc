@@ -173,9 +173,7 @@ void AttendHeads(std::span<const KeySegment> segments, const KvEntryPlan& entry,
 }
 
 void AttendAllHeads(std::span<const KeySegment> segments, const KvEntryPlan& entry, const float* q,
-                    int num_heads, float* scores, float* out) {
-  int64_t num_keys = 0;
-  for (const KeySegment& segment : segments) num_keys += segment.count;
+                    int num_heads, int64_t num_keys, float* scores, float* out) {
   int head = 0;
   for (; head + 4 <= num_heads; head += 4) {
     AttendHeads<4>(segments, entry, q + head * entry.key_len, head == 0, num_keys, scores,
@@ -196,8 +194,13 @@ namespace lapidary::cpu {
 HWY_EXPORT(AttendAllHeads);
 
 void AttendRow(std::span<const KeySegment> segments, const KvEntryPlan& entry, const float* q,
-               int num_heads, float* scores, float* out) {
-  HWY_DYNAMIC_DISPATCH(AttendAllHeads)(segments, entry, q, num_heads, scores, out);
+               int num_heads, AttentionScratch& scratch, float* out) {
+  int64_t num_keys = 0;
+  for (const KeySegment& segment : segments) num_keys += segment.count;
+  const size_t num_scores = static_cast<size_t>(4 * num_keys);  // of four heads at once
+  if (scratch.scores.size() < num_scores) scratch.scores.resize(num_scores);
+  HWY_DYNAMIC_DISPATCH(AttendAllHeads)
+  (segments, entry, q, num_heads, num_keys, scratch.scores.data(), out);
 }
 
 }  // namespace lapidary::cpu

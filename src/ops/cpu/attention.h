@@ -1,4 +1,4 @@
-// Softmax attention of one row over a list of cached entries.
+// Softmax attention over a list of cached entries, of one row or of several at once.
 //
 //   out[h] = sum_k softmax_k(q[h] . key_k) value_k,  scale 1.0, no softcap
 //
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "model/kv_entry.h"
 
@@ -21,9 +22,31 @@ struct KeySegment {
   int64_t count = 0;
 };
 
-// Heads of one KV head: q [num_heads, entry.key_len], out [num_heads, entry.value_len];
-// scores is scratch of 4 * (number of keys) floats. At least one key.
+// One of several rows of a sequence.
+struct AttentionRow {
+  const float* q = nullptr;  // [num_heads, entry.key_len]
+  float* out = nullptr;      // [num_heads, entry.value_len]
+  // The keys it sees, counted from the first of the segments.
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Grows to the largest call and stays.
+struct AttentionScratch {
+  std::vector<float> scores;
+  std::vector<float> values;
+  std::vector<float> inverse_sums;
+};
+
+// One row, the heads of one KV head: q [num_heads, entry.key_len], out [num_heads,
+// entry.value_len]. At least one key.
 void AttendRow(std::span<const KeySegment> segments, const KvEntryPlan& entry, const float* q,
-               int num_heads, float* scores, float* out);
+               int num_heads, AttentionScratch& scratch, float* out);
+
+// The same for rows that share their keys: each block of keys is read once for all of them. Bitwise
+// what AttendRow makes of each row. Neither begin nor end descends from row to row; every row sees
+// a key. Takes 4 * rows * num_heads * (number of keys) bytes of scratch.
+void AttendRows(std::span<const KeySegment> segments, const KvEntryPlan& entry, int num_heads,
+                std::span<const AttentionRow> rows, AttentionScratch& scratch);
 
 }  // namespace lapidary::cpu

@@ -18,10 +18,9 @@ struct Case {
 
 std::vector<float> Attend(const Case& c, std::span<const KeySegment> segments,
                           const std::vector<float>& q) {
-  Guarded scores(4 * c.num_keys, 1);
+  AttentionScratch scratch;
   Guarded out(c.num_heads * c.entry.value_len, 1);
-  AttendRow(segments, c.entry, q.data(), c.num_heads, scores.data(), out.data());
-  scores.CheckGuards();
+  AttendRow(segments, c.entry, q.data(), c.num_heads, scratch, out.data());
   out.CheckGuards();
   return {out.data(), out.data() + out.size()};
 }
@@ -146,6 +145,77 @@ TEST(AttendRow, AHeadIsBitwiseTheSameAloneAndBesideOthers) {
                               alone.size() * sizeof(float)),
                   0);
       }
+    }
+  });
+}
+
+// A chunk of a prompt: row r sees the keys [max(0, first + r - window + 1), first + r].
+TEST(AttendRows, AreBitwiseWhatEachRowIsAlone) {
+  ForEachTarget([] {
+    Random random(34);
+    for (const KvEntryPlan& entry : Entries()) {
+      for (const int num_heads : {1, 2, 3, 8}) {
+        for (const int num_rows : {1, 2, 7, 20}) {
+          const int64_t first = random.Below(2) * random.Below(150);
+          const int64_t num_keys = first + num_rows;
+          const int64_t window = random.Below(2) == 0 ? num_keys : 1 + random.Below(100);
+          Guarded entries(num_keys * entry.entry_len, 1);
+          random.Fill(entries.span());
+          const KeySegment segments[] = {
+              {entries.data(), entry.entry_len, first},
+              {entries.data() + first * entry.entry_len, entry.entry_len, num_rows}};
+          const int64_t q_len = int64_t{num_heads} * entry.key_len;
+          const int64_t out_len = int64_t{num_heads} * entry.value_len;
+          const std::vector<float> q = random.Vector(num_rows * q_len, 0.1f);
+          Guarded out(num_rows * out_len, 1);
+          std::vector<AttentionRow> rows;
+          for (int row = 0; row < num_rows; ++row) {
+            const int64_t end = first + row + 1;
+            rows.push_back({.q = q.data() + row * q_len,
+                            .out = out.data() + row * out_len,
+                            .begin = std::max<int64_t>(0, end - window),
+                            .end = end});
+          }
+          AttentionScratch scratch;
+          AttendRows(segments, entry, num_heads, rows, scratch);
+          out.CheckGuards();
+          for (int row = 0; row < num_rows; ++row) {
+            const auto [row_q, row_out, begin, end] = rows[row];
+            const KeySegment seen{entries.data() + begin * entry.entry_len, entry.entry_len,
+                                  end - begin};
+            const std::vector<float> alone = Attend({entry, num_heads, end - begin}, {&seen, 1},
+                                                    std::vector<float>(row_q, row_q + q_len));
+            ASSERT_EQ(std::memcmp(alone.data(), row_out, out_len * sizeof(float)), 0)
+                << "row " << row << " of " << num_rows << ", keys " << begin << " to " << end;
+          }
+        }
+      }
+    }
+  });
+}
+
+// Rows need not be neighbours, and what one of them does not see must not reach it, be it NaN.
+TEST(AttendRows, DoNotSeeKeysOfTheOthers) {
+  ForEachTarget([] {
+    Random random(35);
+    const KvEntryPlan entry{16, 16, 16, 32};
+    std::vector<float> entries = random.Vector(90 * 32);
+    std::fill_n(entries.begin(), 32, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(entries.begin() + 80 * 32, 10 * 32, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> q = random.Vector(4 * 16, 0.1f);
+    std::vector<float> out(4 * 16);
+    const int64_t ranges[][2] = {{0, 3}, {1, 4}, {70, 80}, {75, 90}};
+    std::vector<AttentionRow> rows;
+    for (int row = 0; row < 4; ++row) {
+      rows.push_back({q.data() + row * 16, out.data() + row * 16, ranges[row][0], ranges[row][1]});
+    }
+    const KeySegment segment{entries.data(), 32, 90};
+    AttentionScratch scratch;
+    AttendRows({&segment, 1}, entry, 1, rows, scratch);
+    for (int row = 0; row < 4; ++row) {
+      const bool sees_nan = row == 0 || row == 3;
+      for (int dim = 0; dim < 16; ++dim)
+        EXPECT_EQ(std::isnan(out[row * 16 + dim]), sees_nan) << row;
     }
   });
 }
