@@ -26,10 +26,17 @@ constexpr DTypeInfo kInfos[] = {
     {DType::kBool, "BOOL", {1, 1}},
     {DType::kF8E4M3, "F8_E4M3", {1, 1}},
     {DType::kF8E5M2, "F8_E5M2", {1, 1}},
-    // An f16 scale, then 32 values of 4 bits.
+    // block_formats.cc has what the bytes of a block are.
     {DType::kQ4_0, "Q4_0", {32, 18}},
-    // Two f16 scales for 8 scales and 8 minima of 6 bits, then 256 values of 4 bits.
+    {DType::kQ4_1, "Q4_1", {32, 20}},
+    {DType::kQ5_0, "Q5_0", {32, 22}},
+    {DType::kQ5_1, "Q5_1", {32, 24}},
+    {DType::kQ8_0, "Q8_0", {32, 34}},
     {DType::kQ4_K, "Q4_K", {256, 144}},
+    {DType::kQ5_K, "Q5_K", {256, 176}},
+    {DType::kQ6_K, "Q6_K", {256, 210}},
+    {DType::kIQ4_NL, "IQ4_NL", {32, 18}},
+    {DType::kIQ4_XS, "IQ4_XS", {256, 136}},
 };
 
 }  // namespace

@@ -24,7 +24,15 @@ enum class DType {
   kF8E4M3,
   kF8E5M2,
   kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
   kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
 };
 
 // Elements come in blocks of so many, which share their scales; a row has whole blocks only.
@@ -45,7 +53,10 @@ const char* DTypeName(DType dtype);
 // By its safetensors spelling: never a block type.
 std::optional<DType> ParseDType(std::string_view name);
 
-// The types a weight may have.
+// Whether elements share scales with the others of a block (block_formats.h).
+inline bool IsBlockDType(DType dtype) { return dtype >= DType::kQ4_0; }
+
+// The types a weight may have that is stored one by one.
 inline bool IsWeightDType(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }

@@ -107,13 +107,17 @@ TEST(DType, NamesAndSizesRoundTrip) {
 }
 
 TEST(DType, BlockTypesHaveNoElementsOfTheirOwnAndNoSafetensorsName) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ4_K}) {
+  for (const DType dtype :
+       {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K,
+        DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS}) {
+    EXPECT_TRUE(IsBlockDType(dtype)) << DTypeName(dtype);
     EXPECT_FALSE(ParseDType(DTypeName(dtype))) << DTypeName(dtype);
     EXPECT_FALSE(IsWeightDType(dtype)) << DTypeName(dtype);
     EXPECT_DEATH(DTypeSize(dtype), DTypeName(dtype));
     EXPECT_EQ(DTypeBytes(dtype, 3 * BlockOf(dtype).elements), 3 * BlockOf(dtype).bytes);
     EXPECT_DEATH(DTypeBytes(dtype, BlockOf(dtype).elements / 2), DTypeName(dtype));
   }
+  EXPECT_FALSE(IsBlockDType(DType::kF8E5M2));
   EXPECT_EQ(DTypeBytes(DType::kBF16, 7), 14);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "tensor/block_formats.h"
 
 namespace lapidary {
 
@@ -17,8 +18,12 @@ std::string ShapeToString(const std::vector<int64_t>& shape) {
 }
 
 std::vector<float> ToFloats(const TensorView& tensor) {
-  CHECK(IsWeightDType(tensor.dtype)) << DTypeName(tensor.dtype);
   std::vector<float> values(tensor.num_elements());
+  if (IsBlockDType(tensor.dtype)) {
+    Dequantise(tensor.dtype, tensor.data, tensor.num_elements(), values.data());
+    return values;
+  }
+  CHECK(IsWeightDType(tensor.dtype)) << DTypeName(tensor.dtype);
   for (size_t idx = 0; idx < values.size(); ++idx) {
     if (tensor.dtype == DType::kF32) {
       values[idx] = tensor.As<float>()[idx];

@@ -31,7 +31,7 @@ struct TensorView {
 // "[128, 1408, 2816]"
 std::string ShapeToString(const std::vector<int64_t>& shape);
 
-// The elements of an F32, F16 or BF16 tensor as floats.
+// The elements of an F32, F16, BF16 or block-format tensor as floats.
 std::vector<float> ToFloats(const TensorView& tensor);
 
 }  // namespace lapidary
