@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/cpu/dequantise.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/elementwise.cc"
@@ -179,6 +180,11 @@ void GatherRow(const MatrixRef& table, int64_t row, float a, float* y) {
   const int64_t dim = table.cols;
   if (table.dtype == DType::kF32) {
     Scale(table.As<float>() + row * dim, a, dim, y);
+    return;
+  }
+  if (IsBlockDType(table.dtype)) {
+    DequantiseRows(table, row, 1, y);
+    Scale(y, a, dim, y);
     return;
   }
   CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF16) << DTypeName(table.dtype);

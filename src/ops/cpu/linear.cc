@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cpu/dequantise.h"
 
 #ifndef LAPIDARY_OPS_CPU_LINEAR_TASK
 #define LAPIDARY_OPS_CPU_LINEAR_TASK
@@ -19,6 +20,25 @@ struct LinearTask {
   float* y;     // [rows, out]
   int64_t y_stride;
 };
+
+// Each thread's own, grown to the largest asked for.
+class ThreadBuffer {
+ public:
+  float* Get(int64_t count) {
+    if (count > capacity_) {
+      buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>(count));
+      CHECK(buffer_ != nullptr) << "out of memory";
+      capacity_ = count;
+    }
+    return buffer_.get();
+  }
+
+ private:
+  hwy::AlignedFreeUniquePtr<float[]> buffer_;
+  int64_t capacity_ = 0;
+};
+inline thread_local ThreadBuffer packed_buffer;
+inline thread_local ThreadBuffer weights_buffer;
 
 }  // namespace lapidary::cpu
 #endif
@@ -53,6 +73,9 @@ constexpr int64_t kMaxBlockCols = 24;  // a multiple of kTileCols
 constexpr int64_t kBlockBytes = 160 << 10;
 constexpr int64_t kManyRows = 32;
 constexpr int64_t kManyRowsBlockBytes = 320 << 10;
+// Of block formats a block's floats are made first; for few rows they stay in the first-level cache
+// where one tile's columns fit.
+constexpr int64_t kDequantisedBytes = 24 << 10;
 
 HWY_INLINE FloatVec LoadWeights(Floats d, const float* w) { return hn::LoadU(d, w); }
 HWY_INLINE FloatVec LoadWeights(Floats d, const hwy::bfloat16_t* w) {
@@ -235,8 +258,11 @@ void RowTileAnyRows(int64_t rows, const float* packed, const float* x, int64_t i
 }
 
 int64_t BlockColumns(DType dtype, int64_t rows, int64_t in) {
-  const int64_t bytes = rows < kManyRows ? kBlockBytes : kManyRowsBlockBytes;
-  const int64_t fitting = bytes / DTypeBytes(dtype, in);
+  const bool has_blocks = IsBlockDType(dtype);
+  const int64_t bytes = rows >= kManyRows ? kManyRowsBlockBytes
+                        : has_blocks      ? kDequantisedBytes
+                                          : kBlockBytes;
+  const int64_t fitting = bytes / DTypeBytes(has_blocks ? DType::kF32 : dtype, in);
   return std::clamp<int64_t>(fitting / kTileCols * kTileCols, kTileCols, kMaxBlockCols);
 }
 
@@ -257,7 +283,20 @@ void Block(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
   }
 }
 
+// Block formats: the weights lie directly behind each other, and the processor fetches ahead.
+void DequantisedBlock(const LinearTask& task, int64_t begin, int64_t end) {
+  const int64_t count = end - begin;
+  float* weights = weights_buffer.Get(count * task.w.cols);
+  DequantiseRows(task.w, begin, count, weights);
+  LinearTask part = task;
+  part.w = {
+      .data = weights, .dtype = DType::kF32, .rows = static_cast<int>(count), .cols = task.w.cols};
+  part.y += begin;
+  Block<float>(part, 0, count, /*ahead=*/-1);
+}
+
 void BlockOf(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
+  if (IsBlockDType(task.w.dtype)) return DequantisedBlock(task, begin, end);
   switch (task.w.dtype) {
     case DType::kBF16:
       return Block<hwy::bfloat16_t>(task, begin, end, ahead);
@@ -292,18 +331,6 @@ int64_t RowsAtOnce(int64_t rows, int64_t in) {
   return std::min(rows, std::max(kPackedBytes / (in * 4) / kMultiple, int64_t{4}) * kMultiple);
 }
 
-// Each thread's own, grown to the largest asked for.
-float* PackedBuffer(int64_t count) {
-  static thread_local hwy::AlignedFreeUniquePtr<float[]> buffer;
-  static thread_local int64_t capacity = 0;
-  if (count > capacity) {
-    buffer = hwy::AllocateAligned<float>(static_cast<size_t>(count));
-    CHECK(buffer != nullptr) << "out of memory";
-    capacity = count;
-  }
-  return buffer.get();
-}
-
 // The columns [begin, end), block by block; behind the last one the caller's next ones are fetched,
 // those from `ahead` on (-1: none).
 void RunBlocks(const LinearTask& task, int64_t block, int64_t begin, int64_t end, int64_t ahead) {
@@ -321,7 +348,7 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
   const int64_t in = w.cols;
   if (rows == 0) return;
   const int64_t rows_at_once = RowsAtOnce(rows, in);
-  float* packed = PackedBuffer(rows_at_once * in);
+  float* packed = packed_buffer.Get(rows_at_once * in);
   const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
@@ -340,7 +367,7 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   const int64_t in = w.cols;
   if (rows == 0) return;
   const int64_t rows_at_once = RowsAtOnce(rows, in);
-  float* packed = PackedBuffer(rows_at_once * in);
+  float* packed = packed_buffer.Get(rows_at_once * in);
   // A few pieces per thread even out unequal cores. They are handed out in order, so the one after
   // the next of all threads is likely this thread's next.
   const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);

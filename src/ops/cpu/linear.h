@@ -1,9 +1,10 @@
 // y[rows, out] = x[rows, in] * w[out, in]^T, the only matrix product the CPU executor needs.
 //
-//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16 or f32;  y [rows, out] f32, row stride
-//   given
+//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16, f32 or a block format;  y [rows, out]
+//   f32, row stride given
 //
-// Weights are read in their stored type and widened in registers; each is streamed once per block
+// Weights are read in their stored type and widened in registers, or, of block formats, some rows
+// at a time in the cache; each is streamed once per block
 // of rows, and a block is the whole batch for all but the widest decode steps. y[r, o] is one fixed
 // chain of operations over row r and weight row o: it does not depend on the other rows, on tiling
 // or on the number of threads (batch invariant, bitwise).

@@ -1,0 +1,14 @@
+// Rows of block formats as floats, with vector instructions; the values of tensor/block_formats.h,
+// bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/matrix_ref.h"
+
+namespace lapidary::cpu {
+
+// out [count, w.cols]: the rows [first, first + count) of a matrix in a block format.
+void DequantiseRows(const MatrixRef& w, int64_t first, int64_t count, float* out);
+
+}  // namespace lapidary::cpu

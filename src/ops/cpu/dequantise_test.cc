@@ -1,0 +1,110 @@
+// Block formats in the CPU operations, against the plain code of src/tensor.
+#include "ops/cpu/dequantise.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear.h"
+#include "ops/cpu/op_testing.h"
+#include "tensor/block_formats.h"
+
+namespace lapidary::cpu {
+namespace {
+
+constexpr DType kBlockTypes[] = {DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                                 DType::kQ8_0,   DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K,
+                                 DType::kIQ4_NL, DType::kIQ4_XS};
+
+// Random blocks, at an odd address as in a file, and the floats they stand for.
+struct RandomBlocks {
+  std::vector<uint8_t> bytes;
+  MatrixRef matrix;
+  std::vector<float> values;
+
+  RandomBlocks(DType dtype, int rows, int cols, Random& random) {
+    const DTypeBlock block = BlockOf(dtype);
+    const int64_t num_blocks = int64_t{rows} * cols / block.elements;
+    bytes.resize(num_blocks * block.bytes + 1);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Below(256));
+    // Halves that are scales must be finite and of a size that products stay tame; any code is.
+    for (int64_t idx = 0; idx < num_blocks; ++idx) {
+      uint8_t* at = bytes.data() + 1 + idx * block.bytes;
+      SetHalf(at + (dtype == DType::kQ6_K ? 208 : 0), random);
+      if (dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
+          dtype == DType::kQ5_K) {
+        SetHalf(at + 2, random);
+      }
+    }
+    matrix = {.data = bytes.data() + 1, .dtype = dtype, .rows = rows, .cols = cols};
+    values.resize(int64_t{rows} * cols);
+    Dequantise(dtype, matrix.data, int64_t{rows} * cols, values.data());
+  }
+
+  static void SetHalf(uint8_t* at, Random& random) {
+    // Now and then subnormal, or zero of either sign.
+    const float deviation = random.Below(8) == 0 ? 1e-5f : 0.01f;
+    const uint16_t half = random.Below(16) == 0 ? static_cast<uint16_t>(random.Below(2) << 15)
+                                                : FloatToF16(random.Bell(deviation));
+    std::memcpy(at, &half, sizeof(half));
+  }
+};
+
+TEST(DequantiseRows, AreBitwiseThePlainValues) {
+  ForEachTarget([] {
+    Random random(50);
+    for (const DType dtype : kBlockTypes) {
+      const RandomBlocks blocks(dtype, 5, 768, random);
+      Guarded out(2 * 768, 1);
+      DequantiseRows(blocks.matrix, 3, 2, out.data());
+      out.CheckGuards();
+      ASSERT_EQ(std::memcmp(out.data(), blocks.values.data() + 3 * 768, 2 * 768 * sizeof(float)), 0)
+          << DTypeName(dtype);
+    }
+  });
+}
+
+TEST(GatherRow, ReadsBlockFormats) {
+  Random random(51);
+  for (const DType dtype : kBlockTypes) {
+    const RandomBlocks blocks(dtype, 4, 256, random);
+    std::vector<float> row(256);
+    GatherRow(blocks.matrix, 2, 3.0f, row.data());
+    for (int idx = 0; idx < 256; ++idx) {
+      ASSERT_EQ(row[idx], 3.0f * blocks.values[2 * 256 + idx]) << DTypeName(dtype);
+    }
+  }
+}
+
+// Rows are computed from the very floats the blocks stand for, in the chain of a float matrix.
+TEST(Linear, OfBlockFormatsIsBitwiseThatOfTheirFloats) {
+  ForEachTarget([] {
+    Random random(52);
+    ThreadPool threads(2);
+    for (const DType dtype : kBlockTypes) {
+      for (const int out : {1, 3, 70}) {
+        for (const int cols : {256, 1536}) {
+          const RandomBlocks blocks(dtype, out, cols, random);
+          const MatrixRef floats{
+              .data = blocks.values.data(), .dtype = DType::kF32, .rows = out, .cols = cols};
+          for (const int rows : {1, 2, 9, 40}) {
+            const std::vector<float> x = random.Vector(int64_t{rows} * cols);
+            Guarded y(int64_t{rows} * out, 1);
+            std::vector<float> expected(int64_t{rows} * out);
+            Linear(x.data(), rows, blocks.matrix, y.data(), out, threads);
+            Linear(x.data(), rows, floats, expected.data(), out, threads);
+            y.CheckGuards();
+            ASSERT_EQ(std::memcmp(y.data(), expected.data(), expected.size() * sizeof(float)), 0)
+                << DTypeName(dtype) << " " << out << "x" << cols << ", " << rows << " rows";
+            LinearColumns(x.data(), rows, blocks.matrix, out / 2, out, y.data(), out);
+            ASSERT_EQ(std::memcmp(y.data(), expected.data(), expected.size() * sizeof(float)), 0);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lapidary::cpu
