@@ -37,6 +37,16 @@ def main():
         values = gguf.quants.dequantize(blocks, kind).astype(np.float32).reshape(-1)
         print_array(f"k{name}Blocks", "uint8_t", blocks.reshape(-1), lambda value: f"0x{value:02x}", 16)
         print_array(f"k{name}Bits", "uint32_t", values.view(np.uint32), lambda value: f"0x{value:08x}", 8)
+    # What it makes blocks from, and the blocks.
+    values = random.normal(0, 1, (8, 32)).astype(np.float32)
+    values[1] = 0
+    values[2] = np.abs(values[2])
+    values[3, 7] = -100
+    values[4] *= np.float32(1e-4)
+    print_array("kPlainBits", "uint32_t", values.reshape(-1).view(np.uint32), lambda value: f"0x{value:08x}", 8)
+    for name in ["Q4_0", "Q8_0"]:
+        blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
+        print_array(f"kPlainAs{name}", "uint8_t", blocks.reshape(-1), lambda value: f"0x{value:02x}", 16)
 
 
 if __name__ == "__main__":

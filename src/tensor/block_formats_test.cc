@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "tensor/quantise.h"
 #include "tensor/tensor_view.h"
 
 namespace lapidary {
@@ -43,6 +44,22 @@ TEST(BlockFormats, AreBitwiseWhatTheGgufPackageMakesOfThem) {
   CheckGolden(DType::kQ6_K, kQ6_KBlocks, kQ6_KBits);
   CheckGolden(DType::kIQ4_NL, kIQ4_NLBlocks, kIQ4_NLBits);
   CheckGolden(DType::kIQ4_XS, kIQ4_XSBlocks, kIQ4_XSBits);
+}
+
+TEST(Quantise, IsBitwiseWhatTheGgufPackageMakesOfFloats) {
+  std::vector<float> values;
+  for (const uint32_t bits : kPlainBits) values.push_back(std::bit_cast<float>(bits));
+  const int64_t count = static_cast<int64_t>(values.size());
+  const auto check = [&](DType dtype, std::span<const uint8_t> expected) {
+    std::vector<uint8_t> blocks(DTypeBytes(dtype, count));
+    Quantise(values.data(), count, dtype, blocks.data());
+    ASSERT_EQ(blocks.size(), expected.size());
+    for (size_t idx = 0; idx < blocks.size(); ++idx) {
+      ASSERT_EQ(blocks[idx], expected[idx]) << DTypeName(dtype) << " byte " << idx;
+    }
+  };
+  check(DType::kQ4_0, kPlainAsQ4_0);
+  check(DType::kQ8_0, kPlainAsQ8_0);
 }
 
 TEST(BlockFormats, OnlyBlockFormatsHaveBlocks) {
