@@ -10,7 +10,7 @@ namespace lapidary {
 
 // For --help of every command that has a default model.
 inline constexpr const char* kDefaultModelHelp =
-    "Checkpoint directory (default: the bundled pebble-e, a toy-sized model)";
+    "Checkpoint directory or GGUF file (default: the bundled pebble-e, a toy-sized model)";
 
 // models/NAME: in the folder that $LAPIDARY_MODELS_DIR names, as ./lapidary sets it; else of the
 // tree that holds the program. An error says where it was looked for.

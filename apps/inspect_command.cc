@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <map>
 
 #include "apps/commands.h"
+#include "gguf/gguf_checkpoint.h"
 #include "kv/kv_layout.h"
 #include "load/model_directory.h"
 #include "model/footprint.h"
@@ -12,6 +14,34 @@ namespace lapidary {
 namespace {
 
 constexpr int64_t kBf16Bytes = 2;
+
+// What a GGUF file stores, by type.
+struct StoredType {
+  int64_t num_tensors = 0;
+  int64_t num_bytes = 0;
+};
+Result<std::map<std::string, StoredType>> StoredTypes(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const GgufCheckpoint checkpoint, GgufCheckpoint::Open(path));
+  std::map<std::string, StoredType> types;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    StoredType& type = types[DTypeName(tensor.dtype)];
+    ++type.num_tensors;
+    type.num_bytes += tensor.num_bytes();
+  }
+  return types;
+}
+
+// Files of image and audio towers beside a GGUF file.
+std::vector<std::string> FilesOfTowers(const std::filesystem::path& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  const std::filesystem::path directory = std::filesystem::absolute(path, error).parent_path();
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("mmproj") != std::string::npos && name.ends_with(".gguf")) names.push_back(name);
+  }
+  return names;
+}
 
 Json LayerJson(const LayerPlan& layer) {
   Json json;
@@ -116,10 +146,26 @@ void PrintSizes(const ModelPlan& plan) {
   }
 }
 
+void PrintStoredTypes(const std::map<std::string, StoredType>& types) {
+  fmt::print("\n{:<34}{:>14}  {:>13}\n", "stored as", "tensors", "bytes");
+  for (const auto& [name, type] : types) {
+    fmt::print("{:<34}{:>14}  {:>10.3f} GB\n", name, type.num_tensors,
+               1e-9 * static_cast<double>(type.num_bytes));
+  }
+}
+
 Status Inspect(const std::string& name, bool as_json) {
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
+  std::map<std::string, StoredType> stored;
+  if (model.gguf_file) {
+    ASSIGN_OR_RETURN(stored, StoredTypes(*model.gguf_file));
+  }
   if (as_json) {
-    fmt::print("{}\n", InspectJson(model).dump(2));
+    Json json = InspectJson(model);
+    for (const auto& [type_name, type] : stored) {
+      json["stored"][type_name] = {{"tensors", type.num_tensors}, {"bytes", type.num_bytes}};
+    }
+    fmt::print("{}\n", json.dump(2));
     return {};
   }
   fmt::print("{}: {}, hidden {}, vocabulary {}, context {}\n\n", model.name,
@@ -127,6 +173,11 @@ Status Inspect(const std::string& name, bool as_json) {
              model.plan.max_context);
   PrintLayers(model.plan);
   PrintSizes(model.plan);
+  if (!model.gguf_file) return {};
+  PrintStoredTypes(stored);
+  for (const std::string& file : FilesOfTowers(*model.gguf_file)) {
+    fmt::print("\n{} beside it holds towers for images or audio, which are not used yet\n", file);
+  }
   return {};
 }
 
@@ -143,7 +194,7 @@ void AddInspectCommand(CommandLine& command_line) {
                        [flags] { return Inspect(flags->model, flags->json); });
   command
       ->add_option("model", flags->model,
-                   "Checkpoint directory, or a preset: e2b e4b 12b 26b-a4b 31b")
+                   "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")
       ->required();
   command->add_flag("--json", flags->json, "Print one JSON object");
 }

@@ -86,7 +86,7 @@ void AddPlanCommand(CommandLine& command_line) {
                        [flags] { return Plan(*flags); });
   command
       ->add_option("model", flags->model,
-                   "Checkpoint directory, or a preset: e2b e4b 12b 26b-a4b 31b")
+                   "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")
       ->required();
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30)");

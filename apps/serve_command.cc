@@ -151,9 +151,9 @@ Status Serve(ServeFlags flags) {
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
   ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model, flags.tokenizer));
   const ModelPlan& plan = files.description.plan;
-  if (flags.tokenizer.empty() && !files.description.directory) {
+  if (flags.tokenizer.empty() && files.description.is_preset()) {
     return MakeError(
-        "'{}' is not a directory: a server needs a tokenizer beside the model, or --tokenizer",
+        "'{}' is a preset: a server needs a tokenizer beside the model, or --tokenizer",
         flags.model);
   }
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));

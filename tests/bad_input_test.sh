@@ -79,7 +79,7 @@ generate "no weights" "holds no model.safetensors" "$work/noweights"
 rm "$work/sharded/model-00002-of-"*
 generate "missing shard" "cannot open" "$work/sharded"
 
-generate "no such directory" "neither a checkpoint directory nor a preset" "$work/nowhere"
+generate "no such directory" "neither a checkpoint directory, nor a GGUF file, nor a preset" "$work/nowhere"
 generate "a preset without weights" "load-format dummy" e2b
 refuses "id out of range" "outside the vocabulary" generate "$work/good" --ids 2,512 --max-tokens 2
 refuses "negative id" "outside the vocabulary" generate "$work/good" --ids=-7 --max-tokens 2

@@ -1,5 +1,8 @@
 #include "front/text_model.h"
 
+#include "front/gguf_text.h"
+#include "gguf/gguf_checkpoint.h"
+
 namespace lapidary {
 namespace {
 
@@ -16,6 +19,7 @@ Result<Tokenizer> LoadTokenizer(const std::filesystem::path& path) {
 }  // namespace
 
 Result<TextModel> TextModel::Load(const std::filesystem::path& directory) {
+  if (IsGgufFile(directory)) return LoadGgufText(directory);
   ASSIGN_OR_RETURN(GenerationDefaults defaults, GenerationDefaults::Load(directory));
   const std::filesystem::path tokenizer_path = directory / kTokenizerFile;
   Result<Tokenizer> tokenizer = MakeError("{} has no {}, so it takes and gives token ids only",

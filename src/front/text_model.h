@@ -1,5 +1,5 @@
-// What a checkpoint directory says about text: its tokenizer, its chat template and its sampling
-// defaults. Whatever a directory may lack is a Result that says why it is not there.
+// What a checkpoint says about text: its tokenizer, its chat template and its sampling defaults.
+// Whatever a directory or a GGUF file may lack is a Result that says why it is not there.
 #pragma once
 
 #include <filesystem>
@@ -18,9 +18,10 @@ struct TextModel {
   Result<ChatTemplate> chat_template;
   GenerationDefaults defaults;
 
+  // A checkpoint directory, or a GGUF file (gguf_text.h).
   // Files that are missing leave an error in their member; a tokenizer or a generation config that
   // is there and cannot be used fails the whole.
-  static Result<TextModel> Load(const std::filesystem::path& directory);
+  static Result<TextModel> Load(const std::filesystem::path& path);
 
   // A preset without files: no text, greedy, stopping nowhere. `name` is for the messages.
   static TextModel None(const std::string& name);

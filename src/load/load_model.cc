@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "executor/cpu/cpu_executor.h"
+#include "gguf/gguf_source.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {
@@ -48,8 +49,21 @@ Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layou
 
 Error NoWeights(const ModelDescription& model) {
   return MakeError(
-      "'{}' is a preset without weights: add --load-format dummy, or name a checkpoint directory",
+      "'{}' is a preset without weights: add --load-format dummy, or name a checkpoint directory "
+      "or "
+      "a GGUF file",
       model.name);
+}
+
+Result<std::unique_ptr<const TensorSource>> OpenMapped(const ModelDescription& model) {
+  if (model.gguf_file) {
+    ASSIGN_OR_RETURN(GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
+    ASSIGN_OR_RETURN(auto source, GgufSource::Open(std::move(checkpoint), model.plan));
+    return std::unique_ptr<const TensorSource>(std::move(source));
+  }
+  if (!model.directory) return NoWeights(model);
+  ASSIGN_OR_RETURN(auto source, CheckpointSource::Open(*model.directory, model.plan));
+  return std::unique_ptr<const TensorSource>(std::move(source));
 }
 
 Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& model,
@@ -59,13 +73,12 @@ Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& 
     ASSIGN_OR_RETURN(auto source, DummySource::Make(model.plan, options.dummy_seed, threads));
     return std::shared_ptr<const TensorSource>(std::move(source));
   }
-  if (!model.directory) return NoWeights(model);
-  ASSIGN_OR_RETURN(auto source, CheckpointSource::Open(*model.directory, model.plan));
+  ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, OpenMapped(model));
   // Readers wait for the disk, not for a core: more of them keep its queue full.
   constexpr int kReaders = 8;
   ThreadPool readers(kReaders);
-  source->Prefault(model.plan, readers);
-  return std::shared_ptr<const TensorSource>(std::move(source));
+  PrefaultWeights(model.plan, *source, readers);
+  return source;
 }
 
 Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
@@ -96,6 +109,17 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
   return std::unique_ptr<Executor>(std::move(executor));
 }
 
+Status RefuseBlockFormats(const ModelDescription& model, const TensorSource& source) {
+  for (const TensorSpec& spec : RequiredTensors(model.plan)) {
+    const DType dtype = source.Get(spec).value().dtype;
+    if (IsBlockDType(dtype)) {
+      return MakeError("{}: {} is {}, which runs on the CPU only; add --device cpu", model.name,
+                       spec.name, DTypeName(dtype));
+    }
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
                                             const LoadOptions& options) {
   const bool is_asked_for =
@@ -119,10 +143,10 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
   ASSIGN_OR_RETURN(executor_options.num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
-  std::unique_ptr<CheckpointSource> source;
+  std::unique_ptr<const TensorSource> source;
   if (options.format != LoadFormat::kDummy) {
-    if (!model.directory) return NoWeights(model);
-    ASSIGN_OR_RETURN(source, CheckpointSource::Open(*model.directory, model.plan));
+    ASSIGN_OR_RETURN(source, OpenMapped(model));
+    RETURN_IF_ERROR(RefuseBlockFormats(model, *source));
   }
   return cuda::MakeCudaExecutor(model.plan, source.get(), executor_options);
 }

@@ -16,7 +16,7 @@
 namespace lapidary {
 
 enum class LoadFormat {
-  kAuto,   // the directory's safetensors
+  kAuto,   // the directory's safetensors, or the GGUF file
   kDummy,  // random weights made in memory; a config or a preset is enough
 };
 

@@ -1,11 +1,13 @@
 #include "load/model_directory.h"
 
 #include "base/read_file.h"
+#include "gguf/gguf_config.h"
 #include "model/presets.h"
 
 namespace lapidary {
 
 std::string ModelDescription::ShortName() const {
+  if (gguf_file) return gguf_file->stem().string();
   return directory ? std::filesystem::weakly_canonical(*directory).filename().string() : name;
 }
 
@@ -20,14 +22,18 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
     source = path.string();
     ASSIGN_OR_RETURN(model.config, ParseJson(text, source));
+  } else if (IsGgufFile(model_or_preset)) {
+    model.gguf_file = model_or_preset;
+    ASSIGN_OR_RETURN(const GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
+    ASSIGN_OR_RETURN(model.config, ConfigFromGguf(checkpoint));
   } else if (IsPreset(model_or_preset)) {
     ASSIGN_OR_RETURN(model.config, PresetConfig(model_or_preset));
     source = "preset " + model_or_preset;
   } else if (error && error != std::errc::no_such_file_or_directory) {
     return MakeError("cannot open {}: {}", model_or_preset, error.message());
   } else {
-    return MakeError("'{}' is neither a checkpoint directory nor a preset ({})", model_or_preset,
-                     fmt::join(PresetNames(), ", "));
+    return MakeError("'{}' is neither a checkpoint directory, nor a GGUF file, nor a preset ({})",
+                     model_or_preset, fmt::join(PresetNames(), ", "));
   }
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config, source));
   Result<ModelPlan> plan = MakeModelPlan(config);

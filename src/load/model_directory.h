@@ -1,4 +1,4 @@
-// From what the user names (a checkpoint directory, or a preset) to a plan.
+// From what the user names (a checkpoint directory, a GGUF file, or a preset) to a plan.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +11,19 @@ namespace lapidary {
 
 struct ModelDescription {
   std::string name;  // as the user gave it
-  // Set when the name is a directory; a preset has none.
+  // Where the weights are, and what is beside them: one of the two, or neither for a preset.
   std::optional<std::filesystem::path> directory;
-  Json config;  // its config.json
+  std::optional<std::filesystem::path> gguf_file;
+  Json config;  // its config.json; of a GGUF file, what it would say
   ModelPlan plan;
 
-  // What it is called where a path would be too much: the directory's own name, or the preset's.
+  bool is_preset() const { return !directory && !gguf_file; }
+  // What it is called where a path would be too much: the directory's or the file's own name, or
+  // the preset's.
   std::string ShortName() const;
 };
 
-// A directory wins over a preset of the same name.
+// A directory or file wins over a preset of the same name.
 Result<ModelDescription> DescribeModel(const std::string& model_or_preset);
 
 }  // namespace lapidary

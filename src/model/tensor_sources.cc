@@ -86,12 +86,12 @@ Result<TensorView> CheckpointSource::Get(const TensorSpec& spec) const {
   return *tensor;
 }
 
-void CheckpointSource::Prefault(const ModelPlan& plan, ThreadPool& threads) const {
+void PrefaultWeights(const ModelPlan& plan, const TensorSource& source, ThreadPool& threads) {
   std::vector<std::span<const std::byte>> pieces;
   int64_t total_bytes = 0;
   for (const TensorSpec& spec : RequiredTensors(plan)) {
     if (spec.component == TensorComponent::kPerLayerEmbedding) continue;
-    const TensorView& tensor = *checkpoint_.Find(spec.name);
+    const TensorView tensor = source.Get(spec).value();
     for (int64_t begin = 0; begin < tensor.num_bytes(); begin += kPieceBytes) {
       const int64_t bytes = std::min(kPieceBytes, tensor.num_bytes() - begin);
       pieces.emplace_back(tensor.data + begin, static_cast<size_t>(bytes));

@@ -24,15 +24,15 @@ class CheckpointSource : public TensorSource {
   Result<TensorView> Get(const TensorSpec& spec) const override;
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
-  // Reads everything `plan` streams (not the per-layer embedding table, which is read by row) from
-  // the disk into the page cache, with a progress line.
-  void Prefault(const ModelPlan& plan, ThreadPool& threads) const;
-
  private:
   explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
   Checkpoint checkpoint_;
 };
+
+// Reads everything `plan` streams (not the per-layer embedding table, which is read by row) from
+// the disk into the page cache, with a progress line. `source` is mapped.
+void PrefaultWeights(const ModelPlan& plan, const TensorSource& source, ThreadPool& threads);
 
 // Memory that can be used without swapping: MemAvailable of /proc/meminfo, or no limit where there
 // is no such file.

@@ -143,7 +143,7 @@ TEST_F(CheckpointSourceTest, PrefaultReadsTheWholeFile) {
   const auto source = CheckpointSource::Open(directory_, plan);
   ASSERT_TRUE(source.ok());
   ThreadPool threads(2);
-  (*source)->Prefault(plan, threads);
+  PrefaultWeights(plan, **source, threads);
 }
 
 TEST(DummySource, RefusesWeightsBeyondTheAvailableMemory) {

@@ -15,7 +15,8 @@ struct ModelFiles {
   ModelDescription description;
   std::shared_ptr<const TextModel> text;  // a preset's knows no text
 
-  // `text_directory`: where tokenizer and template are, if not beside the model.
+  // `text_directory`: where tokenizer and template are, if not beside or in the model; may be a
+  // GGUF file.
   static Result<ModelFiles> Open(const std::string& model_or_preset,
                                  const std::filesystem::path& text_directory = {});
 };

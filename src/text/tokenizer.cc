@@ -38,9 +38,13 @@ Result<Tokenizer> Tokenizer::Load(const std::filesystem::path& tokenizer_json) {
 Result<Tokenizer> Tokenizer::FromJson(std::string_view text, std::string_view name) {
   auto file = ParseTokenizerJson(text);
   if (!file.ok()) return MakeError("{}: {}", name, file.error().message);
-  auto bpe = Bpe::Build(file->vocabulary, file->merges);
+  return FromFile(*std::move(file), name);
+}
+
+Result<Tokenizer> Tokenizer::FromFile(TokenizerFile file, std::string_view name) {
+  auto bpe = Bpe::Build(file.vocabulary, file.merges);
   if (!bpe.ok()) return MakeError("{}: {}", name, bpe.error().message);
-  return Tokenizer(*std::move(file), *std::move(bpe));
+  return Tokenizer(std::move(file), *std::move(bpe));
 }
 
 Tokenizer::Tokenizer(TokenizerFile file, Bpe bpe)

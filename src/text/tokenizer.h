@@ -37,6 +37,7 @@ class Tokenizer {
   static Result<Tokenizer> Load(const std::filesystem::path& tokenizer_json);
   // `name` stands for the file in error messages.
   static Result<Tokenizer> FromJson(std::string_view text, std::string_view name);
+  static Result<Tokenizer> FromFile(TokenizerFile file, std::string_view name);
 
   // O(n log n). Any bytes are fine: those that are not well-formed UTF-8 become byte tokens.
   std::vector<int32_t> Encode(std::string_view text, SpecialTokens mode) const;
