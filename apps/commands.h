@@ -16,6 +16,7 @@ void AddInspectCommand(CommandLine& command_line);
 void AddPlanCommand(CommandLine& command_line);
 void AddDraftCommand(CommandLine& command_line);
 void AddLogitsCommand(CommandLine& command_line);
+void AddConvertCommand(CommandLine& command_line);
 void AddSynthCommand(CommandLine& command_line);
 void AddRenderCommand(CommandLine& command_line);
 

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   lapidary::AddPlanCommand(command_line);
   lapidary::AddLogitsCommand(command_line);
   lapidary::AddDraftCommand(command_line);
+  lapidary::AddConvertCommand(command_line);
   lapidary::AddSynthCommand(command_line);
   lapidary::AddRenderCommand(command_line);
   return command_line.Run(argc, argv);

@@ -1,0 +1,61 @@
+// `lapidary convert`: a checkpoint as one GGUF file with quantised weights.
+#include <fmt/format.h>
+
+#include "apps/commands.h"
+#include "convert/convert.h"
+#include "model/tensor_sources.h"
+
+namespace lapidary {
+namespace {
+
+struct ConvertFlags {
+  std::string model;
+  std::string to;
+  std::string out;
+  int threads = 0;
+};
+
+Status Convert(const ConvertFlags& flags) {
+  ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
+  if (!model.directory) {
+    return MakeError("'{}' is not a checkpoint directory: only those are converted", flags.model);
+  }
+  std::error_code error;
+  if (std::filesystem::exists(flags.out, error)) {
+    return MakeError("--out {}: is there already; remove it or name another file", flags.out);
+  }
+  ASSIGN_OR_RETURN(const auto source, CheckpointSource::Open(*model.directory, model.plan));
+  ThreadPool threads(flags.threads);
+  const DType to = flags.to == "q4_0" ? DType::kQ4_0 : DType::kQ8_0;
+  ASSIGN_OR_RETURN(const std::vector<ConvertedTensor> tensors,
+                   ConvertToGguf(model, *source, to, flags.out, threads));
+  int64_t total_bytes = 0;
+  fmt::print("{:<40}  {:<6}  {:>12}  {}\n", "tensor", "type", "bytes", "relative error");
+  for (const ConvertedTensor& tensor : tensors) {
+    total_bytes += tensor.num_bytes;
+    fmt::print(
+        "{:<40}  {:<6}  {:>12}  {}\n", tensor.name, DTypeName(tensor.dtype), tensor.num_bytes,
+        tensor.relative_error == 0.0 ? "exact" : fmt::format("{:.5f}", tensor.relative_error));
+  }
+  fmt::print(stderr, "wrote {} ({:.3f} GB)\n", flags.out, 1e-9 * static_cast<double>(total_bytes));
+  return {};
+}
+
+}  // namespace
+
+void AddConvertCommand(CommandLine& command_line) {
+  auto flags = std::make_shared<ConvertFlags>();
+  CLI::App* command = command_line.Add(
+      "convert", "Write a checkpoint as a GGUF file with quantised weights, and what each lost",
+      [flags] { return Convert(*flags); });
+  command->add_option("model", flags->model, "Checkpoint directory")->required();
+  command->add_option("--to", flags->to, "Type of the matrices: 8.5 or 4.5 bits a weight")
+      ->required()
+      ->check(CLI::IsMember({"q8_0", "q4_0"}));
+  command->add_option("--out", flags->out, "GGUF file to write; must not exist")->required();
+  command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+}  // namespace lapidary

@@ -1,0 +1,32 @@
+// Writes a model as one GGUF file, its matrices in a block format.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "load/model_directory.h"
+#include "model/weights.h"
+
+namespace lapidary {
+
+struct ConvertedTensor {
+  std::string name;  // in the file
+  DType dtype;
+  int64_t num_bytes = 0;
+  // sqrt(sum of squared errors / sum of squares): 0 where nothing was rounded.
+  double relative_error = 0.0;
+};
+
+// Matrices take the type `to` (CanQuantiseTo), but for the token embeddings, which are the head too
+// and take Q8_0, and those that stay as they are: the router, the projection of per-layer inputs,
+// and rows that are no whole blocks. Vectors become F32. Text comes from `model`'s directory, as
+// far as it has any. Memory does not grow with the model; a file that could not be
+// finished is removed.
+Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,
+                                                   const TensorSource& source, DType to,
+                                                   const std::filesystem::path& out,
+                                                   ThreadPool& threads);
+
+}  // namespace lapidary

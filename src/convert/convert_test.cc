@@ -1,0 +1,74 @@
+#include "convert/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_source.h"
+#include "model/tensor_sources.h"
+#include "tensor/block_formats.h"
+
+namespace lapidary {
+namespace {
+
+class ConvertTest : public testing::Test {
+ protected:
+  ConvertTest()
+      : directory_(std::filesystem::path(testing::TempDir()) /
+                   testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::create_directories(directory_);
+  }
+  ~ConvertTest() override { std::filesystem::remove_all(directory_); }
+
+  const std::filesystem::path directory_;
+};
+
+TEST_F(ConvertTest, AFileHoldsThePlanAndEveryTensorWithinItsError) {
+  ThreadPool threads(2);
+  for (const char* preset : {"tiny-e", "tiny-moe", "tiny-dense"}) {
+    const ModelDescription model = DescribeModel(preset).value();
+    const auto source = DummySource::Make(model.plan, 1, threads).value();
+    const std::filesystem::path path = directory_ / fmt::format("{}.gguf", preset);
+    const auto converted = ConvertToGguf(model, *source, DType::kQ4_0, path, threads);
+    ASSERT_TRUE(converted.ok()) << converted.error().message;
+    GgufCheckpoint file = GgufCheckpoint::Open(path).value();
+    const auto config = ConfigFromGguf(file);
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    const ModelPlan plan = MakeModelPlan(ParseModelConfig(*config, "test").value()).value();
+    const auto read = GgufSource::Open(std::move(file), plan);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    int num_quantised = 0;
+    for (const TensorSpec& spec : RequiredTensors(model.plan)) {
+      const TensorView tensor = (*read)->Get(spec).value();
+      const std::vector<float> got = ToFloats(tensor);
+      const std::vector<float> want = ToFloats(source->Get(spec).value());
+      num_quantised += tensor.dtype == DType::kQ4_0;
+      double squares = 0.0, errors = 0.0;
+      for (size_t idx = 0; idx < want.size(); ++idx) {
+        squares += double{want[idx]} * double{want[idx]};
+        errors += (double{got[idx]} - double{want[idx]}) * (double{got[idx]} - double{want[idx]});
+      }
+      // A step is 1/8 of a block's largest value: an error of 1/16 of it at most, and of it alone
+      // where a code is missing.
+      const double limit = tensor.dtype == DType::kQ4_0   ? 0.2
+                           : tensor.dtype == DType::kQ8_0 ? 0.02
+                                                          : 0.0;
+      EXPECT_LE(std::sqrt(errors), limit * std::sqrt(squares)) << spec.name;
+    }
+    EXPECT_GT(num_quantised, model.plan.num_layers);
+  }
+}
+
+TEST_F(ConvertTest, AFileThatCannotBeWrittenLeavesNothing) {
+  ThreadPool threads(1);
+  const ModelDescription model = DescribeModel("tiny-dense").value();
+  const auto source = DummySource::Make(model.plan, 1, threads).value();
+  const auto converted =
+      ConvertToGguf(model, *source, DType::kQ8_0, directory_ / "none" / "a.gguf", threads);
+  ASSERT_FALSE(converted.ok());
+  EXPECT_THAT(converted.error().message, testing::HasSubstr("cannot write"));
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+}  // namespace
+}  // namespace lapidary

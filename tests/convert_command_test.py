@@ -1,0 +1,57 @@
+"""`lapidary convert` and GGUF files from the outside. Usage: convert_command_test.py BINARY PEBBLE_DIR"""
+
+import json
+import pathlib
+import sys
+
+import command_harness
+
+PEBBLE = pathlib.Path(sys.argv.pop(2))
+QUESTION = "What is 48 + 17?"
+
+
+class ConvertTest(command_harness.CommandTest):
+    def convert(self, kind, name):
+        path = self.scratch / name
+        result = self.run_lapidary("convert", PEBBLE, "--to", kind, "--out", path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return path, result.stdout.decode()
+
+    def answer(self, model):
+        return self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", model=model)
+
+    def test_a_converted_model_reads_prompts_and_stops_as_the_checkpoint(self):
+        want = self.answer(PEBBLE)
+        path, _ = self.convert("q8_0", "whole.gguf")
+        got = self.answer(path)
+        for key in ("prompt_ids", "output_ids", "text", "finish_reason"):
+            self.assertEqual(got[key], want[key], key)
+
+    def test_every_tensor_is_reported_with_its_error(self):
+        path, report = self.convert("q4_0", "q4_0.gguf")
+        lines = report.splitlines()[1:]
+        stored = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["stored"]
+        self.assertEqual(len(lines), sum(kind["tensors"] for kind in stored.values()))
+        self.assertIn("Q4_0", stored)
+        errors = {line.split()[1]: line.split()[3] for line in lines}
+        self.assertEqual(errors["F32"], "exact")
+        self.assertLess(float(errors["Q4_0"]), 0.2)
+
+    def test_a_cut_file_is_refused(self):
+        path, _ = self.convert("q8_0", "to_cut.gguf")
+        cut = self.scratch / "cut.gguf"
+        cut.write_bytes(path.read_bytes()[:-5000])
+        result = self.run_lapidary("generate", cut, "--ids", "2,5", "--max-tokens", "1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"cut off", result.stderr)
+
+    def test_an_existing_file_is_not_overwritten(self):
+        path = self.scratch / "there.gguf"
+        path.write_text("mine")
+        result = self.run_lapidary("convert", PEBBLE, "--to", "q8_0", "--out", path)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(path.read_text(), "mine")
+
+
+if __name__ == "__main__":
+    command_harness.main()

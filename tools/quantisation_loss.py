@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""What quantised files lose against the checkpoint they were made from: mean KL divergence of the next token's
+distribution, and how often the likeliest token is the same.
+
+    build/lapidary convert models/pebble-e --to q4_0 --out q4_0.gguf
+    tools/quantisation_loss.py models/pebble-e q4_0.gguf --answers models/pebble-e-answers.jsonl
+
+The tokens are the first --tokens of the recorded answers, one behind the other, after <bos>. Needs numpy.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+import numpy as np
+
+BOS = 2
+
+
+def logits(binary, model, ids):
+    with tempfile.TemporaryDirectory() as scratch:
+        path = pathlib.Path(scratch) / "logits.npy"
+        subprocess.run([binary, "logits", model, "--device", "cpu", "--ids", ",".join(map(str, ids)), "--output", path],
+                       check=True, stderr=subprocess.DEVNULL)
+        return np.load(path).astype(np.float64)
+
+
+def log_softmax(values):
+    shifted = values - values.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("checkpoint", help="directory with the original weights")
+    parser.add_argument("files", nargs="+", help="GGUF files made from it")
+    parser.add_argument("--answers", type=pathlib.Path, required=True, help="JSON lines with token ids in \"ids\"")
+    parser.add_argument("--tokens", type=int, default=600)
+    parser.add_argument("--binary", default="build/lapidary")
+    args = parser.parse_args()
+
+    ids = [BOS]
+    for line in args.answers.read_text().splitlines():
+        ids += json.loads(line)["ids"]
+    ids = ids[:args.tokens]
+    reference = log_softmax(logits(args.binary, args.checkpoint, ids))
+    print(f"{'file':<40} {'KL':>9} {'top-1':>7}   over {len(ids)} tokens")
+    for file in args.files:
+        found = log_softmax(logits(args.binary, file, ids))
+        divergence = (np.exp(reference) * (reference - found)).sum(-1).mean()
+        agreement = (reference.argmax(-1) == found.argmax(-1)).mean()
+        print(f"{pathlib.Path(file).name:<40} {divergence:9.5f} {agreement:7.1%}")
+
+
+if __name__ == "__main__":
+    main()
