@@ -1,0 +1,146 @@
+// A grammar as an automaton over bytes and special tokens, made only as far as it is walked.
+//
+// A state is the set of everything the text so far may mean: pairs of a regex under way and of what
+// comes behind it, a stack of frames. Equal stacks are the same frame and equal sets the same
+// state, so a state alone decides what may follow. Transitions and masks are therefore remembered
+// by state, and going back is remembering older states. No text is ever parsed twice and no
+// ambiguity is resolved early: a text is allowed if and only if some reading of it can be
+// completed.
+//
+// Not thread-safe; the owner locks `mutex` around every call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "grammar/grammar.h"
+#include "grammar/token_vocabulary.h"
+
+namespace lapidary::grammar {
+
+using StateId = uint32_t;
+
+// The tokens that may come next, as ready slices of the vocabulary and single tokens.
+struct TokenMask {
+  uint32_t slices = 0;          // a bit for each slice that is allowed as a whole
+  std::vector<int32_t> tokens;  // others, when they are few
+  std::vector<uint32_t> words;  // others, when they are many; else empty
+  int32_t num_tokens = 0;       // all that are allowed
+  int32_t example = -1;         // one of them
+};
+
+class Automaton {
+ public:
+  static constexpr StateId kDead = 0;
+
+  // What a hostile grammar may cost before it is refused.
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
+  static constexpr size_t kMaxMeanings = 20'000;  // of one text
+  static constexpr uint32_t kMaxNesting = 20'000;
+  static constexpr size_t kMaxClosureSteps = 500'000;
+
+  Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary);
+
+  Result<StateId> Start();
+  // kDead when the token may not come next. Not for tokens that end the text.
+  Result<StateId> AfterToken(StateId state, int32_t token);
+  Result<StateId> AfterBytes(StateId state, std::string_view bytes);
+  // Whether the text may end here.
+  bool IsAccepting(StateId state) const { return states_[state].accepting; }
+  // Valid until the automaton goes; tokens that end the text are not in it.
+  Result<const TokenMask*> MaskOf(StateId state);
+
+  size_t num_states() const { return states_.size(); }
+  size_t num_bytes() const;
+
+  std::mutex mutex;
+
+ private:
+  using FrameId = uint32_t;
+  static constexpr FrameId kEnd = 0;
+  static constexpr StateId kUnknown = ~uint32_t{0};
+
+  // What comes behind a node that is under way: of a sequence the children from `index` on, of a
+  // repetition its next round after `index` rounds (never more than it must count).
+  struct Frame {
+    NodeId node = 0;
+    uint32_t index = 0;
+    FrameId parent = 0;
+    uint32_t depth = 0;
+  };
+  // A regex under way, or a special token that may come; then the frame.
+  struct Meaning {
+    uint32_t next;
+    FrameId frame;
+    auto operator<=>(const Meaning&) const = default;
+  };
+  struct State {
+    uint32_t first_meaning = 0;
+    uint32_t num_meanings = 0;  // regexes,
+    uint32_t num_tokens = 0;    // then special tokens
+    bool accepting = false;
+    std::unique_ptr<TokenMask> mask;
+  };
+  struct Work {
+    NodeId node;  // to be begun before `frame`; or kResume: only `frame` goes on
+    FrameId frame;
+  };
+  static constexpr NodeId kResume = ~NodeId{0};
+
+  FrameId MakeFrame(NodeId node, uint32_t index, FrameId parent);
+  // The closure under construction: Begin, Add... any number of times, then Finish.
+  void BeginClosure();
+  void AddWork(NodeId node, FrameId frame) { work_.push_back({node, frame}); }
+  void AddRegex(RegexId regex, FrameId frame);
+  StateId FinishClosure();
+  void RunWork();
+  void BeginNode(NodeId id, FrameId frame);
+  void Continue(NodeId id, uint32_t index, FrameId parent);
+
+  StateId Next(StateId state, uint8_t byte_class) {
+    const StateId next = rows_[size_t{state} * num_classes_ + byte_class];
+    return next != kUnknown ? next : ComputeNext(state, byte_class);
+  }
+  StateId ComputeNext(StateId state, uint8_t byte_class);
+  bool AllowsAll(StateId state, const TokenSlice& slice);
+  void Walk(StateId state, const TokenTrie& trie, std::vector<int32_t>* tokens);
+  // The limit passed since the last call, as an error.
+  Status TakeLimitError();
+
+  const Grammar& grammar_;
+  const TokenVocabulary& vocabulary_;
+  RegexPool regex_;
+  int num_classes_ = 0;
+  std::vector<uint8_t> class_of_;        // [256]
+  std::vector<uint8_t> representative_;  // [num_classes]
+
+  std::vector<Frame> frames_;
+  InternTable frame_table_;
+  std::vector<State> states_;
+  std::vector<Meaning> meanings_;
+  InternTable state_table_;
+  std::vector<StateId> rows_;                            // [num_states, num_classes]
+  std::unordered_map<uint64_t, StateId> single_;         // after one regex of one frame
+  std::unordered_map<uint64_t, StateId> after_special_;  // by state and token
+  StateId start_ = kUnknown;
+  size_t mask_bytes_ = 0;
+
+  std::vector<Work> work_;
+  std::vector<Meaning> new_meanings_;
+  std::vector<Meaning> new_tokens_;
+  std::vector<uint64_t> seen_slots_;  // work done in this closure: open addressing
+  std::vector<uint32_t> seen_round_;
+  uint32_t round_ = 0;
+  size_t num_seen_ = 0;
+  bool new_accepting_ = false;
+  std::vector<StateId> walk_stack_;
+  const char* limit_error_ = nullptr;
+};
+
+}  // namespace lapidary::grammar

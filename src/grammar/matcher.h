@@ -1,0 +1,76 @@
+// What a constraint is to a generation: which tokens may come next, token after token.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "grammar/automaton.h"
+#include "grammar/grammar.h"
+#include "grammar/token_vocabulary.h"
+
+namespace lapidary::grammar {
+
+// A grammar ready for a vocabulary. To its users immutable; any number of threads may hold it and
+// match with it at once. What one matcher finds out about the grammar, the others know.
+class CompiledGrammar {
+ public:
+  // Allowed where the text may end, each of `stop_tokens` ends it.
+  CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
+                  std::vector<int32_t> stop_tokens);
+
+  const TokenVocabulary& vocabulary() const { return *vocabulary_; }
+  std::span<const int32_t> stop_tokens() const { return stop_tokens_; }
+  bool IsStopToken(int32_t token) const;
+  size_t num_bytes() const;
+
+ private:
+  friend class Matcher;
+  // A full automaton stays with the matchers that hold it; new ones begin a new automaton.
+  static constexpr size_t kRenewAtBytes = size_t{64} << 20;
+  std::shared_ptr<Automaton> CurrentAutomaton() const;
+
+  Grammar grammar_;
+  std::shared_ptr<const TokenVocabulary> vocabulary_;
+  std::vector<int32_t> stop_tokens_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<Automaton> automaton_;
+};
+
+// The state of one generation. Copies are independent. Not thread-safe, but matchers of one grammar
+// may work at the same time.
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const CompiledGrammar> grammar);
+
+  // Whether `token` may come next; if so, the matcher moves on. A stop token terminates.
+  Result<bool> Accept(int32_t token);
+  // Takes back the last `num_tokens` accepted tokens.
+  void Rollback(int num_tokens);
+  int num_accepted() const { return static_cast<int>(states_.size()) - 1; }
+
+  // Bit t % 32 of words[t / 32] is set if and only if Accept(t) would succeed. words: [num_words]
+  // of the vocabulary. No bit is set once terminated.
+  Status FillMask(std::span<uint32_t> words);
+  // The one token that may come next, if there is just one.
+  Result<std::optional<int32_t>> OnlyAllowedToken();
+
+  // A stop token was accepted.
+  bool IsTerminated() const { return states_.back() == kTerminated; }
+  // The text may end here.
+  bool CanStop() const;
+
+ private:
+  static constexpr StateId kTerminated = ~StateId{0} - 1;
+  Result<StateId> Current();
+
+  std::shared_ptr<const CompiledGrammar> grammar_;
+  std::shared_ptr<Automaton> automaton_;
+  std::vector<StateId> states_;  // before the first token and after each
+};
+
+}  // namespace lapidary::grammar
