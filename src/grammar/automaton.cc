@@ -10,6 +10,9 @@ namespace {
 
 using Kind = GrammarNode::Kind;
 
+// Pairs of states beyond which walking the tokens themselves is the cheaper way.
+constexpr size_t kMaxPairs = 400;
+
 // More single tokens than this are kept as a bit mask, which is then smaller.
 size_t MaxListedTokens(const TokenVocabulary& vocabulary) { return vocabulary.num_words(); }
 
@@ -25,6 +28,9 @@ Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary)
     } else {
       class_of_[byte] = class_of_[name];  // names are the least bytes: known by now
     }
+  }
+  for (const TokenSlice& slice : vocabulary.slices()) {
+    max_token_bytes_ = std::max(max_token_bytes_, static_cast<uint32_t>(slice.trie.max_depth));
   }
   frames_.emplace_back();  // kEnd
   seen_slots_.resize(256);
@@ -284,6 +290,7 @@ bool Automaton::AllowsAll(StateId state, const TokenSlice& slice) {
   std::vector<Pair> next_level;
   for (int depth = 0; depth < slice.trie.max_depth && !level.empty(); ++depth) {
     next_level.clear();
+    if (seen.size() > kMaxPairs) return false;
     for (const Pair& pair : level) {
       for (const TokenSlice::Edge& edge : slice.edges[pair.kind_state]) {
         ByteSet done;
@@ -327,9 +334,34 @@ void Automaton::Walk(StateId state, const TokenTrie& trie, std::vector<int32_t>*
   }
 }
 
+StateId Automaton::WithoutFarCounts(StateId state) {
+  BeginClosure();
+  const uint32_t first = states_[state].first_meaning;
+  const uint32_t num_meanings = states_[state].num_meanings;
+  bool is_same = true;
+  for (uint32_t i = 0; i < num_meanings; ++i) {
+    const Meaning meaning = meanings_[first + i];
+    const RegexId regex = regex_.WithoutFarCounts(meaning.next, max_token_bytes_);
+    is_same &= regex == meaning.next;
+    new_meanings_.push_back({regex, meaning.frame});
+  }
+  if (is_same) return state;
+  for (uint32_t i = 0; i < states_[state].num_tokens; ++i) {
+    new_tokens_.push_back(meanings_[first + num_meanings + i]);
+  }
+  new_accepting_ = states_[state].accepting;
+  const StateId without = FinishClosure();
+  return without == kDead ? state : without;
+}
+
 Result<const TokenMask*> Automaton::MaskOf(StateId state) {
   if (states_[state].mask != nullptr) return states_[state].mask.get();
-  auto mask = std::make_unique<TokenMask>();
+  if (const StateId same = WithoutFarCounts(state); same != state) {
+    ASSIGN_OR_RETURN(const TokenMask* mask, MaskOf(same));
+    states_[state].mask = states_[same].mask;
+    return mask;
+  }
+  auto mask = std::make_shared<TokenMask>();
   const std::span<const TokenSlice> slices = vocabulary_.slices();
   for (int slice = 0; slice < static_cast<int>(slices.size());) {
     const int next_kind = vocabulary_.NextKind(slice);

@@ -85,7 +85,7 @@ class Automaton {
     uint32_t num_meanings = 0;  // regexes,
     uint32_t num_tokens = 0;    // then special tokens
     bool accepting = false;
-    std::unique_ptr<TokenMask> mask;
+    std::shared_ptr<const TokenMask> mask;
   };
   struct Work {
     NodeId node;  // to be begun before `frame`; or kResume: only `frame` goes on
@@ -108,7 +108,10 @@ class Automaton {
     return next != kUnknown ? next : ComputeNext(state, byte_class);
   }
   StateId ComputeNext(StateId state, uint8_t byte_class);
+  // Whether every text of the slice's kind is allowed. May say no where finding out takes long.
   bool AllowsAll(StateId state, const TokenSlice& slice);
+  // A state with the same mask: counts that no token can use up are left out.
+  StateId WithoutFarCounts(StateId state);
   void Walk(StateId state, const TokenTrie& trie, std::vector<int32_t>* tokens);
   // The limit passed since the last call, as an error.
   Status TakeLimitError();
@@ -129,6 +132,7 @@ class Automaton {
   std::unordered_map<uint64_t, StateId> single_;         // after one regex of one frame
   std::unordered_map<uint64_t, StateId> after_special_;  // by state and token
   StateId start_ = kUnknown;
+  uint32_t max_token_bytes_ = 0;
   size_t mask_bytes_ = 0;
 
   std::vector<Work> work_;

@@ -112,6 +112,13 @@ TEST(SchemaTest, ObjectsListTheirPropertiesInOrder) {
              {R"({"x1": null})", R"({"a": 1})", R"({"xy": 2})", R"({"xy": 3.5})"});
 }
 
+TEST(SchemaTest, KeysKeepTheirSchema) {
+  ExpectFits(R"({"type": "object", "propertyNames": {"enum": ["a", "b"]}})",
+             {R"({"a": 1, "b": 2})", "{}"}, {R"({"c": 1})"});
+  ExpectFits(R"({"type": "object", "propertyNames": {"maxLength": 1}, "properties": {"xx": {}}})",
+             {R"({"a": 1})"}, {R"({"xx": 1})", R"({"ab": 1})"});
+}
+
 TEST(SchemaTest, MembersAreCounted) {
   ExpectFits(R"({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1,
                  "maxProperties": 2})",

@@ -86,7 +86,8 @@ void RegexPool::SplitClasses(const ByteSet& bytes) {
 RegexId RegexPool::Bytes(const ByteSet& bytes) {
   if (bytes.Empty()) return kNothing;
   const size_t num_before = nodes_.size();
-  const RegexId id = Intern({.kind = Kind::kBytes, .depth = 1, .min_length = 1, .first = bytes});
+  const RegexId id =
+      Intern({.kind = Kind::kBytes, .depth = 1, .min_length = 1, .reach = 1, .first = bytes});
   if (nodes_.size() != num_before) SplitClasses(bytes);
   return id;
 }
@@ -102,12 +103,14 @@ RegexId RegexPool::Literal(std::string_view text) {
   for (char byte : text) SplitClasses(ByteSet::Of(static_cast<uint8_t>(byte)));
   const uint32_t begin = static_cast<uint32_t>(texts_.size());
   texts_ += text;
-  const RegexId id = Intern({.kind = Kind::kLiteral,
-                             .depth = 1,
-                             .a = begin,
-                             .b = static_cast<uint32_t>(text.size()),
-                             .min_length = SaturatingAdd(static_cast<uint32_t>(text.size()), 0),
-                             .first = ByteSet::Of(static_cast<uint8_t>(text[0]))});
+  const RegexId id =
+      Intern({.kind = Kind::kLiteral,
+              .depth = 1,
+              .a = begin,
+              .b = static_cast<uint32_t>(text.size()),
+              .min_length = SaturatingAdd(static_cast<uint32_t>(text.size()), 0),
+              .reach = static_cast<uint32_t>(std::min<size_t>(text.size(), kNoReach)),
+              .first = ByteSet::Of(static_cast<uint8_t>(text[0]))});
   if (id != kNothing) literals_.Insert(hash, id);
   return id;
 }
@@ -138,6 +141,7 @@ RegexId RegexPool::Concat(RegexId first, RegexId second) {
                  .a = first,
                  .b = second,
                  .min_length = SaturatingAdd(a.min_length, b.min_length),
+                 .reach = std::min(a.reach + b.reach, kNoReach),
                  .first = a.nullable ? a.first | b.first : a.first});
 }
 
@@ -177,6 +181,7 @@ RegexId RegexPool::InternOperands(Kind kind, std::span<const RegexId> operands) 
             .a = static_cast<uint32_t>(operands_.size()),
             .b = static_cast<uint32_t>(operands.size()),
             .min_length = is_or ? 2 * kMaxGuess : 0,
+            .reach = is_or ? 0 : kNoReach,
             .first = is_or ? ByteSet() : ByteSet::All()};
   for (RegexId operand : operands) {
     const Node& inner = nodes_[operand];
@@ -184,6 +189,7 @@ RegexId RegexPool::InternOperands(Kind kind, std::span<const RegexId> operands) 
     node.searched |= inner.searched;
     node.min_length = is_or ? std::min(node.min_length, inner.min_length)
                             : std::max(node.min_length, inner.min_length);
+    node.reach = std::max(node.reach, inner.reach);
     node.depth = std::max<uint16_t>(node.depth, inner.depth + 1);
     node.first = is_or ? node.first | inner.first : node.first & inner.first;
   }
@@ -254,6 +260,7 @@ RegexId RegexPool::Not(RegexId part) {
                  .searched = true,
                  .depth = static_cast<uint16_t>(inner.depth + 1),
                  .a = part,
+                 .reach = kNoReach,
                  .first = ByteSet::All()});
 }
 
@@ -275,6 +282,8 @@ RegexId RegexPool::Repeat(RegexId part, uint32_t min, uint32_t max) {
                  .max = max,
                  .min_length = static_cast<uint32_t>(
                      std::min<uint64_t>(uint64_t{min} * inner.min_length, 2 * kMaxGuess)),
+                 .reach = static_cast<uint32_t>(
+                     std::min<uint64_t>(uint64_t{min} * inner.min_length + inner.reach, kNoReach)),
                  .first = inner.first});
 }
 
@@ -287,6 +296,7 @@ RegexId RegexPool::Multiple(uint32_t divisor, uint32_t remainder) {
                  .depth = 1,
                  .a = divisor,
                  .b = remainder,
+                 .reach = kNoReach,
                  .first = kDigits});
 }
 
@@ -303,6 +313,7 @@ RegexId RegexPool::Derivative(RegexId id, uint8_t byte) {
                      .a = node.a + 1,
                      .b = node.b - 1,
                      .min_length = SaturatingAdd(node.b - 1, 0),
+                     .reach = std::min(node.b - 1, kNoReach),
                      .first = ByteSet::Of(static_cast<uint8_t>(texts_[node.a + 1]))});
     }
     default:
@@ -355,6 +366,57 @@ RegexId RegexPool::ComputeDerivative(RegexId id, uint8_t byte) {
     default:
       return kNothing;
   }
+}
+
+RegexId RegexPool::WithoutFarCounts(RegexId id, uint32_t horizon) {
+  if (const auto found = without_counts_.find(id); found != without_counts_.end()) {
+    return found->second;
+  }
+  const Node node = nodes_[id];
+  RegexId without = id;
+  switch (node.kind) {
+    case Kind::kRepeat:
+      if (node.max != kUnbounded && node.max > horizon) {
+        without = Repeat(node.a, node.min, kUnbounded);
+      }
+      break;
+    case Kind::kConcat: {
+      // What follows is reached in this horizon only behind a few heads.
+      constexpr size_t kMaxHeads = 8;
+      std::vector<RegexId> parts;
+      RegexId rest = id;
+      while (nodes_[rest].kind == Kind::kConcat && parts.size() < kMaxHeads) {
+        parts.push_back(WithoutFarCounts(nodes_[rest].a, horizon));
+        rest = nodes_[rest].b;
+      }
+      parts.push_back(nodes_[rest].kind == Kind::kConcat ? rest : WithoutFarCounts(rest, horizon));
+      without = Concat(parts);
+      break;
+    }
+    case Kind::kAnd: {
+      // A pattern and a length: the length never matters if after `horizon` more bytes it still has
+      // room for whatever completes the pattern. Characters are at most as many as bytes.
+      if (node.b != 2) break;
+      for (const bool swapped : {false, true}) {
+        const RegexId length = operands_[node.a + (swapped ? 1 : 0)];
+        const RegexId pattern = operands_[node.a + (swapped ? 0 : 1)];
+        const RegexId count = nodes_[length].kind == Kind::kConcat ? nodes_[length].b : length;
+        const Node& counted = nodes_[count];
+        const uint32_t reach = nodes_[pattern].reach;
+        if (counted.kind == Kind::kRepeat && counted.min == 0 && counted.max != kUnbounded &&
+            reach < kNoReach && counted.max > horizon + reach) {
+          const RegexId free = Repeat(counted.a, 0, kUnbounded);
+          without = And(count == length ? free : Concat(nodes_[length].a, free), pattern);
+          break;
+        }
+      }
+      break;
+    }
+    default:
+      break;
+  }
+  if (limit_error_ == nullptr) without_counts_.emplace(id, without);
+  return without;
 }
 
 bool RegexPool::AppendGuess(RegexId id, std::string* text) const {

@@ -59,6 +59,9 @@ class RegexPool {
   // Whether the language has any text. Only expressions with And or Not need a search.
   bool IsLive(RegexId id);
   bool Matches(RegexId id, std::string_view text);
+  // An expression whose texts have the same beginnings of up to `horizon` bytes, but which does not
+  // count what cannot run out in them. States that differ in such counts only become the same.
+  RegexId WithoutFarCounts(RegexId id, uint32_t horizon);
 
   // Bytes that no expression made so far tells apart are in one class, named by its least byte.
   uint8_t ClassRepresentative(uint8_t byte) const { return representatives_[byte]; }
@@ -82,6 +85,7 @@ class RegexPool {
     kRepeat,    // a, min to max times
     kMultiple,  // divisor a, remainder b
   };
+  static constexpr uint32_t kNoReach = 1u << 20;
   enum class Life : uint8_t { kUnknown, kLive, kDead };
 
   struct Node {
@@ -95,6 +99,8 @@ class RegexPool {
     uint32_t min = 0;
     uint32_t max = 0;
     uint32_t min_length = 0;  // bytes of the shortest text, at least; saturates
+    // Whatever was read, this many more bytes can complete it; saturates at kNoReach.
+    uint32_t reach = 0;
     ByteSet first = {};
   };
 
@@ -116,7 +122,8 @@ class RegexPool {
   std::string texts_;
   InternTable table_;
   std::unordered_map<uint64_t, RegexId> derivatives_;  // by id * 256 + byte
-  InternTable literals_;                               // whole literals by their text
+  std::unordered_map<RegexId, RegexId> without_counts_;
+  InternTable literals_;  // whole literals by their text
   std::array<uint8_t, 256> representatives_{};
   const char* limit_error_ = nullptr;
 };

@@ -418,7 +418,15 @@ Result<RegexId> SchemaAlgebra::KeyLanguage(const JsonValue& names) {
   ASSIGN_OR_RETURN(const Shapes shapes, Normalize(place));
   std::vector<RegexId> languages;
   for (const Shape& shape : shapes) {
-    if (shape.type == Type::kString) languages.push_back(StringText(shape));
+    if (shape.type != Type::kString) continue;
+    if (shape.values == nullptr) {
+      languages.push_back(StringText(shape));
+      continue;
+    }
+    for (const JsonValue* value : *shape.values) {
+      ASSIGN_OR_RETURN(const bool is_valid, Validate(*value, shape));
+      if (is_valid) languages.push_back(pool_.Literal(Encoded(value->text)));
+    }
   }
   return pool_.Or(languages);
 }

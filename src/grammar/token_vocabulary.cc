@@ -155,10 +155,32 @@ TokenVocabulary::TokenVocabulary(std::vector<std::string> token_bytes)
     next_kind_.resize(slices_.size(), static_cast<int>(slices_.size()));
   }
   CHECK_LE(slices_.size(), 32);
+  // Texts of a kind are texts of the wider kinds too, so states allow a kind with all before it.
+  std::vector<int> kind_ends;
+  for (size_t slice = 0; slice < slices_.size(); slice = next_kind_[slice]) {
+    kind_ends.push_back(next_kind_[slice]);
+  }
+  for (size_t kind = kind_ends.size(); kind-- > 0;) {
+    Union& group = unions_.emplace_back();
+    group.mask.resize(num_words());
+    for (int slice = 0; slice < kind_ends[kind]; ++slice) {
+      group.slices |= 1u << slice;
+      for (int32_t word = 0; word < num_words(); ++word) {
+        group.mask[word] |= slices_[slice].mask[word];
+      }
+    }
+  }
 }
 
 void TokenVocabulary::CopySlices(uint32_t slices, std::span<uint32_t> words) const {
-  std::ranges::fill(words, 0);
+  const auto group = std::ranges::find_if(
+      unions_, [&](const Union& all) { return (slices & all.slices) == all.slices; });
+  if (group != unions_.end()) {
+    std::ranges::copy(group->mask, words.begin());
+    slices &= ~group->slices;
+  } else {
+    std::ranges::fill(words, 0);
+  }
   for (; slices != 0; slices &= slices - 1) {
     const std::vector<uint32_t>& mask = slices_[std::countr_zero(slices)].mask;
     for (size_t i = 0; i < words.size(); ++i) words[i] |= mask[i];

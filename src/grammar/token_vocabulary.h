@@ -65,6 +65,12 @@ class TokenVocabulary {
   std::vector<std::string> token_bytes_;
   std::vector<TokenSlice> slices_;
   std::vector<int> next_kind_;
+  // Slices that are often allowed together, the largest sets first.
+  struct Union {
+    uint32_t slices = 0;
+    std::vector<uint32_t> mask;  // [num_words]
+  };
+  std::vector<Union> unions_;
 };
 
 }  // namespace lapidary::grammar
