@@ -58,10 +58,11 @@ std::vector<CLI::Option*> DraftFlags::AddTo(CLI::App& command) {
   add(command.add_flag("--spec-fixed", spec_fixed,
                        "Always draft --spec-tokens, also where fewer are faster"));
   add(command
-          .add_option("--spec-draw", spec_draw,
-                      "coupled: drafts are drawn with the target's own dice; likeliest: the "
-                      "assistant's first choice. The answers are the same")
-          ->check(CLI::IsMember({"coupled", "likeliest"}))
+          .add_option(
+              "--spec-draw", spec_draw,
+              "likeliest: the assistant's first choice; coupled: drawn with the target's own "
+              "dice. The answers are the same")
+          ->check(CLI::IsMember({"likeliest", "coupled"}))
           ->capture_default_str());
   add(command.add_option("--speculative-config", speculative_config,
                          "The same as JSON: {\"model\": DIR, \"num_speculative_tokens\": 4}"));

@@ -15,7 +15,7 @@ struct DraftFlags {
   int spec_tokens = 0;  // 0: as the config says, or the default
   bool spec_fixed = false;
   std::string spec_position = "p";
-  std::string spec_draw = "coupled";
+  std::string spec_draw = "likeliest";
   std::string speculative_config;
   double simulate_accept_length = 0.0;
   std::string simulate_schedule = "constant";

@@ -72,7 +72,7 @@ class DraftTest(command_harness.CommandTest):
             arguments = ("--ids", "2,300,301", "--max-tokens", "40", "--ignore-eos", *sampling)
             model = self.pair["tiny-e"]
             plain = self.generate(*arguments, "--no-spec", model=model)["output_ids"]
-            for flags in ((), ("--spec-tokens", "7", "--spec-fixed"), ("--spec-draw", "likeliest"),
+            for flags in ((), ("--spec-tokens", "7", "--spec-fixed"), ("--spec-draw", "coupled"),
                           ("--speculative-config",
                            json.dumps({"model": self.assistant("tiny-e"), "num_speculative_tokens": 2})),
                           ("--no-spec", "--spec-model", "/nowhere")):

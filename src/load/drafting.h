@@ -20,7 +20,7 @@ struct DraftingRequest {
   int num_drafts = kDefaultDrafts;  // of a round, at most
   bool adapt = true;                // fewer where that is faster
   DraftPosition position = DraftPosition::kOfLastToken;
-  DraftDraw draw = DraftDraw::kCoupled;
+  DraftDraw draw = DraftDraw::kLikeliest;
   // Above 0: so many tokens a round are accepted on average, whatever was drafted.
   double simulated_accept_length = 0.0;
   SimulatedSchedule simulated_schedule = SimulatedSchedule::kConstant;

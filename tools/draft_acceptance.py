@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""How many drafts of the bundled assistants are accepted, by temperature and by kind of draft.
+
+  tools/draft_acceptance.py --lapidary build/lapidary [--items 500] [--tokens 3]
+
+Starts `lapidary serve` for each bundled pair and kind of draft, asks it the Pebble evaluation set at each temperature
+and reads the server's own counters. Prints tokens a round (the accepted drafts and the target's own token) and the share
+of rounds that accept draft 1, 2, ...
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import re
+import subprocess
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Server:
+    def __init__(self, binary, model, flags):
+        self.process = subprocess.Popen([binary, "serve", model, "--device", "cpu", "--port", "0", *flags],
+                                        stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            if match := re.search(r"serving .* on (http://\S+)", line):
+                self.url = match[1]
+                return
+        raise SystemExit(f"{model} does not start")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.communicate()
+
+    def ask(self, item, temperature, seed):
+        body = {"messages": item["messages"], "temperature": temperature, "top_k": 0, "top_p": 1.0, "seed": seed,
+                "max_tokens": 200, "chat_template_kwargs": {"enable_thinking": item["enable_thinking"]}}
+        if "tools" in item:
+            body["tools"] = item["tools"]
+        request = urllib.request.Request(f"{self.url}/v1/chat/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        urllib.request.urlopen(request).read()
+
+    def counters(self):
+        text = urllib.request.urlopen(f"{self.url}/metrics").read().decode()
+        value = lambda name: float(re.search(rf"^lapidary:spec_decode_{name}_total{{.*}} (\S+)$", text, re.MULTILINE)[1])
+        places = re.findall(r'^lapidary:spec_decode_num_accepted_tokens_per_pos_total{.*position="(\d+)".*} (\S+)$', text,
+                            re.MULTILINE)
+        return [value("num_drafts"), *(float(count) for _, count in sorted(places))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lapidary", type=pathlib.Path, required=True)
+    parser.add_argument("--items", type=int, default=500)
+    parser.add_argument("--tokens", type=int, default=3)
+    options = parser.parse_args()
+    lines = (ROOT / "models" / "pebble-eval.jsonl").read_text().splitlines()
+    items = [json.loads(line) for line in lines[::max(1, len(lines) // options.items)]][:options.items]
+    for model in ("pebble-e", "pebble-dense", "pebble-moe"):
+        for draw in ("coupled", "likeliest"):
+            flags = ["--spec-tokens", str(options.tokens), "--spec-fixed", "--spec-draw", draw]
+            with Server(options.lapidary, ROOT / "models" / model, flags) as server:
+                for temperature in (1.0, 0.7, 0.0):
+                    before = server.counters()
+                    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                        list(pool.map(lambda pair: server.ask(pair[1], temperature, pair[0]), enumerate(items)))
+                    rounds, *accepted = (after - then for after, then in zip(server.counters(), before))
+                    shares = " / ".join(f"{count / rounds:.3f}" for count in accepted)
+                    print(f"{model:13} T = {temperature}: {draw:9} {1 + sum(accepted) / rounds:.3f} tokens a round, "
+                          f"accepted {shares}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
