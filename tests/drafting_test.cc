@@ -33,7 +33,7 @@ struct Mode {
 
 class DraftingTest : public testing::TestWithParam<std::string> {
  protected:
-  static constexpr int kNewTokens = 24;
+  static constexpr int kNewTokens = 40;
 
   // A bundled pair, whose drafts are mostly accepted, or a random one, whose are hardly ever.
   void SetUp() override {
