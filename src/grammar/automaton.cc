@@ -11,7 +11,9 @@ namespace {
 using Kind = GrammarNode::Kind;
 
 // Pairs of states beyond which walking the tokens themselves is the cheaper way.
-constexpr size_t kMaxPairs = 400;
+constexpr size_t kMaxPairs = 300;
+
+constexpr uint8_t kVisitsWorthAsking = 100;
 
 // More single tokens than this are kept as a bit mask, which is then smaller.
 size_t MaxListedTokens(const TokenVocabulary& vocabulary) { return vocabulary.num_words(); }
@@ -280,18 +282,25 @@ Result<StateId> Automaton::AfterToken(StateId state, int32_t token) {
 }
 
 bool Automaton::AllowsAll(StateId state, const TokenSlice& slice) {
-  // Level by level: after n bytes, every pair of a state of ours and one of the slice's.
+  if (states_[state].num_meanings == 1) {
+    const RegexId regex = meanings_[states_[state].first_meaning].next;
+    if (regex_.CountLimit(regex) < static_cast<uint32_t>(slice.max_characters)) return false;
+  }
+  // Character by character, every pair of a state of ours and one of the slice's.
   struct Pair {
     StateId state;
     int kind_state;
   };
-  std::vector<Pair> level = {{state, 0}};
+  std::vector<Pair> between = {{state, 0}};
+  std::vector<Pair> work;
   std::unordered_set<uint64_t> seen;
-  std::vector<Pair> next_level;
-  for (int depth = 0; depth < slice.trie.max_depth && !level.empty(); ++depth) {
-    next_level.clear();
+  for (int length = 0; length < slice.max_characters && !between.empty(); ++length) {
     if (seen.size() > kMaxPairs) return false;
-    for (const Pair& pair : level) {
+    work.swap(between);
+    between.clear();
+    while (!work.empty()) {
+      const Pair pair = work.back();
+      work.pop_back();
       for (const TokenSlice::Edge& edge : slice.edges[pair.kind_state]) {
         ByteSet done;
         bool is_allowed = true;
@@ -303,18 +312,30 @@ bool Automaton::AllowsAll(StateId state, const TokenSlice& slice) {
           if (next == kDead) {
             is_allowed = false;
           } else if (seen.insert(uint64_t{next} << 32 | static_cast<uint32_t>(edge.to)).second) {
-            next_level.push_back({next, edge.to});
+            (edge.to == 0 ? between : work).push_back({next, edge.to});
           }
         });
         if (!is_allowed) return false;
       }
     }
-    std::swap(level, next_level);
   }
   return true;
 }
 
-void Automaton::Walk(StateId state, const TokenTrie& trie, std::vector<int32_t>* tokens) {
+bool Automaton::AllowsKind(StateId state, int kind) {
+  const uint8_t bit = static_cast<uint8_t>(1u << kind);
+  if ((states_[state].kinds_known & bit) == 0) {
+    const bool allows = AllowsAll(state, vocabulary_.slices()[vocabulary_.FirstOfKind(kind)]);
+    states_[state].kinds_known |= bit;
+    if (allows) states_[state].kinds_allowed |= bit;
+  }
+  return (states_[state].kinds_allowed & bit) != 0;
+}
+
+void Automaton::Walk(StateId state, int slice, std::vector<int32_t>* tokens) {
+  const TokenTrie& trie = vocabulary_.slices()[slice].trie;
+  const int kind = vocabulary_.KindOf(slice);
+  const uint8_t bit = static_cast<uint8_t>(1u << kind);
   walk_stack_.resize(trie.max_depth + 1);
   walk_stack_[0] = state;
   const uint32_t num_nodes = static_cast<uint32_t>(trie.nodes.size() - 1);
@@ -325,12 +346,23 @@ void Automaton::Walk(StateId state, const TokenTrie& trie, std::vector<int32_t>*
       i = node.skip;
       continue;
     }
-    walk_stack_[node.depth] = next;
-    if (node.is_token) {
-      tokens->insert(tokens->end(), trie.ids.begin() + node.first_id,
-                     trie.ids.begin() + trie.nodes[i + 1].first_id);
+    // A state that comes up often may allow all that follows; then the whole subtree is taken. What
+    // follows is of the kind only between characters.
+    const bool is_between = (trie.nodes[i + 1].byte & 0xC0) != 0x80 || node.skip == i + 1;
+    State& visited = states_[next];
+    bool takes_all = is_between && (visited.kinds_allowed & bit) != 0;
+    if (is_between && (visited.kinds_known & bit) == 0 &&
+        ++visited.num_visits >= kVisitsWorthAsking) {
+      visited.num_visits = 0;
+      takes_all = AllowsKind(next, kind);
     }
-    ++i;
+    if (takes_all || node.is_token) {
+      const uint32_t end = takes_all ? node.skip : i + 1;
+      tokens->insert(tokens->end(), trie.ids.begin() + node.first_id,
+                     trie.ids.begin() + trie.nodes[end].first_id);
+    }
+    walk_stack_[node.depth] = next;
+    i = takes_all ? node.skip : i + 1;
   }
 }
 
@@ -363,17 +395,18 @@ Result<const TokenMask*> Automaton::MaskOf(StateId state) {
   }
   auto mask = std::make_shared<TokenMask>();
   const std::span<const TokenSlice> slices = vocabulary_.slices();
-  for (int slice = 0; slice < static_cast<int>(slices.size());) {
-    const int next_kind = vocabulary_.NextKind(slice);
-    if (AllowsAll(state, slices[slice])) {
-      for (; slice < next_kind; ++slice) {  // shorter texts of the same kind are allowed too
-        mask->slices |= 1u << slice;
-        mask->num_tokens += slices[slice].num_tokens;
-        mask->example = slices[slice].trie.ids[0];
-      }
+  bool allows_longer = false;  // of the same kind
+  for (int slice = 0; slice < static_cast<int>(slices.size()); ++slice) {
+    const int kind = vocabulary_.KindOf(slice);
+    const bool is_first = slice == vocabulary_.FirstOfKind(kind);
+    allows_longer =
+        is_first ? AllowsKind(state, kind) : allows_longer || AllowsAll(state, slices[slice]);
+    if (allows_longer) {
+      mask->slices |= 1u << slice;
+      mask->num_tokens += slices[slice].num_tokens;
+      mask->example = slices[slice].trie.ids[0];
     } else {
-      Walk(state, slices[slice].trie, &mask->tokens);
-      ++slice;
+      Walk(state, slice, &mask->tokens);
     }
   }
   const State& from = states_[state];

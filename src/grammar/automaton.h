@@ -85,6 +85,10 @@ class Automaton {
     uint32_t num_meanings = 0;  // regexes,
     uint32_t num_tokens = 0;    // then special tokens
     bool accepting = false;
+    // By kind of the vocabulary's slices: whether all texts of the kind are allowed, once asked.
+    uint8_t kinds_known = 0;
+    uint8_t kinds_allowed = 0;
+    uint8_t num_visits = 0;  // by walks, while that may be worth asking
     std::shared_ptr<const TokenMask> mask;
   };
   struct Work {
@@ -110,9 +114,10 @@ class Automaton {
   StateId ComputeNext(StateId state, uint8_t byte_class);
   // Whether every text of the slice's kind is allowed. May say no where finding out takes long.
   bool AllowsAll(StateId state, const TokenSlice& slice);
+  bool AllowsKind(StateId state, int kind);
   // A state with the same mask: counts that no token can use up are left out.
   StateId WithoutFarCounts(StateId state);
-  void Walk(StateId state, const TokenTrie& trie, std::vector<int32_t>* tokens);
+  void Walk(StateId state, int slice, std::vector<int32_t>* tokens);
   // The limit passed since the last call, as an error.
   Status TakeLimitError();
 

@@ -186,6 +186,45 @@ TEST(MatcherTest, OnRandomGrammarsTheMaskIsExactlyWhatCanBeCompleted) {
   EXPECT_GT(num_masks, 800);
 }
 
+TEST(MatcherTest, WholeSubtreesAreTakenOnlyWhereAllOfThemFits) {
+  // Every text of up to five of four characters, one of them of two bytes: enough that states come
+  // up often in a walk.
+  std::vector<std::string> bytes = {""};
+  for (size_t i = 0; i < bytes.size() && bytes[i].size() < 5; ++i) {
+    for (const char* character : {"a", "b", "c", "\xC3\xA9"}) bytes.push_back(bytes[i] + character);
+  }
+  const int32_t stop = 0;
+  const auto vocabulary = std::make_shared<TokenVocabulary>(bytes);
+  GrammarBuilder builder;
+  RegexPool& regex = builder.regex();
+  const RegexId character =
+      regex.Or(regex.Bytes(ByteSet::Range('a', 'c')), regex.Literal("\xC3\xA9"));
+  const RegexId listed = regex.Or(regex.Literal("ab"), regex.Literal("b\xC3\xA9"
+                                                                     "a"));
+  const RegexId others = regex.And(regex.Repeat(character, 0, 40), regex.Not(listed));
+  const NodeId root = builder.Sequence({builder.Terminal(others), builder.Text("cc")});
+  Result<Grammar> grammar = std::move(builder).Finish(root);
+  ASSERT_TRUE(grammar.ok());
+  const auto compiled = std::make_shared<CompiledGrammar>(std::move(*grammar), vocabulary,
+                                                          std::vector<int32_t>{stop});
+  std::mt19937 random(5);
+  Matcher matcher(compiled);
+  for (int step = 0; step < 12; ++step) {
+    std::vector<uint32_t> words(vocabulary->num_words());
+    ASSERT_TRUE(matcher.FillMask(words).ok());
+    std::vector<int32_t> allowed;
+    for (int32_t token = 0; token < vocabulary->num_tokens(); ++token) {
+      const bool is_set = (words[token / 32] >> (token % 32) & 1) != 0;
+      ASSERT_EQ(*matcher.Accept(token), is_set) << "token " << bytes[token] << " in step " << step;
+      if (!is_set) continue;
+      matcher.Rollback(1);
+      if (token != stop) allowed.push_back(token);
+    }
+    if (allowed.empty()) break;
+    ASSERT_TRUE(*matcher.Accept(allowed[random() % allowed.size()]));
+  }
+}
+
 TEST(MatcherTest, RollbackReturnsToTheSameMasks) {
   const TestVocabulary test;
   GrammarBuilder builder;

@@ -419,6 +419,19 @@ RegexId RegexPool::WithoutFarCounts(RegexId id, uint32_t horizon) {
   return without;
 }
 
+uint32_t RegexPool::CountLimit(RegexId id) const {
+  if (nodes_[id].kind == Kind::kConcat) id = nodes_[id].a;
+  const Node& node = nodes_[id];
+  if (node.kind == Kind::kRepeat) return node.max;
+  uint32_t limit = kUnbounded;
+  if (node.kind == Kind::kAnd) {
+    for (RegexId operand : Operands(node)) {
+      if (nodes_[operand].kind == Kind::kRepeat) limit = std::min(limit, nodes_[operand].max);
+    }
+  }
+  return limit;
+}
+
 bool RegexPool::AppendGuess(RegexId id, std::string* text) const {
   while (true) {
     const Node& node = nodes_[id];

@@ -62,6 +62,9 @@ class RegexPool {
   // An expression whose texts have the same beginnings of up to `horizon` bytes, but which does not
   // count what cannot run out in them. States that differ in such counts only become the same.
   RegexId WithoutFarCounts(RegexId id, uint32_t horizon);
+  // The most rounds of the repetition that the expression begins with; kUnbounded where there is
+  // none, or no such limit.
+  uint32_t CountLimit(RegexId id) const;
 
   // Bytes that no expression made so far tells apart are in one class, named by its least byte.
   uint8_t ClassRepresentative(uint8_t byte) const { return representatives_[byte]; }

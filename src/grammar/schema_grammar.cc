@@ -30,13 +30,18 @@ class SchemaWriter {
           pool_.Repeat(pool_.Bytes(ByteSet::Of(' ') | ByteSet::Of('\t')), 0, kMaxIndent);
       blank_ = pool_.Or(one_blank, pool_.Concat(pool_.Byte('\n'), indent));
     }
+    // A key's opening quote belongs to what comes before it, so that blanks lead to one quote and
+    // not to every key.
+    const RegexId quote = IsJson() ? pool_.Byte('"') : RegexPool::kEmpty;
     comma_ = builder_.Terminal(pool_.Concat(pool_.Byte(','), blank_));
+    comma_key_ = builder_.Terminal(pool_.Concat(std::array{pool_.Byte(','), blank_, quote}));
+    open_key_ = builder_.Terminal(pool_.Concat(std::array{pool_.Byte('{'), blank_, quote}));
     colon_ = pool_.Concat(pool_.Byte(':'), one_blank);
-    open_object_ = builder_.Terminal(pool_.Concat(pool_.Byte('{'), blank_));
     open_array_ = builder_.Terminal(pool_.Concat(pool_.Byte('['), blank_));
     close_object_ = builder_.Terminal(pool_.Concat(blank_, pool_.Byte('}')));
     close_array_ = builder_.Terminal(pool_.Concat(blank_, pool_.Byte(']')));
-    empty_object_ = builder_.Terminal(pool_.Byte('}'));
+    empty_object_ =
+        builder_.Terminal(pool_.Concat(std::array{pool_.Byte('{'), blank_, pool_.Byte('}')}));
     empty_array_ = builder_.Terminal(pool_.Byte(']'));
     nothing_ = builder_.Choice(std::span<const NodeId>());
   }
@@ -85,13 +90,14 @@ class SchemaWriter {
     return builder_.Sequence({quote, builder_.Terminal(text), quote});
   }
 
+  // Behind the opening quote.
   RegexId KeyText(RegexId key) {
     const RegexId quote = IsJson() ? pool_.Byte('"') : RegexPool::kEmpty;
-    return pool_.Concat(quote, pool_.Concat(key, pool_.Concat(quote, colon_)));
+    return pool_.Concat(std::array{key, quote, colon_});
   }
   NodeId Key(const std::string& name) {
     return builder_.Terminal(
-        pool_.Concat(pool_.Literal(IsJson() ? "\"" + EscapeJson(name) + "\"" : name), colon_));
+        pool_.Concat(pool_.Literal(IsJson() ? EscapeJson(name) + "\"" : name), colon_));
   }
 
   Result<NodeId> WriteShape(const Shape& shape) {
@@ -161,10 +167,9 @@ class SchemaWriter {
   NodeId Constant(const JsonValue& value) {
     if (value.IsString() && !IsJson()) return String(pool_.Literal(value.text));
     if (!value.IsArray() && !value.IsObject()) return builder_.Terminal(Scalar(value));
-    const bool is_array = value.IsArray();
-    std::vector<NodeId> parts = {is_array ? open_array_ : open_object_};
+    std::vector<NodeId> parts;
     for (const JsonValue& item : value.items) {
-      if (parts.size() > 1) parts.push_back(comma_);
+      parts.push_back(parts.empty() ? open_array_ : comma_);
       parts.push_back(Constant(item));
     }
     std::vector<const std::pair<std::string, JsonValue>*> members;
@@ -174,13 +179,13 @@ class SchemaWriter {
                                [](const auto* member) { return Lower(member->first); });
     }
     for (const auto* member : members) {
-      if (parts.size() > 1) parts.push_back(comma_);
+      parts.push_back(parts.empty() ? open_key_ : comma_key_);
       parts.push_back(Key(member->first));
       parts.push_back(Constant(member->second));
     }
-    const bool is_empty = parts.size() == 1;
-    parts.push_back(is_array ? (is_empty ? empty_array_ : close_array_)
-                             : (is_empty ? empty_object_ : close_object_));
+    if (parts.empty() && value.IsObject()) return empty_object_;
+    if (parts.empty()) return builder_.Sequence({open_array_, empty_array_});
+    parts.push_back(value.IsArray() ? close_array_ : close_object_);
     return builder_.Sequence(parts);
   }
 
@@ -314,9 +319,9 @@ class SchemaWriter {
       members.to_write.pop_back();
       WriteNext(&members, from, count);
     }
-    std::vector<NodeId> options = {start};
+    std::vector<NodeId> options = {builder_.Sequence({open_key_, start})};
     if (members.min == 0 && members.num_required_from[0] == 0) options.push_back(empty_object_);
-    return builder_.Sequence({open_object_, builder_.Choice(options)});
+    return builder_.Choice(options);
   }
 
   // Members from the listed one `from` on, after `count` of them: at least one more.
@@ -337,7 +342,7 @@ class SchemaWriter {
       options.push_back(close_object_);
     }
     if (count < members->max && (from < members->listed.size() || members->has_other)) {
-      options.push_back(builder_.Sequence({comma_, Next(members, from, count)}));
+      options.push_back(builder_.Sequence({comma_key_, Next(members, from, count)}));
     }
     const NodeId node = builder_.Choice(options);
     members->after[{from, count}] = node;
@@ -367,7 +372,7 @@ class SchemaWriter {
   SchemaAlgebra algebra_;
   RegexId blank_;
   RegexId colon_;
-  NodeId comma_, open_object_, open_array_, close_object_, close_array_, empty_object_,
+  NodeId comma_, comma_key_, open_key_, open_array_, close_object_, close_array_, empty_object_,
       empty_array_, nothing_;
   std::unordered_map<SchemaId, NodeId> values_;
   std::vector<std::pair<SchemaId, NodeId>> work_;

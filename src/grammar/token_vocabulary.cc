@@ -142,28 +142,31 @@ TokenVocabulary::TokenVocabulary(std::vector<std::string> token_bytes)
     ids[kind][kind == kOther ? 0 : bucket].push_back(id);
   }
   for (int kind = 0; kind < kNumKinds; ++kind) {
+    const size_t first = slices_.size();
     for (std::vector<int32_t>& slice_ids : ids[kind]) {
       if (slice_ids.empty()) continue;
       TokenSlice slice;
       slice.edges = EdgesOf(static_cast<Kind>(kind));
       slice.num_tokens = static_cast<int32_t>(slice_ids.size());
+      for (int32_t id : slice_ids) {
+        slice.max_characters =
+            std::max(slice.max_characters, Classify(token_bytes_[id]).num_characters);
+      }
       slice.mask.resize(num_words());
       for (int32_t id : slice_ids) slice.mask[id / 32] |= 1u << (id % 32);
       slice.trie = MakeTrie(std::move(slice_ids), token_bytes_);
       slices_.push_back(std::move(slice));
     }
-    next_kind_.resize(slices_.size(), static_cast<int>(slices_.size()));
+    if (slices_.size() == first) continue;
+    kind_of_.resize(slices_.size(), num_kinds());
+    first_of_kind_.push_back(static_cast<int>(first));
   }
   CHECK_LE(slices_.size(), 32);
   // Texts of a kind are texts of the wider kinds too, so states allow a kind with all before it.
-  std::vector<int> kind_ends;
-  for (size_t slice = 0; slice < slices_.size(); slice = next_kind_[slice]) {
-    kind_ends.push_back(next_kind_[slice]);
-  }
-  for (size_t kind = kind_ends.size(); kind-- > 0;) {
+  for (int kind = num_kinds(); kind-- > 0;) {
     Union& group = unions_.emplace_back();
     group.mask.resize(num_words());
-    for (int slice = 0; slice < kind_ends[kind]; ++slice) {
+    for (size_t slice = 0; slice < slices_.size() && kind_of_[slice] <= kind; ++slice) {
       group.slices |= 1u << slice;
       for (int32_t word = 0; word < num_words(); ++word) {
         group.mask[word] |= slices_[slice].mask[word];

@@ -38,10 +38,11 @@ struct TokenSlice {
     ByteSet bytes;
     int to;
   };
-  std::vector<std::vector<Edge>> edges;  // by state; 0 is the start
+  std::vector<std::vector<Edge>> edges;  // by state; 0 is between characters, where texts begin
   TokenTrie trie;
   std::vector<uint32_t> mask;  // [num_words]
   int32_t num_tokens = 0;
+  int max_characters = 0;
 };
 
 // Immutable; about 30 MB for 262,144 tokens. May be used from any number of threads.
@@ -58,13 +59,16 @@ class TokenVocabulary {
   std::span<const TokenSlice> slices() const { return slices_; }
   // words: [num_words], set to the union of the slices whose bits are set.
   void CopySlices(uint32_t slices, std::span<uint32_t> words) const;
-  // The first slice of the next kind.
-  int NextKind(int slice) const { return next_kind_[slice]; }
+  // Which kind a slice is of, and the first slice of a kind, which has its longest texts.
+  int KindOf(int slice) const { return kind_of_[slice]; }
+  int FirstOfKind(int kind) const { return first_of_kind_[kind]; }
+  int num_kinds() const { return static_cast<int>(first_of_kind_.size()); }
 
  private:
   std::vector<std::string> token_bytes_;
   std::vector<TokenSlice> slices_;
-  std::vector<int> next_kind_;
+  std::vector<int> kind_of_;
+  std::vector<int> first_of_kind_;
   // Slices that are often allowed together, the largest sets first.
   struct Union {
     uint32_t slices = 0;
