@@ -32,6 +32,7 @@ struct ServeFlags {
   std::string tokenizer;
   int threads = 0;
   BatchLimits limits;
+  std::optional<double> max_step_ms;
   int max_queue = 1024;
   int64_t kv_cache_memory_bytes = 0;
   bool no_prefix_caching = false;
@@ -103,6 +104,10 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
   }
+  const StepTime step_time =
+      flags.max_step_ms ? StepTime{.max_ms = *flags.max_step_ms} : DefaultStepTime(device.kind);
+  options.engine.limits.max_step_ms = step_time.max_ms;
+  options.engine.limits.max_step_growth = step_time.max_growth;
   options.engine.max_queue = flags.max_queue;
   options.engine.limits.prefix_caching = !flags.no_prefix_caching;
   options.engine.overlap = !flags.no_overlap;
@@ -238,6 +243,10 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
   add("--max-num-batched-tokens", flags.limits.max_num_batched_tokens,
       "Most tokens of one step (default: 512, on a GPU 2048)")
       ->check(CLI::Range(1, 1 << 20));
+  add("--max-step-ms", flags.max_step_ms,
+      "Longest step that running answers wait for while prompts are computed; 0: any (default: 2.5 "
+      "times what the answers take alone, at least 100, on a GPU 15)")
+      ->check(CLI::Range(0.0, 3600e3));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

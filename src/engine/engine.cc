@@ -98,7 +98,8 @@ EngineStats Engine::stats() const {
 void Engine::PublishStats() {
   const SchedulerStats scheduler = scheduler_.stats();
   const std::lock_guard lock(mutex_);
-  published_ = {scheduler, draft_stats_, num_steps_, num_rows_, num_output_tokens_, num_finished_};
+  published_ = {scheduler,          draft_stats_,  num_steps_,       num_rows_,
+                num_output_tokens_, num_finished_, scheduler_.cost()};
 }
 
 bool Engine::TakeInbox(bool may_wait) {
@@ -184,14 +185,16 @@ bool Engine::SubmitNextStep() {
   }
   ++num_steps_;
   num_rows_ += plan->batch.token_ids.size();
+  const Clock::time_point submitted = Clock::now();
   executor_->Submit(std::move(plan->batch));
-  in_flight_.push_back({std::move(*plan), Clock::now()});
+  in_flight_.push_back({std::move(*plan), submitted});
   return true;
 }
 
 void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now) {
   const Clock::time_point began = std::max(submitted, last_collected_);
   last_collected_ = now;
+  scheduler_.Observe(plan.shape, Milliseconds(began, now));
   if (options_.limits.num_drafts == 0) return;
   int num_decoding = 0;
   int max_drafts = 0;

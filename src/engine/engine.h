@@ -85,6 +85,7 @@ struct EngineStats {
   uint64_t num_rows = 0;
   uint64_t num_output_tokens = 0;
   uint64_t num_finished = 0;
+  StepCost step_cost;
 };
 
 class Engine {
@@ -139,7 +140,7 @@ class Engine {
   bool SubmitNextStep();
   void CollectStep();
   void MarkStarted(const StepPlan& plan);
-  // What a finished step says about drafting, before its plan is given up.
+  // What a finished step says about cost and drafting, before its plan is given up.
   void MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now);
   void CountRound(const SequenceProgress& progress, RequestUsage& usage);
   // The last event of a request without news.

@@ -10,6 +10,12 @@ namespace {
 
 // Share of the row budget that decoding sequences cannot take from prompts.
 constexpr int kPromptShare = 8;
+// Share of a step's prompt rows that the oldest prompt leaves to the others.
+constexpr int kNewcomerShare = 4;
+// Share of a step's time that decodes cannot take from prompts,
+constexpr double kPromptTimeShare = 0.25;
+// and rows that a chunk gets whatever they cost, or nothing would come of it.
+constexpr int32_t kLeastChunkRows = 16;
 
 }  // namespace
 
@@ -186,6 +192,11 @@ bool Scheduler::CanTakeRows(const Sequence& sequence) const {
 
 int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) const {
   int32_t num_rows = std::min(sequence.num_open_rows(), budget.rows);
+  if (budget.ms <= 0.0) return 0;
+  if (budget.ms < kNoTimeLimit) {
+    const int32_t in_time = cost_.RowsWithin(budget.ms, sequence.num_planned, num_rows);
+    num_rows = std::min(num_rows, std::max(in_time, kLeastChunkRows));
+  }
   if (sequence.wants_scores()) {
     // The row before a token scores it; rows before that were scored ere a preemption.
     const int32_t num_unscored = std::max(sequence.num_scored - 1 - sequence.num_planned, 0);
@@ -316,20 +327,76 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
 }
 
 void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
+  budget.ms -= cost_.ChunkMilliseconds(num_rows, sequence.num_planned);
   AddToPlan(sequence, num_rows, {}, plan);
   budget.rows -= num_rows;
   budget.scored_rows -= plan.batch.sequences.back().num_scored;
 }
 
-void Scheduler::PlanChunks(StepPlan& plan, Budget& budget) {
-  const std::vector<Sequence*> candidates = running_;
+std::vector<Sequence*> Scheduler::RunningPrompts() const {
+  std::vector<Sequence*> prompts;
+  for (Sequence* sequence : running_) {
+    if (sequence->is_prefilling() && CanTakeRows(*sequence)) prompts.push_back(sequence);
+  }
+  return prompts;
+}
+
+double Scheduler::PromptMs(const StepPlan& decodes) const {
+  const bool is_limited = limits_.max_step_ms > 0.0 || limits_.max_step_growth > 0.0;
+  if (!is_limited || decodes.entries.empty() || !cost_.is_known()) return kNoTimeLimit;
+  const double decode_ms = cost_.Milliseconds(ShapeOf(decodes.batch));
+  const double step_ms = std::max(limits_.max_step_ms, limits_.max_step_growth * decode_ms);
+  return std::max(step_ms - decode_ms, kPromptTimeShare * step_ms);
+}
+
+Scheduler::Budget Scheduler::KeepForNewcomers(const std::vector<Sequence*>& prompts,
+                                              Budget& budget) const {
+  const int32_t most =
+      std::max(budget.rows / kNewcomerShare, std::min(kLeastChunkRows, budget.rows / 2));
+  int64_t wanted = 0;
+  for (size_t idx = 1; idx < prompts.size() && wanted < most; ++idx) {
+    wanted += prompts[idx]->num_open_rows();
+  }
+  const size_t num_admissible = std::min(waiting_.size(), free_slots_.size());
+  for (size_t idx = 0; idx < num_admissible && wanted < most; ++idx) {
+    const Sequence& sequence = *waiting_[idx];
+    if (AwaitsLeader(sequence)) continue;
+    // Nobody passes one that waits for room: what is kept for it would be lost.
+    if (!FitsBesideOthers(sequence, sequence.num_open_rows())) break;
+    wanted += sequence.num_open_rows();
+  }
+  if (prompts.empty() || wanted == 0) return {0, 0, 0.0};
+  Budget kept{static_cast<int32_t>(std::min<int64_t>(wanted, most)), 0, 0.0};
+  budget.rows -= kept.rows;
+  if (budget.ms < kNoTimeLimit) {
+    kept.ms = std::min(budget.ms / kNewcomerShare, cost_.ChunkMilliseconds(kept.rows, 0));
+    budget.ms -= kept.ms;
+  }
+  return kept;
+}
+
+void Scheduler::PlanPrompts(StepPlan& plan, Budget budget) {
+  std::vector<Sequence*> prompts = RunningPrompts();
+  const Budget kept = KeepForNewcomers(prompts, budget);
+  PlanChunks(prompts, /*only_last=*/false, plan, budget);
+  budget.rows += kept.rows;
+  budget.ms = std::max(budget.ms, 0.0) + kept.ms;
+  std::stable_sort(prompts.begin(), prompts.end(), [](const Sequence* a, const Sequence* b) {
+    return a->num_open_rows() < b->num_open_rows();
+  });
+  PlanChunks(prompts, /*only_last=*/true, plan, budget);
+  AdmitWaiting(plan, budget);
+  PlanChunks(prompts, /*only_last=*/false, plan, budget);
+}
+
+void Scheduler::PlanChunks(const std::vector<Sequence*>& candidates, bool only_last, StepPlan& plan,
+                           Budget& budget) {
   for (Sequence* sequence : candidates) {
     if (budget.rows == 0) return;
-    if (sequence->slot < 0 || !CanTakeRows(*sequence) || !sequence->is_prefilling() ||
-        planned_in_[sequence->slot] == step_) {
-      continue;
-    }
+    // One may have been preempted for another, or be in the plan.
+    if (sequence->slot < 0 || planned_in_[sequence->slot] == step_) continue;
     const int32_t num_rows = ChunkRows(*sequence, budget);
+    if (only_last && num_rows < sequence->num_open_rows()) continue;
     if (num_rows == 0 || !ReserveByPreempting(*sequence, num_rows)) continue;
     AddChunk(*sequence, num_rows, plan, budget);
   }
@@ -378,13 +445,21 @@ bool Scheduler::FitsBesideOthers(const Sequence& sequence, int32_t num_rows) con
          pool_.num_free() + pool_.num_reclaimable();
 }
 
+bool Scheduler::AwaitsLeader(const Sequence& sequence) const {
+  const Sequence* leader = Find(sequence.spec.leader);
+  return leader != nullptr && leader->num_planned + 1 < leader->prompt_len();
+}
+
 void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
-  while (!waiting_.empty() && budget.rows > 0 && !free_slots_.empty()) {
-    Sequence& sequence = *waiting_.front();
+  for (size_t idx = 0; idx < waiting_.size() && !free_slots_.empty();) {
+    if (budget.rows == 0 || budget.ms <= 0.0) return;
+    Sequence& sequence = *waiting_[idx];
     if (sequence.num_pending > 0) return;  // Preempted with a token on the way: it comes first.
-    const Sequence* leader = Find(sequence.spec.leader);
-    if (leader != nullptr && leader->num_planned + 1 < leader->prompt_len()) return;
-    if (ChunkRows(sequence, budget) == 0) return;  // No more logprobs in this step.
+    // Others may pass one that waits for its leader, or for a step with room for its logprobs.
+    if (AwaitsLeader(sequence) || ChunkRows(sequence, budget) == 0) {
+      ++idx;
+      continue;
+    }
     const size_t num_copies = plan.batch.page_copies.size();
     // The cache has no logits: what must be scored is computed. Nor must it leave no row at all.
     const bool may_resume = !sequence.wants_scores() && sequence.spec.max_new_tokens > 0;
@@ -396,7 +471,13 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       UndoResume(sequence, num_copies, plan);
       if (!running_.empty() || !FitsBesideOthers(sequence, ChunkRows(sequence, budget))) return;
     }
-    const int32_t num_rows = ChunkRows(sequence, budget);
+    Budget allowed = budget;
+    // A prompt that this step will not see done leaves half of what there is to those behind it.
+    if (idx + 1 < waiting_.size() && sequence.num_open_rows() > budget.rows) {
+      allowed.rows = std::max(budget.rows / 2, 1);
+      allowed.ms /= 2;
+    }
+    const int32_t num_rows = ChunkRows(sequence, allowed);
     // Not before: a sequence that waits for room tries again at every step.
     if (sequence.resumed_from) prefix_cache_.MarkUsed(*sequence.resumed_from, sequence.id);
     CHECK(Reserve(sequence, num_rows));
@@ -405,7 +486,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       num_prompt_tokens_ += sequence.prompt_len();
       num_prefix_hit_tokens_ += sequence.num_planned;
     }
-    waiting_.pop_front();
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(idx));
     BindSlot(sequence, plan);
     const auto by_arrival = [](const Sequence* a, const Sequence* b) { return a->id < b->id; };
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, by_arrival),
@@ -428,9 +509,9 @@ std::optional<StepPlan> Scheduler::Plan() {
   const int32_t decode_limit = std::max(1, has_prompts ? budget - budget / kPromptShare : budget);
   int32_t decode_budget = decode_limit;
   PlanDecodes(plan, decode_budget);
-  Budget rest{budget - (decode_limit - decode_budget), limits_.max_scored_rows};
-  PlanChunks(plan, rest);
-  AdmitWaiting(plan, rest);
+  PlanPrompts(plan,
+              {budget - (decode_limit - decode_budget), limits_.max_scored_rows, PromptMs(plan)});
+  plan.shape = ShapeOf(plan.batch);
   CommitPlanned(plan);
   if (plan.entries.empty()) {
     CHECK(held_pages_.back().empty());

@@ -1,13 +1,15 @@
-// Decides what runs in the next step. Integers only: no device, no text, no clock, one thread.
+// Decides what runs in the next step. No device, no text, no clock, one thread.
 //
 // There is no prefill phase and no decode phase: a sequence has known tokens and planned tokens,
 // and a step closes the gap. A step takes the sequences that need one row first (decoding), then
-// chunks of the others in order of arrival, then admits waiting ones, within a budget of rows. When
-// pages run out the prefix cache gives way first, then the youngest sequence, which is computed
-// again later.
+// chunks of the others in order of arrival, then admits waiting ones, within a budget of rows and,
+// beside decodes, of time (StepCost). When pages run out the prefix cache gives way first, then the
+// youngest sequence, which is computed again later.
 //
 // Nothing waits for ever: a sequence is only accepted if it fits the pool alone, sequences are
-// served in order of arrival, and a part of the budget is kept from decoding sequences.
+// served in order of arrival, and a part of the budget is kept from decoding sequences. Nor does a
+// long prompt hold up short ones: a part of what is left is kept for those behind it, the shortest
+// first.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +26,7 @@
 #include <vector>
 
 #include "engine/sequence.h"
+#include "engine/step_cost.h"
 #include "executor/step_batch.h"
 
 namespace lapidary {
@@ -35,6 +39,10 @@ struct SchedulerLimits {
   int sliding_slack = 32;             // tokens kept behind the window
   int num_drafts = 0;                 // of a decoding sequence at most, by the executor's drafter
   bool prefix_caching = true;
+  // A step that carries decodes takes at most so long, or so many times what they take alone,
+  // whichever is more; 0 and 0: as long as its rows take. Prompts get a part of it in any case.
+  double max_step_ms = 0.0;
+  double max_step_growth = 0.0;
 };
 
 // A planned step: the batch for the executor, and what the scheduler must know to take its output.
@@ -49,6 +57,7 @@ struct StepPlan {
   };
   StepBatch batch;
   std::vector<Entry> entries;  // as batch.sequences
+  StepShape shape;             // of the batch
 };
 
 // What a finished step means for one sequence.
@@ -113,6 +122,10 @@ class Scheduler {
   // Takes the output of the oldest planned step.
   std::vector<SequenceProgress> Complete(StepPlan plan, StepOutput output);
 
+  // How long a step took; may be left out.
+  void Observe(const StepShape& shape, double ms) { cost_.Observe(shape, ms); }
+  const StepCost& cost() const { return cost_; }
+
   // Gives up the newest planned step, which was not submitted: its sequences end.
   void Abandon(const StepPlan& plan);
 
@@ -130,13 +143,27 @@ class Scheduler {
     // Each of them holds a row of logits, so there are fewer. A decoding sequence's single row is
     // not counted: a step has at most max_num_seqs + max_scored_rows outputs.
     int32_t scored_rows = 0;
+    double ms = kNoTimeLimit;
   };
+  static constexpr double kNoTimeLimit = std::numeric_limits<double>::infinity();
   using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
 
   // Planning, in the order of a step.
   void PlanDecodes(StepPlan& plan, int32_t& budget);
-  void PlanChunks(StepPlan& plan, Budget& budget);
+  void PlanPrompts(StepPlan& plan, Budget budget);
+  // `only_last`: those whose prompt is done with it.
+  void PlanChunks(const std::vector<Sequence*>& candidates, bool only_last, StepPlan& plan,
+                  Budget& budget);
   void AdmitWaiting(StepPlan& plan, Budget& budget);
+
+  // What prompts may add to a step with these decodes.
+  double PromptMs(const StepPlan& decodes) const;
+  // Takes out of the budget what the oldest prompt must leave to the others.
+  Budget KeepForNewcomers(const std::vector<Sequence*>& prompts, Budget& budget) const;
+  // The running ones that still have prompt to compute, in order of arrival.
+  std::vector<Sequence*> RunningPrompts() const;
+  // The leader's prompt is not in the cache yet.
+  bool AwaitsLeader(const Sequence& sequence) const;
 
   bool CanTakeRows(const Sequence& sequence) const;
   // Rows of the next chunk: within the budget (so possibly none) and, for snapshots, cut where one
@@ -184,6 +211,7 @@ class Scheduler {
   PrefixCache prefix_cache_;
   DraftSource draft_source_;
   int num_drafts_;
+  StepCost cost_;
 
   SequenceId last_id_ = 0;
   SequenceMap sequences_;

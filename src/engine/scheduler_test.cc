@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -69,6 +70,8 @@ class Harness {
     StepOutput output = executor_.Collect();
     StepPlan plan = std::move(in_flight_.front());
     in_flight_.pop_front();
+    last_shape_ = plan.shape;
+    if (step_ms_) scheduler_.Observe(plan.shape, step_ms_(plan.shape));
     for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
       for (const SampledToken& score : progress.prompt_logprobs) {
         EXPECT_TRUE(outputs_[progress.id].empty()) << "a score after a token";
@@ -98,6 +101,8 @@ class Harness {
   std::map<SequenceId, FinishReason> finished_;
   size_t largest_step_ = 0;
   int most_outputs_ = 0;
+  StepShape last_shape_;                             // of the step collected last
+  std::function<double(const StepShape&)> step_ms_;  // the clock: how long a step takes
 
  private:
   const ModelPlan plan_;
@@ -155,6 +160,160 @@ TEST_P(SchedulerModes, ALongPromptDoesNotHoldUpOthers) {
   EXPECT_GE(harness.outputs_[decoding].size(), before + 19);
   EXPECT_LE(harness.largest_step_, 32u);
   harness.RunToEnd();
+}
+
+// A device whose steps take a while, and longer with every row.
+double FakeMilliseconds(const StepShape& shape) {
+  return 10.0 + 0.5 * shape.num_rows + 1e-4 * (shape.num_decode_keys + shape.num_chunk_keys);
+}
+
+TEST_P(SchedulerModes, StepsThatCarryDecodesKeepToTheirTime) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 50.0;
+  Harness harness(2000, limits, GetParam());
+  harness.step_ms_ = FakeMilliseconds;
+  std::mt19937 random(21);
+  for (int idx = 0; idx < 4; ++idx) {
+    harness.Add(Harness::Spec(RandomIds(random, 10, 500), 400)).value();
+  }
+  for (int turn = 0; turn < 10; ++turn) harness.Turn();
+  const SequenceId prompt = harness.Add(Harness::Spec(RandomIds(random, 3000, 500), 1)).value();
+  std::vector<double> times;
+  while (!harness.finished_.contains(prompt)) {
+    ASSERT_TRUE(harness.Turn());
+    times.push_back(FakeMilliseconds(harness.last_shape_));
+  }
+  // The first steps find out what rows cost; then the time is kept, and used.
+  ASSERT_GT(times.size(), 20u);
+  std::sort(times.begin() + 8, times.end());
+  EXPECT_LT(times.back(), 60.0) << harness.scheduler().cost().ToString();
+  EXPECT_GT(times[times.size() / 2], 40.0) << harness.scheduler().cost().ToString();
+  harness.RunToEnd();
+}
+
+TEST_P(SchedulerModes, TheTimeOfAStepFollowsItsDecodesWhereThatIsMore) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 1.0;
+  limits.max_step_growth = 3.0;
+  Harness harness(2000, limits, GetParam());
+  harness.step_ms_ = FakeMilliseconds;
+  std::mt19937 random(22);
+  harness.Add(Harness::Spec(RandomIds(random, 10, 500), 400)).value();
+  for (int turn = 0; turn < 10; ++turn) harness.Turn();
+  const SequenceId prompt = harness.Add(Harness::Spec(RandomIds(random, 1500, 500), 1)).value();
+  std::vector<double> times;
+  while (!harness.finished_.contains(prompt)) {
+    ASSERT_TRUE(harness.Turn());
+    times.push_back(FakeMilliseconds(harness.last_shape_));
+  }
+  ASSERT_GT(times.size(), 12u);
+  std::sort(times.begin() + 8, times.end());
+  EXPECT_NEAR(times[times.size() - 2], 3.0 * 10.5, 4.0) << harness.scheduler().cost().ToString();
+  harness.RunToEnd();
+}
+
+// However slow the decodes are, prompts come on.
+TEST_P(SchedulerModes, PromptsGetAPartOfAStepThatIsTooLongAlready) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 1.0;
+  Harness harness(2000, limits, GetParam());
+  harness.step_ms_ = FakeMilliseconds;
+  std::mt19937 random(23);
+  harness.Add(Harness::Spec(RandomIds(random, 10, 500), 400)).value();
+  for (int turn = 0; turn < 10; ++turn) harness.Turn();
+  const SequenceId prompt = harness.Add(Harness::Spec(RandomIds(random, 320, 500), 1)).value();
+  for (int turn = 0; turn < 23; ++turn) harness.Turn();
+  EXPECT_TRUE(harness.finished_.contains(prompt));
+  harness.RunToEnd();
+}
+
+int StepsToFirstToken(Harness& harness, SequenceId id) {
+  for (int num_steps = 1; num_steps < 1000; ++num_steps) {
+    EXPECT_TRUE(harness.Turn());
+    if (!harness.outputs_[id].empty()) return num_steps;
+  }
+  return 1000;
+}
+
+TEST_P(SchedulerModes, AShortPromptIsAnsweredBesideLongOnes) {
+  for (const int num_long : {1, 3}) {
+    for (const bool is_timed : {false, true}) {
+      SchedulerLimits limits;
+      limits.max_num_batched_tokens = 64;
+      if (is_timed) limits.max_step_ms = 30.0;
+      Harness harness(4000, limits, GetParam());
+      harness.step_ms_ = FakeMilliseconds;
+      std::mt19937 random(24);
+      for (int idx = 0; idx < num_long; ++idx) {
+        harness.Add(Harness::Spec(RandomIds(random, 3000, 500), 300)).value();
+      }
+      for (int turn = 0; turn < 10; ++turn) harness.Turn();
+      const SequenceId id = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 30)).value();
+      EXPECT_LE(StepsToFirstToken(harness, id), 5) << num_long << " " << is_timed;
+      // And one beside decodes, which the time is for.
+      const SequenceId next = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 30)).value();
+      EXPECT_LE(StepsToFirstToken(harness, next), 5) << num_long << " " << is_timed;
+      harness.RunToEnd();
+    }
+  }
+}
+
+TEST_P(SchedulerModes, CopiesThatWaitForALongPromptHoldNobodyUp) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 64;
+  Harness harness(4000, limits, GetParam());
+  std::mt19937 random(25);
+  const auto prompt = RandomIds(random, 3000, 500);
+  const SequenceId leader = harness.Add(Harness::Spec(prompt, 3)).value();
+  SequenceSpec copy = Harness::Spec(prompt, 3);
+  copy.leader = leader;
+  harness.Add(copy).value();
+  harness.Turn();
+  const SequenceId id = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 3)).value();
+  EXPECT_LE(StepsToFirstToken(harness, id), 5);
+  harness.RunToEnd();
+}
+
+// Nobody is starved: neither the short ones by the long nor the long ones by the short.
+TEST_P(SchedulerModes, EveryPromptComesOnWhateverElseArrives) {
+  for (int seed = 0; seed < 8; ++seed) {
+    std::mt19937 random(100 + seed);
+    SchedulerLimits limits;
+    limits.max_num_seqs = 64;
+    limits.max_num_batched_tokens = 64;
+    if (seed % 2 == 1) limits.max_step_ms = 20.0 + static_cast<double>(random() % 40);
+    Harness harness(6000, limits, GetParam());
+    harness.step_ms_ = FakeMilliseconds;
+    struct Arrival {
+      int step;
+      int prompt_len;
+    };
+    std::map<SequenceId, Arrival> open;
+    int load = 0;  // rows that have arrived: what an oldest-first order would make one wait for
+    for (int step = 0; step < 600; ++step) {
+      if (random() % 6 == 0) {
+        const int prompt_len = random() % 12 == 0 ? 400 : 1 + static_cast<int>(random() % 12);
+        const auto id = harness.Add(Harness::Spec(RandomIds(random, prompt_len, 500), 3)).value();
+        open[id] = {step, prompt_len};
+        load += prompt_len;
+      }
+      harness.Turn();
+      for (auto it = open.begin(); it != open.end();) {
+        const auto [arrived, prompt_len] = it->second;
+        const int waited = step - arrived;
+        if (harness.outputs_[it->first].empty()) {
+          ASSERT_LE(waited, prompt_len <= 12 ? 8 : 40 + load / 16) << "seed " << seed;
+          ++it;
+        } else {
+          it = open.erase(it);
+        }
+      }
+    }
+    harness.RunToEnd();
+  }
 }
 
 TEST_P(SchedulerModes, WhatCanNeverRunIsRefusedAtOnce) {
@@ -448,11 +607,13 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     limits.max_scored_rows = 1 + static_cast<int>(random() % 16);
     limits.sliding_slack = 8 + static_cast<int>(random() % 24);
     limits.prefix_caching = random() % 4 != 0;
+    limits.max_step_ms = random() % 2 == 0 ? static_cast<double>(random() % 40) : 0.0;
     const int draft_kind = static_cast<int>(random() % 3);  // none, the test's, the executor's
     const int num_pages = 40 + static_cast<int>(random() % 200);
     limits.num_drafts = draft_kind == 2 ? 1 + static_cast<int>(random() % 8) : 0;
     Harness harness(num_pages, limits, overlap,
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
+    if (random() % 2 == 0) harness.step_ms_ = FakeMilliseconds;
     const int vocab_size = harness.vocab_size();
     const bool has_drafts = draft_kind != 0;
     if (draft_kind == 1) {

@@ -25,6 +25,14 @@ struct BatchLimits {
 // own context is cut.
 BatchLimits DefaultLimits(DeviceKind device);
 
+// How long a step may take that carries decodes (SchedulerLimits): so many milliseconds, or so many
+// times what the decodes take alone, whichever is more. For servers; a batch job wants none.
+struct StepTime {
+  double max_ms = 0.0;
+  double max_growth = 0.0;
+};
+StepTime DefaultStepTime(DeviceKind device);
+
 // Every limit that is 0 filled in. A step has room for a row of each sequence, unless its size was
 // given. An error when the model's context is shorter than asked for.
 Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, DeviceKind device);
