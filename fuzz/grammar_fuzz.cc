@@ -42,8 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constraint.choices = {constraint.text, "other"};
   constraint.tools = {{.name = "f", .parameters = constraint.text}};
   constraint.must_call = (data[0] & 64) != 0;
-  constraint.thought = (data[0] & 128) != 0 ? Constraint::Thought::kMayOpen
-                                            : Constraint::Thought::kNone;
+  constraint.thought =
+      (data[0] & 128) != 0 ? Constraint::Thought::kMayOpen : Constraint::Thought::kNone;
   const auto grammar = lapidary::grammar::Compile(constraint, Context());
   if (!grammar.ok()) {
     CHECK(!grammar.error().message.empty());
