@@ -244,8 +244,8 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       "Most tokens of one step (default: 512, on a GPU 2048)")
       ->check(CLI::Range(1, 1 << 20));
   add("--max-step-ms", flags.max_step_ms,
-      "Longest step that running answers wait for while prompts are computed; 0: any (default: 2.5 "
-      "times what the answers take alone, at least 100, on a GPU 15)")
+      "Longest step that running answers wait for while prompts are computed; 0: any (default: "
+      "three times what the answers take alone, at least 100, on a GPU 25)")
       ->check(CLI::Range(0.0, 3600e3));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
       ->check(CLI::Range(1, 1 << 20))
