@@ -132,7 +132,10 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) {
   binding.num_score_top = std::max(spec.num_prompt_logprobs, 0);
   binding.prompt_len = sequence.prompt_len();
   binding.max_len = sequence.prompt_len() + spec.max_new_tokens;
-  if (spec.sampling && spec.sampling->has_penalties()) binding.tokens = sequence.tokens;
+  binding.grammar = spec.grammar;
+  if (spec.grammar || (spec.sampling && spec.sampling->has_penalties())) {
+    binding.tokens = sequence.tokens;
+  }
 }
 
 void Scheduler::FreeSlot(Sequence& sequence) {

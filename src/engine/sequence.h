@@ -13,6 +13,10 @@
 
 namespace lapidary {
 
+namespace grammar {
+class CompiledGrammar;  // grammar/matcher.h
+}
+
 // Given by whoever adds sequences, in order of arrival; 0 is nobody's.
 using SequenceId = uint64_t;
 
@@ -25,6 +29,8 @@ struct SequenceSpec {
   int32_t max_new_tokens = 1;     // 0: the prompt alone is computed
   std::vector<int32_t> stop_ids;  // empty: only the length ends it
   std::shared_ptr<const SamplingParams> sampling;
+  // What may be generated; null: anything. Only where the executor takes constraints.
+  std::shared_ptr<const grammar::CompiledGrammar> grammar;
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
   int32_t num_prompt_logprobs = -1;

@@ -18,6 +18,10 @@
 
 namespace lapidary {
 
+namespace grammar {
+class CompiledGrammar;  // grammar/matcher.h
+}
+
 // Gives a slot to a sequence; what the slot held before is forgotten.
 struct SlotBinding {
   int32_t slot = 0;
@@ -27,8 +31,10 @@ struct SlotBinding {
   // seed and its place alone.
   int32_t prompt_len = 0;
   int32_t max_len = 0;  // tokens the sequence ends with at most; 0: not known
-  // Known so far, where sampling has penalties: the prompt, and what was generated before the
-  // sequence was preempted.
+  // Only tokens that it allows are sampled; null: any. For executors that take constraints.
+  std::shared_ptr<const grammar::CompiledGrammar> grammar = nullptr;
+  // Known so far, where sampling has penalties or a grammar: the prompt, and what was generated
+  // before the sequence was preempted.
   std::vector<int32_t> tokens = {};
 };
 

@@ -27,9 +27,10 @@ Sampler::Sampler(int32_t vocab_size)
 }
 
 Result<SampledToken> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
-                                     const PenaltyState& history, uint64_t position) {
+                                     const PenaltyState& history, uint64_t position,
+                                     std::span<const uint32_t> allowed) {
   CHECK_EQ(logits.size(), static_cast<size_t>(vocab_size_));
-  const std::span<const float> row = Adjust(logits, params, history);
+  const std::span<const float> row = Adjust(logits, params, history, allowed);
   const RowScan scan = ScanRow(row, block_max_);
   if (!scan.valid) {
     if (scan.max == -kInfinity) return MakeError("no token may be drawn: every logit is -inf");
@@ -52,15 +53,11 @@ Result<SampledToken> Sampler::Score(std::span<const float> logits, int32_t id, i
   return token;
 }
 
-// Constrained decoding (response_format, tool_choice: required or named) is not there yet; requests
-// that need it get a 400. Its place is here: which tokens may follow is a row's first adjustment,
-// as suppress_tokens is, but it changes with every token. So it is a state per sequence like the
-// PenaltyState: made beside it in Sequence from what Generation::MakeSpec puts into the
-// SequenceSpec, carried by SequenceStep, asked here, and told each token that was drawn.
 std::span<const float> Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
-                                       const PenaltyState& history) {
+                                       const PenaltyState& history,
+                                       std::span<const uint32_t> allowed) {
   const bool penalize = params.has_penalties() && !history.entries().empty();
-  if (params.allowed_tokens.empty() && params.logit_bias.empty() &&
+  if (allowed.empty() && params.allowed_tokens.empty() && params.logit_bias.empty() &&
       params.suppress_tokens.empty() && !penalize) {
     return logits;
   }
@@ -72,6 +69,12 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits, const Samp
     for (const int32_t id : params.allowed_tokens) {
       CHECK(id >= 0 && id < vocab_size_) << id;
       adjusted_[id] = logits[id];
+    }
+  }
+  if (!allowed.empty()) {
+    CHECK_EQ(static_cast<int32_t>(allowed.size()), (vocab_size_ + 31) / 32);
+    for (int32_t id = 0; id < vocab_size_; ++id) {
+      if ((allowed[id / 32] >> (id % 32) & 1) == 0) adjusted_[id] = -kInfinity;
     }
   }
   for (const int32_t id : params.suppress_tokens) {

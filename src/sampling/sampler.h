@@ -2,7 +2,7 @@
 //
 // The order is that of Hugging Face transformers:
 //
-//   allowed_tokens, suppress_tokens, logit_bias
+//   allowed (a grammar's mask), allowed_tokens, suppress_tokens, logit_bias
 //   -> repetition penalty (prompt and output), frequency and presence penalties (output)
 //   -> temperature -> top-k -> top-p (of what top-k left) -> min-p -> draw (draw.h)
 //
@@ -55,9 +55,11 @@ class Sampler {
 
   // `logits` [vocab_size]; `params` validated for this vocabulary; `position` counts the tokens of
   // the sequence and never repeats within it. An error if the row holds NaN or +inf, or nothing
-  // that could be drawn.
+  // that could be drawn. `allowed` [(vocab_size + 31) / 32], if not empty: only tokens whose bits
+  // are set may be drawn.
   Result<SampledToken> Sample(std::span<const float> logits, const SamplingParams& params,
-                              const PenaltyState& history, uint64_t position);
+                              const PenaltyState& history, uint64_t position,
+                              std::span<const uint32_t> allowed = {});
 
   // The logprob of a given token and of the `num_top` likeliest, as Sample gives them; nothing is
   // drawn. An error as there.
@@ -68,7 +70,7 @@ class Sampler {
  private:
   // The row as penalties and biases leave it: `logits` itself where there are none.
   std::span<const float> Adjust(std::span<const float> logits, const SamplingParams& params,
-                                const PenaltyState& history);
+                                const PenaltyState& history, std::span<const uint32_t> allowed);
   int32_t ArgMax(std::span<const float> row, float max) const;
   int32_t Draw(std::span<const float> row, const RowScan& scan, const SamplingParams& params,
                uint64_t position);

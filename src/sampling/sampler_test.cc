@@ -243,6 +243,24 @@ TEST(Sampler, NothingButAllowedTokensIsDrawn) {
   EXPECT_FALSE(sampler.Sample(RandomRow(kVocab, 1), contradictory, kNoHistory, 0).ok());
 }
 
+TEST(Sampler, NothingOutsideTheMaskIsDrawn) {
+  constexpr int32_t kVocab = 70;
+  Sampler sampler(kVocab);
+  std::vector<float> logits(kVocab);
+  for (int32_t id = 0; id < kVocab; ++id) logits[id] = static_cast<float>(id % 7);
+  std::vector<uint32_t> allowed((kVocab + 31) / 32);
+  for (const int32_t id : {3, 33, 64}) allowed[id / 32] |= 1u << (id % 32);
+  // 3, 33 % 7 = 5, 64 % 7 = 1: the likeliest allowed one is not the likeliest of all.
+  EXPECT_EQ(sampler.Sample(logits, {.temperature = 0.0f}, {}, 0, allowed).value().id, 33);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const SamplingParams warm{.temperature = 1e4f, .seed = seed};
+    const int32_t id = sampler.Sample(logits, warm, {}, seed, allowed).value().id;
+    EXPECT_TRUE(id == 3 || id == 33 || id == 64) << id;
+  }
+  std::fill(allowed.begin(), allowed.end(), 0);
+  EXPECT_FALSE(sampler.Sample(logits, {}, {}, 0, allowed).ok());
+}
+
 TEST(Sampler, LogprobsAreThoseOfTheRawRow) {
   constexpr int32_t kVocab = 3001;
   std::vector<float> row = RandomRow(kVocab, 4);

@@ -195,6 +195,20 @@ ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
   return {};
 }
 
+ApiStatus Api::CompileConstraint(const GenerationRequest& request,
+                                 std::shared_ptr<const grammar::CompiledGrammar>* compiled) const {
+  if (!request.constraint) return {};
+  if (request.ignore_eos) {
+    return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
+  }
+  auto grammar = session_.CompileConstraint(*request.constraint);
+  if (!grammar.ok()) {
+    return BadRequest(request.constraint_field, "{}", grammar.error().message);
+  }
+  *compiled = std::move(*grammar);
+  return {};
+}
+
 ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
   OrderedJson json;
   RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
@@ -208,6 +222,12 @@ ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
   OutputParserOptions options;
   options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
   if (request.input.tools) options.tools = *request.input.tools;
+  if (request.generation.constraint) {
+    request.generation.constraint->thought = prompt.prepared.starts_in_thought
+                                                 ? grammar::Constraint::Thought::kIsOpen
+                                                 : grammar::Constraint::Thought::kMayOpen;
+  }
+  RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
   job->kind = ApiKind::kChat;
   job->prompts.push_back(std::move(prompt));
   job->parser_options = std::move(options);
@@ -232,6 +252,7 @@ ApiStatus Api::PrepareCompletion(const std::string& body, GenerationJob* job) co
     }
     job->prompts.push_back(std::move(prompt));
   }
+  RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
   job->kind = ApiKind::kCompletion;
   job->request = std::move(request.generation);
   return {};

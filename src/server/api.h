@@ -52,6 +52,9 @@ class Api final : public HttpHandler {
                 std::function<void(T)> then);
   void Generate(ResponderPtr responder, std::function<ApiStatus(GenerationJob*)> prepare);
 
+  // On the worker, for it may take long.
+  ApiStatus CompileConstraint(const GenerationRequest& request,
+                              std::shared_ptr<const grammar::CompiledGrammar>* compiled) const;
   ApiStatus PrepareChat(const std::string& body, GenerationJob* job) const;
   ApiStatus PrepareCompletion(const std::string& body, GenerationJob* job) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;

@@ -42,6 +42,7 @@ Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
   request.ignore_eos = asked.ignore_eos;
   request.num_prompt_logprobs = NumPromptLogprobs();
   request.sampling = std::make_shared<const SamplingParams>(asked.sampling);
+  request.grammar = job_.grammar;
   return request;
 }
 

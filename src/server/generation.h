@@ -18,6 +18,7 @@ namespace lapidary {
 struct GenerationJob {
   ApiKind kind = ApiKind::kChat;
   GenerationRequest request;
+  std::shared_ptr<const grammar::CompiledGrammar> grammar;  // of the request's constraint
   struct Prompt {
     ChatPrompt prepared;
     int32_t max_new_tokens = 1;
@@ -53,8 +54,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   // An error when the engine refuses one of the prompts; none of them runs then.
   ApiStatus Submit();
-  // Everything a request says about how its tokens are drawn ends here, in `sampling`; see
-  // "Constrained decoding" in sampling/sampler.cc for what is not there yet.
+  // Everything a request says about how its tokens are drawn ends here.
   Request MakeRequest(const GenerationJob::Prompt& prompt) const;
   // How many likeliest tokens the echo, `prompt_logprobs` or both need; -1: no logprobs at all.
   int32_t NumPromptLogprobs() const;

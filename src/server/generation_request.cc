@@ -6,6 +6,7 @@
 
 #include "base/random_bits.h"
 #include "server/chat_messages.h"
+#include "server/constraint_request.h"
 #include "text/stop_strings.h"
 
 namespace lapidary {
@@ -90,16 +91,6 @@ void ReadStreaming(RequestFields* fields, GenerationRequest* request) {
   if (inner.status()) fields->Fail(*inner.status());
 }
 
-void ReadResponseFormat(RequestFields* fields) {
-  const OrderedJson* format = fields->Find("response_format");
-  if (format == nullptr) return;
-  if (!format->is_object() || !format->contains("type") || !(*format)["type"].is_string()) {
-    fields->Fail(BadRequest("response_format", "'response_format' must be an object with a type"));
-  } else if ((*format)["type"] != "text") {
-    fields->Fail(NotSupportedYet("response_format"));
-  }
-}
-
 void ReadMaxTokens(RequestFields* fields, GenerationRequest* request) {
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {  // the later name wins
     if (fields->Find(name) == nullptr) continue;
@@ -129,28 +120,15 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   ReadStreaming(fields, request);
   ReadPromptLogprobs(fields, request);
   ReadMaxTokens(fields, request);
-  ReadResponseFormat(fields);
+  ReadConstraint(fields, &request->constraint, &request->constraint_field);
   for (const char* name :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-        "allowed_token_ids", "bad_words", "truncate_prompt_tokens", "logits_processors"}) {
+       {"allowed_token_ids", "bad_words", "truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);
   }
   fields->Refuse("use_beam_search", false);
   fields->Refuse("min_tokens", 0);
   fields->Accept({"user", "metadata", "store", "service_tier", "safety_identifier",
                   "prompt_cache_key", "prediction"});
-}
-
-void ReadToolChoice(RequestFields* fields, ChatRequest* request) {
-  const OrderedJson* choice = fields->Find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") {
-    request->input.tools.reset();
-  } else if (*choice == "required" || choice->is_object()) {
-    fields->Fail(NotSupportedYet("tool_choice"));
-  } else {
-    fields->Fail(BadRequest("tool_choice", "'tool_choice' must be \"auto\" or \"none\""));
-  }
 }
 
 void ReadChatLogprobs(RequestFields* fields, SamplingParams* sampling) {
@@ -235,8 +213,11 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
   ReadCommon(&fields, defaults, &request->generation);
   ReadChatInput(&fields, &request->input);
   ReadChatLogprobs(&fields, &request->generation.sampling);
-  ReadToolChoice(&fields, request);
   request->single_call = !fields.Bool("parallel_tool_calls", true);
+  if (!fields.status()) {
+    ReadToolChoice(&fields, request->single_call, &request->input.tools,
+                   &request->generation.constraint, &request->generation.constraint_field);
+  }
   fields.Refuse("continue_final_message", false);
   fields.Refuse("echo", false);
   fields.Refuse("modalities", OrderedJson::array({"text"}));

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "grammar/constraint.h"
 #include "sampling/sampling_params.h"
 #include "server/api_error.h"
 #include "server/request_json.h"
@@ -17,6 +18,8 @@ namespace lapidary {
 struct GenerationRequest {
   std::string model;  // empty: whichever is served
   SamplingParams sampling;
+  std::optional<grammar::Constraint> constraint;  // on the answer's text
+  std::string constraint_field;                   // the field that says so
   int num_choices = 1;
   std::optional<int32_t> max_tokens;  // none: the rest of the context
   bool echo = false;                  // the prompt comes back in front of the text

@@ -11,12 +11,19 @@
 
 namespace lapidary {
 
+namespace grammar {
+class CompiledGrammar;  // grammar/matcher.h
+}
+
 struct Request {
   ChatPrompt prompt;
   std::optional<int32_t> max_new_tokens = {};  // none: what the context leaves; 0: the prompt alone
   std::shared_ptr<const SamplingParams> sampling = {};  // none: the checkpoint's defaults
-  std::vector<int32_t> stop_ids = {};                   // beside the checkpoint's own
-  bool ignore_eos = false;                              // the checkpoint's own do not stop it
+  // What the answer may be (Session::CompileConstraint); none: anything. It ends where the
+  // checkpoint's stop tokens end it.
+  std::shared_ptr<const grammar::CompiledGrammar> grammar = {};
+  std::vector<int32_t> stop_ids = {};  // beside the checkpoint's own
+  bool ignore_eos = false;             // the checkpoint's own do not stop it
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
   int32_t num_prompt_logprobs = -1;

@@ -15,7 +15,8 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
 Session::Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text)
     : text_(std::move(text)),
       engine_(std::move(engine)),
-      link_(std::make_shared<EngineLink>(engine_.get())) {}
+      link_(std::make_shared<EngineLink>(engine_.get())),
+      constraints_(std::make_unique<ConstraintCompiler>(text_, engine_->plan().vocab_size)) {}
 
 Session::~Session() { link_->Cut(); }
 
@@ -31,8 +32,10 @@ SequenceSpec Session::MakeSpec(const Request& request) const {
   spec.cache_at_end = request.goes_on;
   const int32_t room = max_model_len() - static_cast<int32_t>(spec.prompt.size());
   spec.max_new_tokens = request.max_new_tokens.value_or(std::max(room, 1));
+  spec.grammar = request.grammar;
   spec.stop_ids = request.stop_ids;
-  if (!request.ignore_eos) {
+  // A grammar ends with a stop token of the checkpoint: behind it nothing is defined.
+  if (!request.ignore_eos || request.grammar != nullptr) {
     const std::vector<int32_t>& defaults = text_->defaults.stop_ids;
     spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "load/load_model.h"
+#include "session/constraint_compiler.h"
 #include "session/model_files.h"
 #include "session/request.h"
 #include "session/request_handle.h"
@@ -45,6 +46,13 @@ class Session {
   double load_ms() const { return load_ms_; }
   Engine& engine() const { return *engine_; }
 
+  // For Request::grammar. Takes milliseconds, for a hostile constraint up to seconds; the same
+  // constraint again costs nothing.
+  Result<std::shared_ptr<const grammar::CompiledGrammar>> CompileConstraint(
+      const grammar::Constraint& constraint) {
+    return constraints_->Compile(constraint);
+  }
+
   // An error when the request can never run or the queue is full; then no event follows. Events
   // come as they happen, on the engine's thread (see EventSink).
   Result<RequestHandle> Submit(const Request& request, EventSink sink);
@@ -68,6 +76,7 @@ class Session {
   const std::shared_ptr<const TextModel> text_;
   const std::unique_ptr<Engine> engine_;
   const std::shared_ptr<EngineLink> link_;
+  const std::unique_ptr<ConstraintCompiler> constraints_;
   double load_ms_ = 0.0;
 };
 

@@ -54,11 +54,14 @@ def test_bad_messages(server, param, value):
     ("stop", [""]), ("stop", ["x"] * 17), ("stop_token_ids", "x"), ("stop_token_ids", [-1]), ("stream", 1),
     ("logprobs", 3), ("top_logprobs", 3), ("logit_bias", {"x": 1}), ("logit_bias", {"1": "x"}),
     ("logit_bias", {"99999999": 1}), ("logit_bias", {"5": 1000}), ("stream_options", {"include_usage": True}),
-    ("response_format", {"type": "json_object"}), ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "yaml"}), ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}),
+    ("structured_outputs", 3), ("guided_regex", "("), ("guided_regex", 3), ("guided_choice", []),
+    ("grammar", "root ::= missing"), ("json_schema", {"uniqueItems": True}),
     ("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("tools", {}), ("tools[0]", [{}]), ("tools[0]", [{"type": "function", "function": {"name": 3}}]),
     ("chat_template_kwargs", 3), ("chat_template_kwargs.enable_thinking", "yes"), ("prompt_logprobs", "x"),
-    ("echo", True), ("guided_json", {}), ("functions", []), ("model", 3), ("parallel_tool_calls", "no"),
+    ("echo", True), ("guided_json", {"minimum": "x"}), ("functions", []), ("model", 3), ("parallel_tool_calls", "no"),
 ])
 def test_bad_fields(server, param, value):
     assert refuse(server, CHAT, {"messages": HELLO, param.split("[")[0].split(".")[0]:

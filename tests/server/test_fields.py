@@ -1,10 +1,12 @@
 """Request fields one by one through OpenAI's client: each must change, or leave, what it says."""
 
 import asyncio
+import json
 
 import httpx
 import pytest
 
+NO_THOUGHT = {"100": -100}  # <|channel>: a random model would think to the end
 OPTIONS = dict(model="tiny", max_tokens=24, seed=7, temperature=1.0)
 
 
@@ -89,16 +91,29 @@ def test_fields_without_meaning_here_are_accepted(client, hello):
 
 
 @pytest.mark.parametrize("field", [
-    {"response_format": {"type": "json_object"}},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},
-    {"tool_choice": "required"}, {"tool_choice": {"type": "function", "function": {"name": "f"}}}])
-def test_constrained_decoding_is_refused_by_name(client, hello, field):
-    import openai
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model="tiny", messages=hello, max_tokens=2, tools=tools, **field)
-    assert refused.value.code == "not_supported"
-    assert next(iter(field)) in refused.value.message
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["ab", 12]}}}},
+    {"extra_body": {"guided_json": {"enum": ["ab", 12]}}},
+    {"extra_body": {"structured_outputs": {"regex": "\"ab\"|12"}}},
+    {"extra_body": {"guided_choice": ["\"ab\"", "12"]}},
+    {"extra_body": {"grammar": 'root ::= "12" | "\\"ab\\""'}}])
+def test_answers_have_the_form_that_was_asked_for(client, hello, field):
+    for seed in range(4):
+        choice = client.chat.completions.create(model="tiny", messages=hello, max_tokens=20, seed=seed,
+                                                temperature=2.0, logit_bias=NO_THOUGHT, **field).choices[0]
+        assert choice.finish_reason == "stop"
+        assert json.loads(choice.message.content) in ("ab", 12)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_demanded_calls_are_made_and_fit_their_schema(client, hello, choice):
+    schema = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 1, "maximum": 3}}, "required": ["x"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    answer = client.chat.completions.create(model="tiny", messages=hello, max_tokens=100, tools=tools, tool_choice=choice,
+                                            parallel_tool_calls=False, temperature=2.0, seed=3,
+                                            logit_bias=NO_THOUGHT).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    (call,) = answer.message.tool_calls
+    assert call.function.name == "f" and json.loads(call.function.arguments)["x"] in (1, 2, 3)
 
 
 def test_async_client_whole_streamed_and_failing(server, hello):

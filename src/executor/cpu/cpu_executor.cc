@@ -121,9 +121,15 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
     }
     const auto prompt = std::span(binding.tokens)
                             .first(std::min<size_t>(binding.tokens.size(), binding.prompt_len));
-    request.history.AddPrompt(prompt);
-    for (const int32_t id : std::span(binding.tokens).subspan(prompt.size())) {
-      request.history.AddOutput(id);
+    const auto outputs = std::span(binding.tokens).subspan(prompt.size());
+    if (binding.sampling != nullptr && binding.sampling->has_penalties()) {
+      request.history.AddPrompt(prompt);
+      for (const int32_t id : outputs) request.history.AddOutput(id);
+    }
+    if (binding.grammar != nullptr) {
+      request.matcher.emplace(binding.grammar);
+      // They were allowed when they were sampled; what is not now fails when the next one is.
+      for (const int32_t id : outputs) (void)request.matcher->Accept(id);
     }
     slot_states_[binding.slot] = {};
     tables_.Forget(binding.slot);
@@ -256,6 +262,14 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
   }
 }
 
+Result<std::span<const uint32_t>> CpuExecutor::MakeMask(Request& request) {
+  // Behind the end come only rows of steps that were planned before it was seen.
+  if (!request.matcher || request.matcher->IsTerminated()) return std::span<const uint32_t>();
+  request.mask.resize((plan_.vocab_size + 31) / 32);
+  RETURN_IF_ERROR(request.matcher->FillMask(request.mask));
+  return std::span<const uint32_t>(request.mask);
+}
+
 void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_position,
                                  const float* rows, const float* hidden_rows, const int32_t* drafts,
                                  Sampler& sampler, SequenceOutput& output) {
@@ -266,19 +280,28 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
   // A row is sampled only if it counts, so the first draft that is not accepted ends the round.
   bool counts = true;
   for (int32_t row = 0; counts; ++row) {
+    const auto mask = MakeMask(request);
+    if (!mask.ok()) {
+      output.error = mask.error().message;
+      return;
+    }
     const uint64_t draw_number = DrawNumber(first_sampled + row, request.prompt_len);
     auto token = sampler.Sample(
         {rows + int64_t{row} * plan_.vocab_size, static_cast<size_t>(plan_.vocab_size)},
-        *request.sampling, request.history, draw_number);
+        *request.sampling, request.history, draw_number, *mask);
     if (!token.ok()) {
       output.error = token.error().message;
       return;
     }
     counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
-    if (drafter_ && row < std::ssize(drafter_options_->simulated_rates)) {
+    if (drafter_ && !request.matcher && row < std::ssize(drafter_options_->simulated_rates)) {
       counts = row < sequence.num_drafts && SimulatesAccept(drafter_options_->simulated_rates[row],
                                                             request.sampling->seed, draw_number);
       if (counts) token->id = drafts[row];
+    }
+    if (!mask->empty()) {
+      const Result<bool> accepted = request.matcher->Accept(token->id);
+      CHECK(!accepted.ok() || *accepted) << "token " << token->id << " is in the mask";
     }
     output.tokens.push_back(*token);
     slot.last_token = token->id;

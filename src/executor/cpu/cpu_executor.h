@@ -12,6 +12,7 @@
 #include "executor/cpu/cpu_drafter.h"
 #include "executor/cpu/cpu_forward.h"
 #include "executor/executor.h"
+#include "grammar/matcher.h"
 #include "model/weights.h"
 #include "tensor/dtype.h"
 
@@ -40,6 +41,7 @@ class CpuExecutor : public Executor {
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return kv_.num_pages(); }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
+  bool takes_constraints() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
@@ -85,7 +87,11 @@ class CpuExecutor : public Executor {
     PenaltyState history;  // kept where there are penalties
     int32_t num_score_top = 0;
     int32_t prompt_len = 0;
+    std::optional<grammar::Matcher> matcher = {};  // where there is a grammar
+    std::vector<uint32_t> mask = {};               // of the matcher
   };
+  // Which tokens may be sampled next; empty: all.
+  Result<std::span<const uint32_t>> MakeMask(Request& request);
   std::vector<Request> requests_;
   std::vector<SlotState> slot_states_;
   // With a drafter: [hidden] of the row that gave the slot's last token, behind the final norm.

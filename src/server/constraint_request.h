@@ -1,0 +1,22 @@
+// What a request says about the form of its answer: OpenAI's response_format and tool_choice,
+// vLLM's structured_outputs and guided_*, llama.cpp's json_schema and grammar.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "grammar/constraint.h"
+#include "server/request_json.h"
+
+namespace lapidary {
+
+// Everything but tools. At most one of the fields may be there; *field is its name.
+void ReadConstraint(RequestFields* fields, std::optional<grammar::Constraint>* constraint,
+                    std::string* field);
+
+// tool_choice, and tools that are strict: calls of `tools`, a list that was checked. "none" clears
+// *tools. A constraint that is there already stays, unless a call is demanded.
+void ReadToolChoice(RequestFields* fields, bool single_call, std::optional<OrderedJson>* tools,
+                    std::optional<grammar::Constraint>* constraint, std::string* field);
+
+}  // namespace lapidary

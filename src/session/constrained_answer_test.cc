@@ -1,0 +1,97 @@
+// Constrained answers of the bundled model, on the CPU.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "session/session.h"
+
+namespace lapidary {
+namespace {
+
+using grammar::Constraint;
+
+class ConstrainedAnswerTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    auto files = ModelFiles::Open(LAPIDARY_SOURCE_DIR "/models/pebble-e");
+    ASSERT_TRUE(files.ok()) << files.error().message;
+    SessionOptions options;
+    options.load.limits.max_model_len = 512;
+    auto session = Session::Load(std::move(*files), options);
+    ASSERT_TRUE(session.ok()) << session.error().message;
+    session_ = std::move(*session).release();
+  }
+  static void TearDownTestSuite() { delete session_; }
+
+  static Request Ask(const std::string& question, const Constraint& constraint, uint64_t seed) {
+    ChatInput input;
+    input.messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", question}}});
+    Request request;
+    request.prompt = *EncodeChatPrompt(session_->text(), std::move(input));
+    request.max_new_tokens = 120;
+    auto sampling = std::make_shared<SamplingParams>(session_->text().defaults.sampling);
+    sampling->temperature = 1.5f;
+    sampling->seed = seed;
+    request.sampling = sampling;
+    auto compiled = session_->CompileConstraint(constraint);
+    EXPECT_TRUE(compiled.ok()) << compiled.error().message;
+    request.grammar = *compiled;
+    return request;
+  }
+
+  // Ids, each allowed by the grammar after those before it; the answer ended by itself.
+  static void ExpectFits(const Request& request, const std::vector<int32_t>& ids) {
+    grammar::Matcher matcher(request.grammar);
+    for (const int32_t id : ids) ASSERT_TRUE(*matcher.Accept(id)) << id;
+    EXPECT_TRUE(matcher.IsTerminated());
+  }
+
+  static Session* session_;
+};
+
+Session* ConstrainedAnswerTest::session_ = nullptr;
+
+TEST_F(ConstrainedAnswerTest, EveryAnswerFitsAloneAndInABatch) {
+  const Constraint constraint = {
+      .kind = Constraint::Kind::kJsonSchema,
+      .text = R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8},
+              "age": {"type": "integer", "minimum": 7, "maximum": 120}, "tags": {"type": "array",
+              "items": {"enum": ["a", "b"]}, "maxItems": 2}}, "required": ["name", "age"],
+              "additionalProperties": false})"};
+  std::vector<Request> requests;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    requests.push_back(Ask("Tell me about the weather on Mars", constraint, seed));
+  }
+  const auto together = session_->RunAll(requests, 8, [] {});
+  ASSERT_TRUE(together.ok()) << together.error().message;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ExpectFits(requests[i], (*together)[i]);
+    const auto alone = session_->RunAll({requests[i]}, 1, [] {});
+    ASSERT_TRUE(alone.ok());
+    EXPECT_EQ((*alone)[0], (*together)[i]);
+  }
+}
+
+TEST_F(ConstrainedAnswerTest, ADemandedCallIsMade) {
+  const Constraint constraint = {
+      .kind = Constraint::Kind::kToolCalls,
+      .tools = {{.name = "weather",
+                 .parameters = R"({"type": "object", "properties": {"place": {"enum": ["here",
+                               "there"]}, "days": {"type": "integer", "minimum": 1, "maximum": 3}},
+                               "required": ["days", "place"]})"}},
+      .must_call = true,
+      .many_calls = false};
+  const Request request = Ask("Who are you?", constraint, 1);
+  const auto answer = session_->RunAll({request}, 1, [] {});
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  ExpectFits(request, (*answer)[0]);
+}
+
+TEST_F(ConstrainedAnswerTest, TheSameConstraintIsCompiledOnce) {
+  const Constraint constraint = {.kind = Constraint::Kind::kChoice, .choices = {"yes", "no"}};
+  EXPECT_EQ(*session_->CompileConstraint(constraint), *session_->CompileConstraint(constraint));
+}
+
+}  // namespace
+}  // namespace lapidary
