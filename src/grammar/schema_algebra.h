@@ -63,6 +63,8 @@ class SchemaAlgebra {
     auto operator<=>(const Expression&) const = default;
   };
 
+  enum class Sense { kFits, kViolates };
+
   SchemaId Intern(Expression expression);
   Result<SchemaId> Place(const JsonValue& schema);
   SchemaId Not(SchemaId id);
@@ -75,8 +77,13 @@ class SchemaAlgebra {
   Result<Shapes> NegateOwn(const JsonValue& schema);
   Result<Shapes> OneOf(const std::vector<SchemaId>& parts, int depth);
   Result<Shapes> Dependencies(const JsonValue& dependencies, bool negated, int depth);
-  Result<Shapes> Keyword(std::string_view keyword, const JsonValue& schema, int depth);
-  Result<Shapes> NegateKeyword(std::string_view keyword, const JsonValue& schema, int depth);
+  Result<Shapes> NotOneOf(const std::vector<SchemaId>& parts, int depth);
+  Result<Shapes> Conditional(const JsonValue& schema, Sense sense, int depth);
+  Result<Shapes> Keyword(std::string_view keyword, const JsonValue& schema, Sense sense, int depth);
+  // What fits a schema, or what violates it: of one, of any of several, of every one.
+  Result<Shapes> At(SchemaId id, Sense sense, int depth);
+  Result<Shapes> Any(const std::vector<SchemaId>& parts, Sense sense, int depth);
+  Result<Shapes> Every(const std::vector<SchemaId>& parts, Sense sense, int depth);
 
   Result<Shapes> Intersect(const Shapes& a, const Shapes& b);
   std::optional<Shape> Intersect(const Shape& a, const Shape& b);
@@ -85,6 +92,13 @@ class SchemaAlgebra {
   Status OwnString(const JsonValue& schema, Shape* shape);
   Status OwnArray(const JsonValue& schema, Shape* shape);
   Status OwnObject(const JsonValue& schema, Shape* shape);
+  // Add what violates a schema's own keywords, type by type.
+  Status ViolateType(const JsonValue& schema, Shapes* shapes);
+  void ViolateValues(const std::vector<const JsonValue*>& excluded, Shapes* shapes);
+  Status ViolateNumber(const JsonValue& schema, Shapes* shapes);
+  Status ViolateString(const JsonValue& schema, Shapes* shapes);
+  Status ViolateArray(const JsonValue& schema, Shapes* shapes);
+  Status ViolateObject(const JsonValue& schema, Shapes* shapes);
   Status CheckSupported(const JsonValue& schema);
   Result<std::shared_ptr<ObjectClause>> ClauseOf(const JsonValue& schema);
   Result<std::vector<SchemaId>> Places(const JsonValue& list, std::string_view keyword);
