@@ -1,0 +1,130 @@
+// A scheduler and the fake executor together, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+
+#include "engine/check_kv.h"
+#include "engine/fake_executor.h"
+#include "engine/scheduler.h"
+#include "model/presets.h"
+
+namespace lapidary {
+
+inline constexpr uint64_t kHashSeed = 42;
+
+inline ModelPlan TinyPlan() {
+  return MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
+}
+
+// Scheduler and fake executor together, stepping plainly or one step ahead.
+class Harness {
+ public:
+  Harness(int num_pages, const SchedulerLimits& limits, bool overlap,
+          std::array<int, kNumKvGroups> tokens_per_page = {4, 8})
+      : plan_(TinyPlan()),
+        layout_(MakeKvLayout(plan_, 4, tokens_per_page)),
+        executor_(plan_, layout_, num_pages),
+        scheduler_(plan_, layout_, num_pages, limits, kHashSeed),
+        kv_checker_(plan_, layout_),
+        overlap_(overlap) {}
+
+  Scheduler& scheduler() { return scheduler_; }
+  int vocab_size() const { return plan_.vocab_size; }
+  int window() const { return plan_.kv_groups[kSlidingGroup].window; }
+  int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
+
+  static SequenceSpec Spec(std::vector<int32_t> prompt, int max_new_tokens) {
+    SequenceSpec spec;
+    spec.cache_points = {static_cast<int32_t>(prompt.size()) - 1};
+    spec.prompt = std::move(prompt);
+    spec.max_new_tokens = max_new_tokens;
+    spec.sampling = std::make_shared<SamplingParams>();
+    return spec;
+  }
+
+  Result<SequenceId> Add(SequenceSpec spec) {
+    RETURN_IF_ERROR(scheduler_.Add(last_id_ + 1, std::move(spec)));
+    return ++last_id_;
+  }
+
+  // One turn of the engine loop; false when there was nothing to do.
+  bool Turn() {
+    while (in_flight_.size() < (overlap_ ? 2u : 1u)) {
+      std::optional<StepPlan> plan = scheduler_.Plan();
+      if (!plan) break;
+      largest_step_ = std::max(largest_step_, plan->batch.token_ids.size());
+      int num_outputs = 0;
+      for (const SequenceStep& step : plan->batch.sequences) num_outputs += step.num_outputs;
+      most_outputs_ = std::max(most_outputs_, num_outputs);
+      const auto violation = kv_checker_.FindViolation(plan->batch, executor_.num_pages());
+      EXPECT_FALSE(violation.has_value()) << violation->dump();
+      executor_.Submit(plan->batch);
+      in_flight_.push_back(std::move(*plan));
+    }
+    if (in_flight_.empty()) return false;
+    StepOutput output = executor_.Collect();
+    StepPlan plan = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    last_shape_ = plan.shape;
+    if (step_ms_) scheduler_.Observe(plan.shape, step_ms_(plan.shape));
+    for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
+      for (const SampledToken& score : progress.prompt_logprobs) {
+        EXPECT_TRUE(outputs_[progress.id].empty()) << "a score after a token";
+        scored_ids_[progress.id].push_back(score.id);
+        scores_[progress.id].push_back(score.logprob);
+      }
+      for (const SampledToken& token : progress.tokens) {
+        outputs_[progress.id].push_back(token.id);
+      }
+      if (progress.finish) {
+        EXPECT_TRUE(finished_.emplace(progress.id, *progress.finish).second)
+            << progress.id << " ended twice";
+      }
+    }
+    return true;
+  }
+
+  void RunToEnd() {
+    while (Turn()) {
+    }
+    EXPECT_FALSE(scheduler_.has_sequences());
+  }
+
+  std::map<SequenceId, std::vector<int32_t>> outputs_;
+  std::map<SequenceId, std::vector<int32_t>> scored_ids_;
+  std::map<SequenceId, std::vector<float>> scores_;
+  std::map<SequenceId, FinishReason> finished_;
+  size_t largest_step_ = 0;
+  int most_outputs_ = 0;
+  StepShape last_shape_;                             // of the step collected last
+  std::function<double(const StepShape&)> step_ms_;  // the clock: how long a step takes
+
+ private:
+  const ModelPlan plan_;
+  const KvLayout layout_;
+  FakeExecutor executor_;
+  Scheduler scheduler_;
+  KvChecker kv_checker_;
+  const bool overlap_;
+  SequenceId last_id_ = 0;
+  std::deque<StepPlan> in_flight_;
+};
+
+inline std::vector<int32_t> RandomIds(std::mt19937& random, int count, int vocab_size) {
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % vocab_size);
+  return ids;
+}
+
+// A device whose steps take a while, and longer with every row.
+inline double FakeMilliseconds(const StepShape& shape) {
+  return 10.0 + 0.5 * shape.num_rows + 1e-4 * (shape.num_decode_keys + shape.num_chunk_keys);
+}
+
+}  // namespace lapidary

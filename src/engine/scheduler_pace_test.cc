@@ -1,0 +1,153 @@
+// Running answers keep their pace while prompts are computed, and no prompt waits for all others.
+#include "engine/scheduler_harness.h"
+
+namespace lapidary {
+namespace {
+
+class SchedulerPace : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Loop, SchedulerPace, testing::Bool(),
+                         [](const auto& mode) { return mode.param ? "Overlapped" : "Plain"; });
+
+// The times of the steps that a prompt takes beside so many sequences that decode.
+std::vector<double> TimePrompt(Harness& harness, int num_decoding, int prompt_len) {
+  harness.step_ms_ = FakeMilliseconds;
+  std::mt19937 random(21);
+  for (int idx = 0; idx < num_decoding; ++idx) {
+    harness.Add(Harness::Spec(RandomIds(random, 10, 500), 400)).value();
+  }
+  for (int turn = 0; turn < 10; ++turn) harness.Turn();
+  const SequenceId prompt =
+      harness.Add(Harness::Spec(RandomIds(random, prompt_len, 500), 1)).value();
+  std::vector<double> times;
+  while (!harness.finished_.contains(prompt) && times.size() < 1000) {
+    EXPECT_TRUE(harness.Turn());
+    times.push_back(FakeMilliseconds(harness.last_shape_));
+  }
+  return times;
+}
+
+TEST_P(SchedulerPace, StepsThatCarryDecodesKeepToTheirTime) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 50.0;
+  Harness harness(2000, limits, GetParam());
+  std::vector<double> times = TimePrompt(harness, /*num_decoding=*/4, /*prompt_len=*/3000);
+  // The first steps find out what rows cost; then the time is kept, and used.
+  ASSERT_GT(times.size(), 20u);
+  std::sort(times.begin() + 8, times.end());
+  EXPECT_LT(times.back(), 60.0) << harness.scheduler().cost().ToString();
+  EXPECT_GT(times[times.size() / 2], 40.0) << harness.scheduler().cost().ToString();
+  harness.RunToEnd();
+}
+
+TEST_P(SchedulerPace, TheTimeOfAStepFollowsItsDecodesWhereThatIsMore) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 1.0;
+  limits.max_step_growth = 3.0;
+  Harness harness(2000, limits, GetParam());
+  std::vector<double> times = TimePrompt(harness, /*num_decoding=*/1, /*prompt_len=*/1500);
+  ASSERT_GT(times.size(), 12u);
+  std::sort(times.begin() + 8, times.end());
+  EXPECT_NEAR(times[times.size() - 2], 3.0 * 10.5, 4.0) << harness.scheduler().cost().ToString();
+  harness.RunToEnd();
+}
+
+// However slow the decodes are, prompts come on.
+TEST_P(SchedulerPace, PromptsGetAPartOfAStepThatIsTooLongAlready) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 1.0;
+  Harness harness(2000, limits, GetParam());
+  EXPECT_LE(TimePrompt(harness, /*num_decoding=*/1, /*prompt_len=*/320).size(), 23u);
+  harness.RunToEnd();
+}
+
+int StepsToFirstToken(Harness& harness, SequenceId id) {
+  for (int num_steps = 1; num_steps < 1000; ++num_steps) {
+    EXPECT_TRUE(harness.Turn());
+    if (!harness.outputs_[id].empty()) return num_steps;
+  }
+  return 1000;
+}
+
+TEST_P(SchedulerPace, AShortPromptIsAnsweredBesideLongOnes) {
+  for (const int num_long : {1, 3}) {
+    for (const bool is_timed : {false, true}) {
+      SchedulerLimits limits;
+      limits.max_num_batched_tokens = 64;
+      if (is_timed) limits.max_step_ms = 30.0;
+      Harness harness(4000, limits, GetParam());
+      harness.step_ms_ = FakeMilliseconds;
+      std::mt19937 random(24);
+      for (int idx = 0; idx < num_long; ++idx) {
+        harness.Add(Harness::Spec(RandomIds(random, 3000, 500), 300)).value();
+      }
+      for (int turn = 0; turn < 10; ++turn) harness.Turn();
+      const SequenceId id = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 30)).value();
+      EXPECT_LE(StepsToFirstToken(harness, id), 5) << num_long << " " << is_timed;
+      // And one beside decodes, which the time is for.
+      const SequenceId next = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 30)).value();
+      EXPECT_LE(StepsToFirstToken(harness, next), 5) << num_long << " " << is_timed;
+      harness.RunToEnd();
+    }
+  }
+}
+
+TEST_P(SchedulerPace, CopiesThatWaitForALongPromptHoldNobodyUp) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 64;
+  Harness harness(4000, limits, GetParam());
+  std::mt19937 random(25);
+  const auto prompt = RandomIds(random, 3000, 500);
+  const SequenceId leader = harness.Add(Harness::Spec(prompt, 3)).value();
+  SequenceSpec copy = Harness::Spec(prompt, 3);
+  copy.leader = leader;
+  harness.Add(copy).value();
+  harness.Turn();
+  const SequenceId id = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 3)).value();
+  EXPECT_LE(StepsToFirstToken(harness, id), 5);
+  harness.RunToEnd();
+}
+
+// Nobody is starved: neither the short ones by the long nor the long ones by the short.
+TEST_P(SchedulerPace, EveryPromptComesOnWhateverElseArrives) {
+  for (int seed = 0; seed < 8; ++seed) {
+    std::mt19937 random(100 + seed);
+    SchedulerLimits limits;
+    limits.max_num_seqs = 64;
+    limits.max_num_batched_tokens = 64;
+    if (seed % 2 == 1) limits.max_step_ms = 20.0 + static_cast<double>(random() % 40);
+    Harness harness(6000, limits, GetParam());
+    harness.step_ms_ = FakeMilliseconds;
+    struct Arrival {
+      int step;
+      int prompt_len;
+    };
+    std::map<SequenceId, Arrival> open;
+    int load = 0;  // rows that have arrived: what an oldest-first order would make one wait for
+    for (int step = 0; step < 600; ++step) {
+      if (random() % 6 == 0) {
+        const int prompt_len = random() % 12 == 0 ? 400 : 1 + static_cast<int>(random() % 12);
+        const auto id = harness.Add(Harness::Spec(RandomIds(random, prompt_len, 500), 3)).value();
+        open[id] = {step, prompt_len};
+        load += prompt_len;
+      }
+      harness.Turn();
+      for (auto it = open.begin(); it != open.end();) {
+        const auto [arrived, prompt_len] = it->second;
+        const int waited = step - arrived;
+        if (harness.outputs_[it->first].empty()) {
+          ASSERT_LE(waited, prompt_len <= 12 ? 8 : 40 + load / 16) << "seed " << seed;
+          ++it;
+        } else {
+          it = open.erase(it);
+        }
+      }
+    }
+    harness.RunToEnd();
+  }
+}
+
+}  // namespace
+}  // namespace lapidary

@@ -1,0 +1,344 @@
+// What goes into a step: decodes first, then chunks of prompts, then newcomers, within rows and
+// time.
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/scheduler.h"
+
+namespace lapidary {
+namespace {
+
+// Share of the row budget that decoding sequences cannot take from prompts.
+constexpr int kPromptShare = 8;
+// Share of a step's prompt rows that the oldest prompt leaves to the others.
+constexpr int kNewcomerShare = 4;
+// Share of a step's time that decodes cannot take from prompts,
+constexpr double kPromptTimeShare = 0.25;
+// and rows that a chunk gets whatever they cost, or nothing would come of it.
+constexpr int32_t kLeastChunkRows = 16;
+
+}  // namespace
+
+bool Scheduler::CanTakeRows(const Sequence& sequence) const {
+  if (sequence.num_open_rows() == 0) return false;
+  // Once its last token may be on the way, no row beyond it is planned.
+  return sequence.spec.max_new_tokens == 0 || sequence.num_rows_left() > 0;
+}
+
+int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) const {
+  int32_t num_rows = std::min(sequence.num_open_rows(), budget.rows);
+  if (budget.ms <= 0.0) return 0;
+  if (budget.ms < kNoTimeLimit) {
+    const int32_t in_time = cost_.RowsWithin(budget.ms, sequence.num_planned, num_rows);
+    num_rows = std::min(num_rows, std::max(in_time, kLeastChunkRows));
+  }
+  if (sequence.wants_scores()) {
+    // The row before a token scores it; rows before that were scored ere a preemption.
+    const int32_t num_unscored = std::max(sequence.num_scored - 1 - sequence.num_planned, 0);
+    num_rows = std::min(num_rows, num_unscored + budget.scored_rows);
+  }
+  if (!limits_.prefix_caching) return num_rows;
+  // The sliding window before a cache point must still be there when the chunk is done.
+  for (const int32_t point : sequence.spec.cache_points) {
+    const int32_t end = sequence.num_planned + num_rows;
+    if (point > sequence.num_planned && end - point > limits_.sliding_slack) {
+      num_rows = point - sequence.num_planned;
+      break;
+    }
+  }
+  return num_rows;
+}
+
+void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step,
+                          StepBatch& batch) const {
+  if (!sequence.wants_scores()) return;
+  // The row at position p scores token p + 1.
+  const int32_t first = std::max(sequence.num_planned + 1, sequence.num_scored);
+  const int32_t last = std::min(end + 1, sequence.prompt_len());
+  if (first >= last) return;
+  CHECK_LE(end, sequence.prompt_len());  // The scored rows, and one sampled at most, are trailing.
+  batch.scored_ids.insert(batch.scored_ids.end(), sequence.tokens.begin() + first,
+                          sequence.tokens.begin() + last);
+  step.num_scored = last - first;
+  step.num_outputs += last - first;
+  sequence.num_scored = last;
+}
+
+void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
+                          StepPlan& plan) {
+  StepBatch& batch = plan.batch;
+  SequenceStep step;
+  step.slot = sequence.slot;
+  step.num_cached = sequence.pages.max_length();
+  step.num_uncertain = sequence.pages.num_uncertain();
+  step.num_drafts = static_cast<int32_t>(drafts.size());
+  step.num_rows = num_rows + step.num_drafts;
+  const int32_t end = sequence.num_planned + num_rows;
+  const bool is_prompt_only = sequence.spec.max_new_tokens == 0;
+  const bool ends_prompt = is_prompt_only && end == sequence.num_prompt_only_rows();
+  step.samples = !is_prompt_only && end == sequence.known_len();
+  step.num_outputs = step.num_sampled();
+  AddScores(sequence, end, step, batch);
+  sequence.pages.TakeTableChanges(sequence.slot, batch.table_entries);
+
+  if (sequence.continues_slot) {
+    CHECK_EQ(num_rows, 1);
+    batch.token_ids.push_back(kTokenFromSlot);
+  } else {
+    CHECK_LE(end, static_cast<int32_t>(sequence.tokens.size()));
+    batch.token_ids.insert(batch.token_ids.end(), sequence.tokens.begin() + sequence.num_planned,
+                           sequence.tokens.begin() + end);
+  }
+  batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
+  batch.sequences.push_back(step);
+  plan.entries.push_back(
+      {sequence.id, sequence.slot, step.samples, ends_prompt, step.num_rows, step.num_drafts});
+  planned_in_[sequence.slot] = step_;
+}
+
+void Scheduler::CommitPlanned(const StepPlan& plan) {
+  for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
+    const SequenceStep& step = plan.batch.sequences[idx];
+    Sequence& sequence = *by_slot_[step.slot];
+    sequence.pages.Commit(step.num_rows, step.num_drafts);
+    sequence.num_planned += step.num_rows - step.num_drafts;
+    if (step.samples) {
+      ++sequence.num_pending;
+      sequence.continues_slot = true;
+    }
+    TakePromptSnapshots(sequence);
+  }
+}
+
+bool Scheduler::IsDecoding(const Sequence& sequence) const {
+  return sequence.slot >= 0 && CanTakeRows(sequence) && !sequence.is_prefilling();
+}
+
+std::vector<int32_t> Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_drafts) const {
+  max_drafts = std::min({max_drafts, sequence.num_rows_left() - 1, kMaxDrafts});
+  // A drafter goes on from what the target has computed in this slot.
+  if (!sequence.continues_slot || max_drafts <= 0) return {};
+  if (!draft_source_) {
+    return std::vector<int32_t>(std::min(num_drafts_, max_drafts), kTokenFromDrafter);
+  }
+  std::vector<int32_t> drafts = draft_source_(sequence, max_drafts);
+  CHECK_LE(static_cast<int32_t>(drafts.size()), max_drafts);
+  return drafts;
+}
+
+void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
+  // Walks a copy: preemption takes sequences out of running_.
+  const std::vector<Sequence*> candidates = running_;
+  // Drafts get the rows that are left when every decoding sequence has one.
+  int32_t num_undecided = static_cast<int32_t>(
+      std::count_if(candidates.begin(), candidates.end(),
+                    [&](const Sequence* sequence) { return IsDecoding(*sequence); }));
+  for (Sequence* sequence : candidates) {
+    if (budget == 0) return;
+    if (!IsDecoding(*sequence)) continue;
+    std::vector<int32_t> drafts = ChooseDrafts(*sequence, budget - num_undecided--);
+    const int32_t num_drafts = static_cast<int32_t>(drafts.size());
+    // Nobody is preempted for drafts.
+    if (num_drafts > 0 && !Reserve(*sequence, 1 + num_drafts, num_drafts)) drafts.clear();
+    if (drafts.empty() && !ReserveByPreempting(*sequence, 1)) continue;
+    AddToPlan(*sequence, 1, drafts, plan);
+    budget -= 1 + static_cast<int32_t>(drafts.size());
+  }
+}
+
+void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
+  budget.ms -= cost_.ChunkMilliseconds(num_rows, sequence.num_planned);
+  AddToPlan(sequence, num_rows, {}, plan);
+  budget.rows -= num_rows;
+  budget.scored_rows -= plan.batch.sequences.back().num_scored;
+}
+
+std::vector<Sequence*> Scheduler::RunningPrompts() const {
+  std::vector<Sequence*> prompts;
+  for (Sequence* sequence : running_) {
+    if (sequence->is_prefilling() && CanTakeRows(*sequence)) prompts.push_back(sequence);
+  }
+  return prompts;
+}
+
+double Scheduler::PromptMs(const StepPlan& decodes) const {
+  const bool is_limited = limits_.max_step_ms > 0.0 || limits_.max_step_growth > 0.0;
+  if (!is_limited || decodes.entries.empty() || !cost_.is_known()) return kNoTimeLimit;
+  const double decode_ms = cost_.Milliseconds(ShapeOf(decodes.batch));
+  const double step_ms = std::max(limits_.max_step_ms, limits_.max_step_growth * decode_ms);
+  return std::max(step_ms - decode_ms, kPromptTimeShare * step_ms);
+}
+
+Scheduler::Budget Scheduler::KeepForNewcomers(const std::vector<Sequence*>& prompts,
+                                              Budget& budget) const {
+  const int32_t most =
+      std::max(budget.rows / kNewcomerShare, std::min(kLeastChunkRows, budget.rows / 2));
+  int64_t wanted = 0;
+  for (size_t idx = 1; idx < prompts.size() && wanted < most; ++idx) {
+    wanted += prompts[idx]->num_open_rows();
+  }
+  const size_t num_admissible = std::min(waiting_.size(), free_slots_.size());
+  for (size_t idx = 0; idx < num_admissible && wanted < most; ++idx) {
+    const Sequence& sequence = *waiting_[idx];
+    if (AwaitsLeader(sequence)) continue;
+    // Nobody passes one that waits for room: what is kept for it would be lost.
+    if (!FitsBesideOthers(sequence, sequence.num_open_rows())) break;
+    wanted += sequence.num_open_rows();
+  }
+  if (prompts.empty() || wanted == 0) return {0, 0, 0.0};
+  Budget kept{static_cast<int32_t>(std::min<int64_t>(wanted, most)), 0, 0.0};
+  budget.rows -= kept.rows;
+  if (budget.ms < kNoTimeLimit) {
+    kept.ms = std::min(budget.ms / kNewcomerShare, cost_.ChunkMilliseconds(kept.rows, 0));
+    budget.ms -= kept.ms;
+  }
+  return kept;
+}
+
+void Scheduler::PlanPrompts(StepPlan& plan, Budget budget) {
+  std::vector<Sequence*> prompts = RunningPrompts();
+  const Budget kept = KeepForNewcomers(prompts, budget);
+  PlanChunks(prompts, /*only_last=*/false, plan, budget);
+  budget.rows += kept.rows;
+  budget.ms = std::max(budget.ms, 0.0) + kept.ms;
+  std::stable_sort(prompts.begin(), prompts.end(), [](const Sequence* a, const Sequence* b) {
+    return a->num_open_rows() < b->num_open_rows();
+  });
+  PlanChunks(prompts, /*only_last=*/true, plan, budget);
+  AdmitWaiting(plan, budget);
+  PlanChunks(prompts, /*only_last=*/false, plan, budget);
+}
+
+void Scheduler::PlanChunks(const std::vector<Sequence*>& candidates, bool only_last, StepPlan& plan,
+                           Budget& budget) {
+  for (Sequence* sequence : candidates) {
+    if (budget.rows == 0) return;
+    // One may have been preempted for another, or be in the plan.
+    if (sequence->slot < 0 || planned_in_[sequence->slot] == step_) continue;
+    const int32_t num_rows = ChunkRows(*sequence, budget);
+    if (only_last && num_rows < sequence->num_open_rows()) continue;
+    if (num_rows == 0 || !ReserveByPreempting(*sequence, num_rows)) continue;
+    AddChunk(*sequence, num_rows, plan, budget);
+  }
+}
+
+const PrefixHashes& Scheduler::HashesOf(Sequence& sequence) {
+  num_hashed_tokens_ += sequence.prefix_hashes.Extend(sequence.tokens);
+  return sequence.prefix_hashes;
+}
+
+void Scheduler::Resume(Sequence& sequence, StepPlan& plan) {
+  const PrefixCache::Match match = prefix_cache_.Find(HashesOf(sequence));
+  if (match.length == 0) return;
+  const int num_copies = sequence.pages.PagesToResume(match.length);
+  if (num_copies > pool_.num_free() + pool_.num_reclaimable()) return;
+  while (num_copies > pool_.num_free()) {
+    if (!prefix_cache_.EvictOne(/*kept=*/match.hash)) return;
+  }
+
+  std::vector<PageCopy> copies;
+  CHECK(sequence.pages.Resume(match.length, *match.tables, copies));
+  for (const PageCopy& copy : copies) {
+    pool_.Share(copy.from);
+    held_pages_.back().push_back(copy.from);
+    plan.batch.page_copies.push_back(copy);
+  }
+  sequence.resumed_from = match.hash;
+  sequence.num_planned = match.length;
+}
+
+void Scheduler::UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan) {
+  sequence.pages.Release();
+  sequence.num_planned = 0;
+  sequence.resumed_from.reset();
+  while (plan.batch.page_copies.size() > num_copies_before) {
+    pool_.Free(held_pages_.back().back());
+    held_pages_.back().pop_back();
+    plan.batch.page_copies.pop_back();
+  }
+}
+
+bool Scheduler::FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const {
+  // Leave every running sequence a page to grow into, or one would be preempted right away.
+  const int headroom = static_cast<int>(running_.size());
+  return sequence.pages.PagesNeeded(num_rows) + headroom <=
+         pool_.num_free() + pool_.num_reclaimable();
+}
+
+bool Scheduler::AwaitsLeader(const Sequence& sequence) const {
+  const Sequence* leader = Find(sequence.spec.leader);
+  return leader != nullptr && leader->num_planned + 1 < leader->prompt_len();
+}
+
+void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
+  for (size_t idx = 0; idx < waiting_.size() && !free_slots_.empty();) {
+    if (budget.rows == 0 || budget.ms <= 0.0) return;
+    Sequence& sequence = *waiting_[idx];
+    if (sequence.num_pending > 0) return;  // Preempted with a token on the way: it comes first.
+    // Others may pass one that waits for its leader, or for a step with room for its logprobs.
+    if (AwaitsLeader(sequence) || ChunkRows(sequence, budget) == 0) {
+      ++idx;
+      continue;
+    }
+    const size_t num_copies = plan.batch.page_copies.size();
+    // The cache has no logits: what must be scored is computed. Nor must it leave no row at all.
+    const bool may_resume = !sequence.wants_scores() && sequence.spec.max_new_tokens > 0;
+    if (limits_.prefix_caching && may_resume) Resume(sequence, plan);
+    // All it has to compute, not only the next chunk: one that comes back too early is the youngest
+    // and would be preempted at its second chunk, again and again.
+    if (!FitsBesideOthers(sequence, sequence.num_open_rows())) {
+      // The pages that are copied from cost room too: alone, a sequence fits at least without them.
+      UndoResume(sequence, num_copies, plan);
+      if (!running_.empty() || !FitsBesideOthers(sequence, ChunkRows(sequence, budget))) return;
+    }
+    Budget allowed = budget;
+    // A prompt that this step will not see done leaves half of what there is to those behind it.
+    if (idx + 1 < waiting_.size() && sequence.num_open_rows() > budget.rows) {
+      allowed.rows = std::max(budget.rows / 2, 1);
+      allowed.ms /= 2;
+    }
+    const int32_t num_rows = ChunkRows(sequence, allowed);
+    // Not before: a sequence that waits for room tries again at every step.
+    if (sequence.resumed_from) prefix_cache_.MarkUsed(*sequence.resumed_from, sequence.id);
+    CHECK(Reserve(sequence, num_rows));
+    if (sequence.num_preemptions == 0) {
+      sequence.num_cached_prompt_tokens = sequence.num_planned;
+      num_prompt_tokens_ += sequence.prompt_len();
+      num_prefix_hit_tokens_ += sequence.num_planned;
+    }
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(idx));
+    BindSlot(sequence, plan);
+    const auto by_arrival = [](const Sequence* a, const Sequence* b) { return a->id < b->id; };
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, by_arrival),
+                    &sequence);
+    AddChunk(sequence, num_rows, plan, budget);
+  }
+}
+
+std::optional<StepPlan> Scheduler::Plan() {
+  ++step_;
+  StepPlan plan;
+  held_pages_.emplace_back();
+  plan.entries.reserve(running_.size());
+  plan.batch.sequences.reserve(running_.size());
+  const int32_t budget = limits_.max_num_batched_tokens;
+  const bool has_prompts =
+      !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const Sequence* other) {
+        return other->is_prefilling();
+      });
+  const int32_t decode_limit = std::max(1, has_prompts ? budget - budget / kPromptShare : budget);
+  int32_t decode_budget = decode_limit;
+  PlanDecodes(plan, decode_budget);
+  PlanPrompts(plan,
+              {budget - (decode_limit - decode_budget), limits_.max_scored_rows, PromptMs(plan)});
+  plan.shape = ShapeOf(plan.batch);
+  CommitPlanned(plan);
+  if (plan.entries.empty()) {
+    CHECK(held_pages_.back().empty());
+    held_pages_.pop_back();
+    return std::nullopt;
+  }
+  return plan;
+}
+
+}  // namespace lapidary
