@@ -5,22 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "text/utf8.h"
+
 namespace lapidary::grammar {
 namespace {
-
-int EncodeUtf8(uint32_t code_point, std::array<uint8_t, 4>* bytes) {
-  if (code_point < 0x80) {
-    (*bytes)[0] = static_cast<uint8_t>(code_point);
-    return 1;
-  }
-  const int length = code_point < 0x800 ? 2 : code_point < 0x10000 ? 3 : 4;
-  for (int i = length - 1; i > 0; --i, code_point >>= 6) {
-    (*bytes)[i] = static_cast<uint8_t>(0x80 | (code_point & 0x3F));
-  }
-  constexpr uint8_t kLead[] = {0, 0, 0xC0, 0xE0, 0xF0};
-  (*bytes)[0] = static_cast<uint8_t>(kLead[length] | code_point);
-  return length;
-}
 
 // Appends the byte sequences of [low, high], which holds no surrogate.
 void AddUtf8(RegexPool* pool, uint32_t low, uint32_t high, std::vector<RegexId>* sequences) {
@@ -55,8 +43,8 @@ void AddUtf8(RegexPool* pool, uint32_t low, uint32_t high, std::vector<RegexId>*
     if (is_cut) continue;
     std::array<uint8_t, 4> first;
     std::array<uint8_t, 4> last;
-    const int length = EncodeUtf8(begin, &first);
-    EncodeUtf8(end, &last);
+    const int length = EncodeUtf8(begin, first);
+    EncodeUtf8(end, last);
     RegexId sequence = RegexPool::kEmpty;
     for (int i = length - 1; i >= 0; --i) {
       sequence = pool->Concat(pool->Bytes(ByteSet::Range(first[i], last[i])), sequence);

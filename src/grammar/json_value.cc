@@ -8,24 +8,6 @@
 namespace lapidary::grammar {
 namespace {
 
-void AppendUtf8(uint32_t code_point, std::string* text) {
-  if (code_point < 0x80) {
-    *text += static_cast<char>(code_point);
-  } else if (code_point < 0x800) {
-    *text += static_cast<char>(0xC0 | code_point >> 6);
-    *text += static_cast<char>(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    *text += static_cast<char>(0xE0 | code_point >> 12);
-    *text += static_cast<char>(0x80 | (code_point >> 6 & 0x3F));
-    *text += static_cast<char>(0x80 | (code_point & 0x3F));
-  } else {
-    *text += static_cast<char>(0xF0 | code_point >> 18);
-    *text += static_cast<char>(0x80 | (code_point >> 12 & 0x3F));
-    *text += static_cast<char>(0x80 | (code_point >> 6 & 0x3F));
-    *text += static_cast<char>(0x80 | (code_point & 0x3F));
-  }
-}
-
 class Parser {
  public:
   Parser(std::string_view text, std::string_view what) : text_(text), what_(what) {}
@@ -172,7 +154,7 @@ class Parser {
     } else if (code_point >= 0xD800 && code_point < 0xE000) {
       code_point = 0xFFFD;
     }
-    AppendUtf8(code_point, text);
+    AppendCodePoint(code_point, text);
     return {};
   }
 

@@ -61,20 +61,8 @@ CodePoint DecodeAt(std::string_view text, size_t offset) {
 void AppendUtf8(uint32_t code_point, std::string* out) {
   if (code_point & kInvalidByte) {
     out->push_back(static_cast<char>(code_point & 0xFF));
-  } else if (code_point < 0x80) {
-    out->push_back(static_cast<char>(code_point));
-  } else if (code_point < 0x800) {
-    out->push_back(static_cast<char>(0xC0 | code_point >> 6));
-    out->push_back(static_cast<char>(0x80 | (code_point & 0x3F)));
-  } else if (code_point < 0x10000) {
-    out->push_back(static_cast<char>(0xE0 | code_point >> 12));
-    out->push_back(static_cast<char>(0x80 | (code_point >> 6 & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code_point & 0x3F)));
   } else {
-    out->push_back(static_cast<char>(0xF0 | code_point >> 18));
-    out->push_back(static_cast<char>(0x80 | (code_point >> 12 & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code_point >> 6 & 0x3F)));
-    out->push_back(static_cast<char>(0x80 | (code_point & 0x3F)));
+    AppendCodePoint(code_point, out);
   }
 }
 

@@ -1,9 +1,11 @@
-// Reading UTF-8 one code point at a time, strictly (Unicode 15, table 3-7: no overlong forms, no
+// UTF-8 one code point at a time, read strictly (Unicode 15, table 3-7: no overlong forms, no
 // surrogates unless asked for, nothing above U+10FFFF).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace lapidary {
@@ -47,6 +49,27 @@ inline Utf8Char ReadUtf8(std::string_view text, Surrogates surrogates = Surrogat
     high = 0xBF;
   }
   return {Utf8Status::kComplete, code_point, num_bytes};
+}
+
+// The bytes of a code point (surrogates as if they were characters); how many there are.
+inline int EncodeUtf8(uint32_t code_point, std::array<uint8_t, 4>& bytes) {
+  if (code_point < 0x80) {
+    bytes[0] = static_cast<uint8_t>(code_point);
+    return 1;
+  }
+  const int num_bytes = code_point < 0x800 ? 2 : code_point < 0x10000 ? 3 : 4;
+  for (int idx = num_bytes - 1; idx > 0; --idx, code_point >>= 6) {
+    bytes[idx] = static_cast<uint8_t>(0x80 | (code_point & 0x3F));
+  }
+  constexpr uint8_t kLead[] = {0, 0, 0xC0, 0xE0, 0xF0};
+  bytes[0] = static_cast<uint8_t>(kLead[num_bytes] | code_point);
+  return num_bytes;
+}
+
+inline void AppendCodePoint(uint32_t code_point, std::string* out) {
+  std::array<uint8_t, 4> bytes;
+  const int num_bytes = EncodeUtf8(code_point, bytes);
+  out->append(reinterpret_cast<const char*>(bytes.data()), num_bytes);
 }
 
 }  // namespace lapidary
