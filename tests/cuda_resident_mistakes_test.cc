@@ -56,11 +56,11 @@ TEST_P(CudaResidentMistakesTest, APartThatTheKernelLosesIsFound) {
 // Without this the tests above could be of other kernels.
 TEST_P(CudaResidentMistakesTest, TheModelRunsAsOneKernel) {
   const ModelPlan plan = MakeMistakePlan(GetParam());
+  const cuda::DeviceWeights weights = cuda::MakeAddressesOfWeights(plan);
   cuda::DecoderInputs inputs;
-  inputs.rope.resize(plan.num_layers);
-  EXPECT_TRUE(cuda::ResidentStepSupports(
-      TestH200(), cuda::MakeDecoderProgram(plan, cuda::MakeAddressesOfWeights(plan),
-                                           MakeKvLayout(plan, 2), inputs, {})));
+  inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, 2));
+  EXPECT_TRUE(
+      cuda::ResidentStepSupports(TestH200(), cuda::MakeDecoderProgram(plan, weights, inputs, {})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaResidentMistakesTest, testing::ValuesIn(MistakeModels()),

@@ -83,9 +83,11 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
     RETURN_IF_ERROR(executor->LoadWeights());
     CudaForwardLimits limits = ForwardLimits(options);
     limits.num_sms = device.num_sms;
-    executor->forward_ =
-        std::make_unique<CudaForward>(executor->device_, executor->plan_, executor->weights_,
-                                      executor->layout_, *executor->slots_, limits);
+    executor->scratch_ = std::make_unique<KernelScratch>(
+        PlanWorkspace(executor->plan_, executor->layout_, limits), limits);
+    executor->forward_ = std::make_unique<CudaForward>(
+        executor->device_, executor->plan_, executor->weights_, executor->layout_,
+        *executor->slots_, *executor->scratch_, limits);
     executor->AllocateStepBuffers();
     RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
     return executor;

@@ -34,8 +34,8 @@ class CudaExecutor : public Executor {
   int64_t weight_bytes_for_test() const { return storage_->device_bytes(); }
   // All that is neither weights nor pool: WorkspaceBytes::total().
   int64_t workspace_bytes_for_test() const {
-    return forward_->num_bytes_for_test() + slots_->num_bytes_for_test() + arrays_.num_bytes() +
-           copies_.num_bytes();
+    return forward_->num_bytes_for_test() + scratch_->num_bytes_for_test() +
+           slots_->num_bytes_for_test() + arrays_.num_bytes() + copies_.num_bytes();
   }
   // For tests: every byte of the pool becomes 0xff, which is NaN in bf16.
   void PoisonPoolForTest();
@@ -74,6 +74,7 @@ class CudaExecutor : public Executor {
   LaunchContext context_;
   std::unique_ptr<DeviceStorage> storage_;
   DeviceWeights weights_;
+  std::unique_ptr<KernelScratch> scratch_;
   std::unique_ptr<CudaForward> forward_;
   DeviceBuffer pool_;
   int num_pages_ = 0;

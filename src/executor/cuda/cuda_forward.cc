@@ -103,25 +103,6 @@ bf16* CudaForward::NewEntries(int owner) const {
                          : large_entries_.As<bf16>(large_offset_[owner]);
 }
 
-ResidualUpdate CudaForward::Update(const ResidualRead& read) const {
-  ResidualUpdate update;
-  update.hidden = Stream(read.from);
-  update.eps = plan_.rms_norm_eps;
-  update.pre_norm = read.pre_norm;
-  update.scale = read.scale;
-  if (read.post_norm != nullptr) {
-    update.block_out = block_out_.As<bf16>();
-    update.post_norm = read.post_norm;
-  }
-  update.hidden_out = Stream(read.to);
-  return update;
-}
-
-void CudaForward::RunLinear(LinearCall call, DependentLaunch kind) {
-  call.rows = rows_;
-  linear_.Run(Context(kind), call);
-}
-
 void CudaForward::Embed() {
   EmbedCall call;
   call.rows = rows_;
@@ -132,10 +113,7 @@ void CudaForward::Embed() {
   call.scale = plan_.embedding_scale;
   call.hidden_out = Stream(0);
   call.x = plan_.ple ? x_.As<bf16>() : nullptr;
-  for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
-    call.rope[idx] = {rope_frequencies_[idx].As<float>(), rope_plans_[idx].num_rotary_pairs,
-                      rope_tables_[idx].As<float2>()};
-  }
+  FillRopeTables(call.rope);
   RunEmbed(Context(kDependOther), call);
 }
 
@@ -182,79 +160,31 @@ void CudaForward::RunPhase(const KeepOutputRowsPhase& phase) {
   }
 }
 
-DependentLaunch CudaForward::LaunchKind(const ProductPhase& phase) const {
-  if (phase.block == DecoderBlock::kHead) return kDependOther;
-  // The blocks of other kernels than the streaming one have a multiprocessor each and cannot be
-  // packed.
-  const bool spreads = rows_ > kMaxStreamedRows || limits_.batch_invariant;
-  return phase.attention && !spreads ? kDependAttentionOutput : kDependLinear;
+CudaBlocks::AttentionInputs CudaForward::InputsOf(const LayerAttention& layer) const {
+  AttentionInputs inputs;
+  if (row_set_ == kOutputRows) inputs.rope_rows = step_.At<int32_t>(step_.offsets.output_rows);
+  if (layer.owns_kv()) {
+    CHECK_EQ(rows_, step_.shape.rows);  // Owners of KV see every row.
+    inputs.own_entries = NewEntries(layer.layer);
+  }
+  inputs.new_entries = NewEntries(layer.kv_layer);
+  const int group = layer.group;
+  inputs.sequences = step_.At<AttentionSequence>(step_.offsets.attention[group][row_set_]);
+  inputs.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
+  inputs.num_items = step_.At<int32_t>(step_.offsets.num_items[group][row_set_]);
+  inputs.tile_rows = step_.tile_rows[group][row_set_];
+  inputs.window = layer.window;
+  return inputs;
 }
 
 void CudaForward::RunPhase(const ProductPhase& phase) {
   if (rows_ == 0) return;
-  if (phase.attention) Attend(*phase.attention);
+  if (phase.attention) Attend(*phase.attention, InputsOf(*phase.attention));
   if (phase.block == DecoderBlock::kHead) {
     RunHead(phase);
-    return;
+  } else {
+    RunProduct(phase);
   }
-  const ResidualUpdate residual = Update(phase.residual);
-  LinearCall call;
-  call.weight = phase.weight;
-  call.epilogue = phase.epilogue;
-  call.multiplier = phase.multiplier;
-  call.multiplier_stride = phase.multiplier_stride;
-  if (phase.input == ProductInput::kResidual) call.residual = &residual;
-  call.x = (phase.reads_stream()                      ? x_
-            : phase.input == ProductInput::kAttention ? attended_
-                                                      : wide_)
-               .As<bf16>();
-  call.y = (phase.adds_to_stream() ? block_out_ : wide_).As<bf16>();
-  RunLinear(call, LaunchKind(phase));
-}
-
-void CudaForward::Attend(const LayerAttention& layer) {
-  QueryEntryCall entries;
-  entries.rows = rows_;
-  entries.num_heads = layer.num_heads;
-  entries.num_kv_heads = layer.owns_kv() ? layer.num_kv_heads : 0;
-  entries.head_dim = layer.head_dim;
-  entries.k_is_v = layer.k_is_v;
-  entries.entry = layer.entry;
-  entries.eps = plan_.rms_norm_eps;
-  entries.raw = wide_.As<bf16>();
-  entries.q_norm = layer.q_norm;
-  entries.k_norm = layer.k_norm;
-  entries.owner_k_norm = layer.owner_k_norm;
-  entries.rope = layer.rope;
-  entries.rotary_pairs = layer.rotary_pairs;
-  if (row_set_ == kOutputRows) entries.rope_rows = step_.At<int32_t>(step_.offsets.output_rows);
-  entries.queries = queries_.As<bf16>();
-  if (layer.owns_kv()) {
-    CHECK_EQ(rows_, step_.shape.rows);  // Owners of KV see every row.
-    entries.entries = NewEntries(layer.layer);
-  }
-  RunQueryEntry(Context(kDependQueryEntry), entries);
-
-  const int group = layer.group;
-  AttentionCall call;
-  call.geometry = {layer.num_heads, layer.num_kv_heads, layer.window};
-  call.entry = layer.entry;
-  call.queries = queries_.As<bf16>();
-  call.out = attended_.As<bf16>();
-  call.pool = pool_;
-  call.page_bytes = layout_.page_bytes;
-  call.layer_offset = layer.layer_offset;
-  call.tokens_per_page = layout_.tokens_per_page[group];
-  call.new_entries = NewEntries(layer.kv_layer);
-  call.page_ids = slots_.table(group);
-  call.sequences = step_.At<AttentionSequence>(step_.offsets.attention[group][row_set_]);
-  call.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
-  call.num_items = step_.At<int32_t>(step_.offsets.num_items[group][row_set_]);
-  call.tile_rows = step_.tile_rows[group][row_set_];
-  call.batch_invariant = limits_.batch_invariant;
-  call.partials = partials_.As<float>();
-  call.counters = counters_.As<int32_t>();
-  RunAttention(Context(kDependAttention), call);
 }
 
 void CudaForward::RunPhase(const ExpertsPhase& phase) {
@@ -352,7 +282,7 @@ void CudaForward::HeadBatch(const MatrixRef& weight, int first_output, int num_o
   head.epilogue = Epilogue::kSoftcap;
   head.softcap = plan_.logit_softcap;
   head.y = logits_.As<float>();
-  linear_.Run(Context(kDependOther), head);
+  scratch_.linear.Run(Context(kDependOther), head);
   FinishLogits(first_output, num_outputs);
 }
 

@@ -1,5 +1,5 @@
-// Runs the program of a step (decoder_program.h) on the GPU: the residual stream in f32, everything
-// between in bf16. All buffers are allocated once, for the largest step.
+// Runs the program of a step (decoder_program.h) on the GPU. All buffers are allocated once, for
+// the largest step.
 #pragma once
 
 #include <array>
@@ -8,17 +8,13 @@
 #include <vector>
 
 #include "device/device_memory.h"
+#include "executor/cuda/cuda_blocks.h"
 #include "executor/cuda/decoder_program.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/forward_limits.h"
 #include "executor/cuda/resident_steps.h"
-#include "executor/cuda/slot_memory.h"
 #include "executor/cuda/step_arrays.h"
-#include "kv/kv_layout.h"
-#include "model/plan.h"
-#include "ops/cuda/attention/attention.h"
 #include "ops/cuda/attention/kv_entries.h"
-#include "ops/cuda/linear/linear.h"
 
 namespace lapidary::cuda {
 
@@ -38,13 +34,15 @@ struct DeviceStep {
   }
 };
 
-class CudaForward {
+class CudaForward : private CudaBlocks {
  public:
-  // Everything but `limits` must outlive this. `pool` holds the KV pages.
+  // Everything but `limits` must outlive this.
   CudaForward(const DeviceInfo& device, const ModelPlan& plan, const DeviceWeights& weights,
-              const KvLayout& layout, const SlotMemory& slots, const CudaForwardLimits& limits);
+              const KvLayout& layout, const SlotMemory& slots, KernelScratch& scratch,
+              const CudaForwardLimits& limits);
 
-  void set_pool(std::byte* pool) { pool_ = pool; }
+  // Of the KV pages.
+  using CudaBlocks::set_pool;
 
   // Whether a step is one of those that run as one kernel.
   bool IsResident(const DeviceStep& step) const;
@@ -58,13 +56,6 @@ class CudaForward {
   int64_t num_bytes_for_test() const;
 
  private:
-  // How the next kernel of this kind is launched.
-  LaunchContext Context(DependentLaunch kind) const {
-    LaunchContext context = context_;
-    context.dependent = (limits_.dependent_launches & kind) != 0;
-    return context;
-  }
-
   // The step's own arrays, from what the host planned and where the slots stand.
   void Prepare();
   // h = E[token] * sqrt(hidden), and the rotary tables of the rows.
@@ -88,12 +79,7 @@ class CudaForward {
   // Whether the per-layer blocks of so many rows are one kernel.
   bool FusesPerLayerBlocks(int rows) const;
 
-  float* Stream(int copy) const { return hidden_[copy].As<float>(); }
-  ResidualUpdate Update(const ResidualRead& read) const;
-  // queries_, new entries, attended_ from the q, k and v in wide_.
-  void Attend(const LayerAttention& layer);
-  DependentLaunch LaunchKind(const ProductPhase& phase) const;
-  void RunLinear(LinearCall call, DependentLaunch kind);
+  AttentionInputs InputsOf(const LayerAttention& layer) const;
   // New entries of an owning layer in this step: [rows, num_kv_heads, entry_len].
   bf16* NewEntries(int owner) const;
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
@@ -108,33 +94,13 @@ class CudaForward {
   // Behind the last sampled row: accepts drafts.
   void Accept();
 
-  const ModelPlan& plan_;
   const DeviceWeights& weights_;
-  const KvLayout& layout_;
-  const SlotMemory& slots_;
-  const CudaForwardLimits limits_;
-  std::byte* pool_ = nullptr;
-  LinearRunner linear_;
 
-  // Rotary plans: at most one per attention kind.
-  std::vector<RopePlan> rope_plans_;
-  std::vector<int> rope_of_layer_;
-  std::vector<DeviceBuffer> rope_frequencies_;
-  std::vector<DeviceBuffer> rope_tables_;  // float2 [max_rows, RopeRowPairs]
-
-  std::array<DeviceBuffer, 2> hidden_;  // f32 [max_rows, hidden], copies of the stream
-  DeviceBuffer x_;                      // bf16 [max_rows, hidden] normed rows
-  DeviceBuffer block_out_;              // bf16 [max_rows, hidden]
-  DeviceBuffer wide_;                   // projections, gates, per-layer projections: one at a time
-  DeviceBuffer queries_;                // bf16 [max_rows, heads, key_len]
-  DeviceBuffer attended_;               // bf16 [max_rows, heads, head_dim]
-  DeviceBuffer ple_inputs_;             // bf16 [max_rows, layers * width]
-  DeviceBuffer gathered_;               // rows on their way, in KeepOutputRows
-  DeviceBuffer logits_;                 // f32 [max_logit_rows, vocab]
-  DeviceBuffer sampled_;                // SampledRow [max_rows]
+  DeviceBuffer ple_inputs_;  // bf16 [max_rows, layers * width]
+  DeviceBuffer gathered_;    // rows on their way, in KeepOutputRows
+  DeviceBuffer logits_;      // f32 [max_logit_rows, vocab]
+  DeviceBuffer sampled_;     // SampledRow [max_rows]
   DeviceBuffer sampling_scratch_;
-  DeviceBuffer partials_;
-  DeviceBuffer counters_;
   DeviceBuffer router_choice_;  // int32 and f32 [max_rows, top_k]
   DeviceBuffer expert_scratch_;
 
@@ -155,11 +121,9 @@ class CudaForward {
   // One-token steps, where the model and the options allow them.
   std::unique_ptr<ResidentSteps> resident_;
 
-  // The step under way.
-  LaunchContext context_;
+  // The step under way. rows_ are the active ones: all, then the outputs.
   DeviceStep step_;
   int row_set_ = kAllRows;
-  int rows_ = 0;  // active: all, then the outputs
 };
 
 }  // namespace lapidary::cuda

@@ -4,9 +4,7 @@
 
 #include "base/check.h"
 #include "executor/cuda/cuda_forward.h"
-#include "executor/cuda/memory_needs.h"
 #include "ops/cuda/embedding.h"
-#include "ops/cuda/linear/linear_scratch.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/per_layer_block.h"
 
@@ -14,47 +12,20 @@ namespace lapidary::cuda {
 
 CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
                          const DeviceWeights& weights, const KvLayout& layout,
-                         const SlotMemory& slots, const CudaForwardLimits& limits)
-    : plan_(plan),
-      weights_(weights),
-      layout_(layout),
-      slots_(slots),
-      limits_(limits),
-      linear_({.batch_invariant = limits.batch_invariant, .max_rows = limits.max_rows}) {
+                         const SlotMemory& slots, KernelScratch& scratch,
+                         const CudaForwardLimits& limits)
+    : CudaBlocks(plan, layout, slots, scratch, limits, limits.max_rows), weights_(weights) {
   const WorkspaceBytes sizes = PlanWorkspace(plan, layout, limits);
   constexpr const char* kPurpose = "a step's activations";
-  for (DeviceBuffer& hidden : hidden_) hidden = DeviceBuffer(sizes.hidden, kPurpose);
-  x_ = DeviceBuffer(sizes.narrow, kPurpose);
-  block_out_ = DeviceBuffer(sizes.narrow, kPurpose);
-  wide_ = DeviceBuffer(sizes.wide, kPurpose);
-  queries_ = DeviceBuffer(sizes.queries, kPurpose);
-  attended_ = DeviceBuffer(sizes.attended, kPurpose);
   ple_inputs_ = DeviceBuffer(sizes.ple, kPurpose);
   gathered_ = DeviceBuffer(sizes.gathered, kPurpose);
   logits_ = DeviceBuffer(sizes.logits, "the logits");
   sampled_ = DeviceBuffer(sizes.sampled, "the sampler");
   sampling_scratch_ = DeviceBuffer(sizes.sampling_scratch, "the sampler");
-  partials_ = DeviceBuffer(sizes.partials, "split attention");
-  counters_ = DeviceBuffer(sizes.counters, "split attention");
-  LAPIDARY_CUDA_CHECK(cudaMemset(counters_.As<void>(), 0, counters_.num_bytes()));
   router_choice_ = DeviceBuffer(sizes.router_choice, "the experts");
   expert_scratch_ = DeviceBuffer(sizes.expert_scratch, "the experts");
   small_entries_ = DeviceBuffer(sizes.small_entries, "new KV entries");
   large_entries_ = DeviceBuffer(sizes.large_entries, "new KV entries");
-
-  for (const LayerPlan& layer : plan.layers) {
-    const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
-    rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
-    if (it != rope_plans_.end()) continue;
-    rope_plans_.push_back(layer.rope);
-    const std::vector<float> frequencies = layer.rope.Frequencies();
-    DeviceBuffer& buffer =
-        rope_frequencies_.emplace_back(RopeFrequencyBytes(layer.rope), "rotary tables");
-    LAPIDARY_CUDA_CHECK(cudaMemcpy(buffer.As<void>(), frequencies.data(), buffer.num_bytes(),
-                                   cudaMemcpyHostToDevice));
-    rope_tables_.emplace_back(RopeTableBytes(layer.rope, limits.max_rows), "rotary tables");
-  }
-  CHECK_LE(rope_plans_.size(), kMaxRopeTables);
 
   std::vector<StoredLayer> small;
   std::vector<StoredLayer> large;
@@ -110,13 +81,14 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
 
 void CudaForward::WritePrograms() {
   DecoderInputs inputs;
-  for (const int table : rope_of_layer_) inputs.rope.push_back(rope_tables_[table].As<float2>());
+  inputs.layers = InputsFromOwnKv(plan_, weights_, layout_);
+  for (const LayerPlan& layer : plan_.layers) inputs.layers[layer.index].rope = RopeOf(layer.index);
   inputs.ple_inputs = ple_inputs_.As<bf16>();
   for (const bool drops_rows : {false, true}) {
     for (const bool fuses : {false, true}) {
       for (const bool fuses_outputs : {false, true}) {
         programs_[ProgramIndex(drops_rows, fuses, fuses_outputs)] =
-            MakeDecoderProgram(plan_, weights_, layout_, inputs,
+            MakeDecoderProgram(plan_, weights_, inputs,
                                {.skip_unneeded_rows = limits_.skip_unneeded_rows,
                                 .drops_rows = drops_rows,
                                 .fuses_per_layer = fuses,
@@ -127,18 +99,12 @@ void CudaForward::WritePrograms() {
 }
 
 int64_t CudaForward::num_bytes_for_test() const {
-  int64_t total = LinearScratchBytes(limits_.max_rows, limits_.batch_invariant);
-  for (const DeviceBuffer* buffer : {&hidden_[0],      &hidden_[1],     &x_,
-                                     &block_out_,      &wide_,          &queries_,
-                                     &attended_,       &ple_inputs_,    &gathered_,
-                                     &logits_,         &sampled_,       &sampling_scratch_,
-                                     &partials_,       &counters_,      &router_choice_,
-                                     &expert_scratch_, &small_entries_, &large_entries_,
-                                     &small_stored_,   &large_stored_}) {
+  int64_t total = num_block_bytes_for_test();
+  for (const DeviceBuffer* buffer :
+       {&ple_inputs_, &gathered_, &logits_, &sampled_, &sampling_scratch_, &router_choice_,
+        &expert_scratch_, &small_entries_, &large_entries_, &small_stored_, &large_stored_}) {
     total += buffer->num_bytes();
   }
-  for (const DeviceBuffer& buffer : rope_frequencies_) total += buffer.num_bytes();
-  for (const DeviceBuffer& buffer : rope_tables_) total += buffer.num_bytes();
   return total;
 }
 

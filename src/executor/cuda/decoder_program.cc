@@ -12,9 +12,8 @@ namespace {
 // Writes a phase down where another backend would compute.
 class ProgramWriter : public ForwardOps {
  public:
-  ProgramWriter(const ModelPlan& plan, const DeviceWeights& weights, const KvLayout& layout,
-                const DecoderInputs& inputs)
-      : plan_(plan), weights_(weights), layout_(layout), inputs_(inputs) {}
+  ProgramWriter(const ModelPlan& plan, const DeviceWeights& weights, const DecoderInputs& inputs)
+      : plan_(plan), weights_(weights), inputs_(inputs) {}
 
   DecoderProgram Take() { return std::move(program_); }
 
@@ -35,13 +34,14 @@ class ProgramWriter : public ForwardOps {
 
   void Attend(const LayerPlan& layer) override {
     const auto& own = weights_.layers[layer.index].attention;
+    const LayerInputs& given = inputs_.layers[layer.index];
     attention_ = LayerAttention{
         .layer = layer.index,
         .kv_layer = layer.kv_layer,
         .q_norm = own.q_norm,
         .k_norm = own.k_norm,
-        .owner_k_norm = weights_.layers[layer.kv_layer].attention.k_norm,
-        .rope = inputs_.rope[layer.index],
+        .owner_k_norm = given.owner_k_norm,
+        .rope = given.rope,
         .rotary_pairs = layer.rope.num_rotary_pairs,
         .num_heads = layer.num_heads,
         .num_kv_heads = layer.num_kv_heads,
@@ -49,7 +49,7 @@ class ProgramWriter : public ForwardOps {
         .window = layer.window,
         .group = KvGroupOf(layer.kind),
         .entry = layer.kv_entry,
-        .layer_offset = layout_.layer_offset[layer.kv_layer],
+        .layer_offset = given.kv_offset,
         .k_is_v = layer.k_is_v,
     };
   }
@@ -130,7 +130,6 @@ class ProgramWriter : public ForwardOps {
 
   const ModelPlan& plan_;
   const DeviceWeights& weights_;
-  const KvLayout& layout_;
   const DecoderInputs& inputs_;
   DecoderProgram program_;
   LayerAttention attention_;
@@ -203,10 +202,20 @@ class CopyAssigner {
 
 }  // namespace
 
+std::vector<LayerInputs> InputsFromOwnKv(const ModelPlan& plan, const DeviceWeights& weights,
+                                         const KvLayout& layout) {
+  std::vector<LayerInputs> inputs;
+  for (const LayerPlan& layer : plan.layers) {
+    inputs.push_back({.owner_k_norm = weights.layers[layer.kv_layer].attention.k_norm,
+                      .kv_offset = layout.layer_offset[layer.kv_layer]});
+  }
+  return inputs;
+}
+
 DecoderProgram MakeDecoderProgram(const ModelPlan& plan, const DeviceWeights& weights,
-                                  const KvLayout& layout, const DecoderInputs& inputs,
+                                  const DecoderInputs& inputs,
                                   const DecoderProgramOptions& options) {
-  ProgramWriter writer(plan, weights, layout, inputs);
+  ProgramWriter writer(plan, weights, inputs);
   RunDecoder(plan, options.skip_unneeded_rows, writer);
   DecoderProgram program = writer.Take();
 
@@ -231,6 +240,23 @@ DecoderProgram MakeDecoderProgram(const ModelPlan& plan, const DeviceWeights& we
   CHECK(last_store != fused.rend());
   std::get<StoreEntriesPhase>(*last_store).is_last = true;
   return fused;
+}
+
+DecoderProgram MakeAssistantProgram(const ModelPlan& plan, const DeviceWeights& weights,
+                                    const DecoderInputs& inputs) {
+  ProgramWriter writer(plan, weights, inputs);
+  for (const LayerPlan& layer : plan.layers) {
+    writer.ProjectAttention(layer);
+    writer.Attend(layer);
+    writer.AttentionOutput(layer);
+    writer.DenseMlp(layer);
+    writer.MlpOutput(layer);
+  }
+  writer.Head();
+  DecoderProgram program = writer.Take();
+  CopyAssigner assign(/*drops_rows=*/false);
+  for (DecoderPhase& phase : program) std::visit(assign, phase);
+  return program;
 }
 
 }  // namespace lapidary::cuda

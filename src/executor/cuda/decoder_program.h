@@ -11,9 +11,20 @@
 
 namespace lapidary::cuda {
 
+// What the attention of a layer reads that is not its own.
+struct LayerInputs {
+  const float2* rope = nullptr;         // [rows, RopeRowPairs] of a step
+  const float* owner_k_norm = nullptr;  // [head_dim], of the layer that owns the KV
+  int64_t kv_offset = 0;                // of that layer, bytes from a page's start
+};
+
+// Of a model, whose layers read the KV of its own ones; without rotary tables.
+std::vector<LayerInputs> InputsFromOwnKv(const ModelPlan& plan, const DeviceWeights& weights,
+                                         const KvLayout& layout);
+
 // What a step has made before its first phase.
 struct DecoderInputs {
-  std::vector<const float2*> rope;   // by layer, [rows, RopeRowPairs]
+  std::vector<LayerInputs> layers;
   const bf16* ple_inputs = nullptr;  // [rows, layers, width]
 };
 
@@ -27,7 +38,11 @@ struct DecoderProgramOptions {
 };
 
 DecoderProgram MakeDecoderProgram(const ModelPlan& plan, const DeviceWeights& weights,
-                                  const KvLayout& layout, const DecoderInputs& inputs,
+                                  const DecoderInputs& inputs,
                                   const DecoderProgramOptions& options);
+
+// Of an assistant, whose layers read the KV of another decoder.
+DecoderProgram MakeAssistantProgram(const ModelPlan& plan, const DeviceWeights& weights,
+                                    const DecoderInputs& inputs);
 
 }  // namespace lapidary::cuda

@@ -94,8 +94,8 @@ class DecoderProgramTest : public testing::TestWithParam<std::string> {
  protected:
   DecoderProgram Make(const DecoderProgramOptions& options) const {
     DecoderInputs inputs;
-    inputs.rope.resize(plan_.num_layers);
-    return MakeDecoderProgram(plan_, weights_, MakeKvLayout(plan_, 2), inputs, options);
+    inputs.layers = InputsFromOwnKv(plan_, weights_, MakeKvLayout(plan_, 2));
+    return MakeDecoderProgram(plan_, weights_, inputs, options);
   }
 
   const ModelPlan plan_ = PlanOf(GetParam());
@@ -186,9 +186,9 @@ TEST(DecoderProgramSpanTest, NoSpanReachesAcrossTheChangeOfRows) {
   ASSERT_TRUE(plan.ple && plan.has_kv_sharing());
   const DeviceWeights weights = MakeAddressesOfWeights(plan);
   DecoderInputs inputs;
-  inputs.rope.resize(plan.num_layers);
+  inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, 2));
   const auto make = [&](DecoderProgramOptions options) {
-    return MakeDecoderProgram(plan, weights, MakeKvLayout(plan, 2), inputs, options);
+    return MakeDecoderProgram(plan, weights, inputs, options);
   };
   EXPECT_EQ(NumSpans(make({.fuses_per_layer = true})), plan.num_layers);
   EXPECT_EQ(NumSpans(make({.drops_rows = true, .fuses_per_layer = true})),

@@ -21,25 +21,10 @@ constexpr int64_t kBf16 = 2;
 constexpr int64_t kF32 = 4;
 constexpr int64_t kInt32 = 4;
 
-// The activations of a step of limits.max_rows rows.
+// What CudaForward keeps of a row beside the blocks' buffers.
 void AddActivations(const ModelPlan& plan, int64_t rows, WorkspaceBytes& bytes) {
-  bytes.hidden = rows * plan.hidden_size * kF32;
-  bytes.narrow = rows * plan.hidden_size * kBf16;
-  int64_t widest = 0;
-  for (const LayerPlan& layer : plan.layers) {
-    widest = std::max(widest, int64_t{layer.num_qkv_heads()} * layer.head_dim);
-    widest = std::max<int64_t>(widest, layer.mlp_width);
-    bytes.queries =
-        std::max(bytes.queries, rows * layer.num_heads * layer.kv_entry.key_len * kBf16);
-    bytes.attended = std::max(bytes.attended, rows * layer.num_heads * layer.head_dim * kBf16);
-  }
-  if (plan.ple) {
-    const int64_t columns = int64_t{plan.num_layers} * plan.ple->width;
-    widest = std::max(widest, columns);
-    bytes.ple = rows * columns * kBf16;
-  }
-  bytes.wide = rows * widest * kBf16;
-  bytes.gathered = std::max({bytes.hidden, bytes.narrow, bytes.ple});
+  if (plan.ple) bytes.ple = rows * plan.num_layers * plan.ple->width * kBf16;
+  bytes.gathered = std::max({bytes.blocks.hidden, bytes.blocks.narrow, bytes.ple});
   if (plan.moe) {
     bytes.router_choice = rows * plan.moe->top_k * (kInt32 + kF32);
     bytes.expert_scratch =
@@ -152,9 +137,30 @@ int64_t PageCopyBytes(const CudaForwardLimits& limits) {
   return int64_t{limits.max_sequences} * kNumKvGroups * int64_t{sizeof(PageCopy)};
 }
 
+BlockBytes PlanBlocks(const ModelPlan& plan, int64_t rows) {
+  BlockBytes bytes;
+  bytes.hidden = rows * plan.hidden_size * kF32;
+  bytes.narrow = rows * plan.hidden_size * kBf16;
+  int64_t widest = plan.ple ? int64_t{plan.num_layers} * plan.ple->width : 0;
+  std::vector<RopePlan> ropes;
+  for (const LayerPlan& layer : plan.layers) {
+    widest = std::max(widest, int64_t{layer.num_qkv_heads()} * layer.head_dim);
+    widest = std::max<int64_t>(widest, layer.mlp_width);
+    bytes.queries =
+        std::max(bytes.queries, rows * layer.num_heads * layer.kv_entry.key_len * kBf16);
+    bytes.attended = std::max(bytes.attended, rows * layer.num_heads * layer.head_dim * kBf16);
+    if (std::find(ropes.begin(), ropes.end(), layer.rope) != ropes.end()) continue;
+    ropes.push_back(layer.rope);
+    bytes.rope += RopeFrequencyBytes(layer.rope) + RopeTableBytes(layer.rope, rows);
+  }
+  bytes.wide = rows * widest * kBf16;
+  return bytes;
+}
+
 WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
                              const CudaForwardLimits& limits) {
   WorkspaceBytes bytes;
+  bytes.blocks = PlanBlocks(plan, limits.max_rows);
   AddActivations(plan, limits.max_rows, bytes);
   AddEntries(plan, limits, bytes);
   bytes.logits = int64_t{limits.max_logit_rows} * plan.vocab_size * kF32;
@@ -163,12 +169,6 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
   bytes.partials =
       AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
   bytes.counters = int64_t{limits.max_partials} * kInt32;
-  std::vector<RopePlan> ropes;
-  for (const LayerPlan& layer : plan.layers) {
-    if (std::find(ropes.begin(), ropes.end(), layer.rope) != ropes.end()) continue;
-    ropes.push_back(layer.rope);
-    bytes.rope += RopeFrequencyBytes(layer.rope) + RopeTableBytes(layer.rope, limits.max_rows);
-  }
   bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
   // One slot more than sequences: that of padding rows.
   bytes.slots = PlanSlots(plan, layout, limits.max_sequences + 1).total();
@@ -178,10 +178,9 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
 }
 
 int64_t WorkspaceBytes::total() const {
-  return 2 * (hidden + narrow + stored_layers) + wide + queries + attended + ple + gathered +
-         logits + sampled + sampling_scratch + partials + counters + router_choice +
-         expert_scratch + small_entries + large_entries + rope + linear + slots + step_arrays +
-         page_copies;
+  return blocks.total() + 2 * stored_layers + ple + gathered + logits + sampled + sampling_scratch +
+         partials + counters + router_choice + expert_scratch + small_entries + large_entries +
+         linear + slots + step_arrays + page_copies;
 }
 
 }  // namespace lapidary::cuda

@@ -52,14 +52,23 @@ int64_t StepArrayBytes(const ModelPlan& plan, const KvLayout& layout,
                        const CudaForwardLimits& limits);
 int64_t PageCopyBytes(const CudaForwardLimits& limits);
 
-// Bytes of each of CudaForward's buffers and of everything else that steps need. The scratch of
-// one-token steps is not here: it depends on the device, and is some 5 MB.
-struct WorkspaceBytes {
+// Rows on their way through a decoder (CudaBlocks), so many at most.
+struct BlockBytes {
   int64_t hidden = 0;  // there are two
   int64_t narrow = 0;  // there are two
   int64_t wide = 0;
   int64_t queries = 0;
   int64_t attended = 0;
+  int64_t rope = 0;  // frequencies and tables of all rotary plans
+
+  int64_t total() const { return 2 * (hidden + narrow) + wide + queries + attended + rope; }
+};
+BlockBytes PlanBlocks(const ModelPlan& plan, int64_t rows);
+
+// Bytes of each of CudaForward's buffers and of everything else that steps need. The scratch of
+// one-token steps is not here: it depends on the device, and is some 5 MB.
+struct WorkspaceBytes {
+  BlockBytes blocks;
   int64_t ple = 0;
   int64_t gathered = 0;
   int64_t logits = 0;
@@ -72,7 +81,6 @@ struct WorkspaceBytes {
   int64_t small_entries = 0;
   int64_t large_entries = 0;
   int64_t stored_layers = 0;  // there are two
-  int64_t rope = 0;           // frequencies and tables of all rotary plans
   int64_t linear = 0;         // of the LinearRunner
   int64_t slots = 0;
   int64_t step_arrays = 0;

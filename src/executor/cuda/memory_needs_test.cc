@@ -37,18 +37,18 @@ TEST(ForwardLimits, LeaveRoomForThePaddingOfTheLargestDecodeStep) {
 // 15 own KV (12 sliding of 512 values a row, 3 full of 1024; one of each is a donor).
 TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {
   const WorkspaceBytes bytes = Plan("e2b", Limits(256, 2048));
-  EXPECT_EQ(bytes.hidden, 2048 * 1536 * 4);
-  EXPECT_EQ(bytes.narrow, 2048 * 1536 * 2);
-  EXPECT_EQ(bytes.wide, 2048 * 12288 * 2);
-  EXPECT_EQ(bytes.queries, 2048 * 8 * 512 * 2);
-  EXPECT_EQ(bytes.attended, 2048 * 8 * 512 * 2);
+  EXPECT_EQ(bytes.blocks.hidden, 2048 * 1536 * 4);
+  EXPECT_EQ(bytes.blocks.narrow, 2048 * 1536 * 2);
+  EXPECT_EQ(bytes.blocks.wide, 2048 * 12288 * 2);
+  EXPECT_EQ(bytes.blocks.queries, 2048 * 8 * 512 * 2);
+  EXPECT_EQ(bytes.blocks.attended, 2048 * 8 * 512 * 2);
   EXPECT_EQ(bytes.ple, 2048 * 35 * 256 * 2);
   EXPECT_EQ(bytes.gathered, bytes.ple);  // the widest row that moves
   EXPECT_EQ(bytes.logits, 256ll * 262144 * 4);
   EXPECT_EQ(bytes.small_entries, 256 * (12 * 512 + 3 * 1024) * 2);
   EXPECT_EQ(bytes.large_entries, 2048 * (512 + 1024 + 1024) * 2);  // two donors, one other
   EXPECT_EQ(bytes.stored_layers, 15 * kStoredLayerBytes);
-  EXPECT_EQ(bytes.rope, 128 * 4 + 64 * 4 + 2048 * (128 + 64) * 8);
+  EXPECT_EQ(bytes.blocks.rope, 128 * 4 + 64 * 4 + 2048 * (128 + 64) * 8);
   EXPECT_EQ(bytes.linear, (int64_t{64} << 20) + (int64_t{256} << 20));
   EXPECT_EQ(bytes.expert_scratch, 0);
   EXPECT_EQ(bytes.page_copies, 256 * 2 * 8);
