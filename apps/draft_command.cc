@@ -82,8 +82,6 @@ void AddDraftCommand(CommandLine& command_line) {
       "draft", "Print one greedy round of drafts behind a prompt, with the assistant's top logits",
       [flags]() -> Status {
         RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
-        // There is no drafter for a GPU yet.
-        if (flags->model.device == DeviceRequest::kAuto) flags->model.device = DeviceRequest::kCpu;
         return Draft(*flags);
       });
   flags->model.AddTo(*command);

@@ -81,17 +81,20 @@ Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& 
   return source;
 }
 
+Result<std::optional<LoadedDrafter>> OpenDrafter(const ModelDescription& model,
+                                                 const LoadOptions& options, ThreadPool& threads) {
+  const bool is_dummy = options.format == LoadFormat::kDummy;
+  return LoadDrafter(model, options.drafting,
+                     is_dummy ? std::optional(options.dummy_seed) : std::nullopt, threads);
+}
+
 Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
                                             const LoadOptions& options, std::string& assistant) {
   cpu::CpuExecutorOptions executor_options;
   std::shared_ptr<const TensorSource> source;
   {
     ThreadPool threads(options.num_threads);
-    const bool is_dummy = options.format == LoadFormat::kDummy;
-    ASSIGN_OR_RETURN(
-        std::optional<LoadedDrafter> drafter,
-        LoadDrafter(model, options.drafting,
-                    is_dummy ? std::optional(options.dummy_seed) : std::nullopt, threads));
+    ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
     ASSIGN_OR_RETURN(source, OpenWeights(model, options, threads));
     if (drafter) {
       assistant = drafter->name;
@@ -121,18 +124,7 @@ Status RefuseBlockFormats(const ModelDescription& model, const TensorSource& sou
 }
 
 Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
-                                            const LoadOptions& options) {
-  const bool is_asked_for =
-      !options.drafting.assistant.empty() || options.drafting.simulated_accept_length > 0.0;
-  if (options.drafting.enabled && is_asked_for) {
-    return MakeError(
-        "drafting does not run on a GPU yet: leave --spec-model out, or add --device cpu");
-  }
-  if (options.drafting.enabled && options.format != LoadFormat::kDummy && model.directory &&
-      FindAssistant(*model.directory)) {
-    spdlog::info("the assistant beside {} is not used: drafting does not run on a GPU yet",
-                 model.name);
-  }
+                                            const LoadOptions& options, std::string& assistant) {
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
@@ -142,6 +134,13 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCuda);
   ASSIGN_OR_RETURN(executor_options.num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
+  ThreadPool threads(options.num_threads);
+  ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
+  if (drafter) {
+    assistant = drafter->name;
+    executor_options.drafter = std::move(drafter->options);
+    executor_options.max_drafts = options.drafting.num_drafts;
+  }
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
   std::unique_ptr<const TensorSource> source;
   if (options.format != LoadFormat::kDummy) {
@@ -162,7 +161,7 @@ Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& o
                    CompleteLimits(options.limits, model.description.plan, options.device.kind));
   model.limits = complete.limits;
   ASSIGN_OR_RETURN(model.executor, options.device.kind == DeviceKind::kCuda
-                                       ? MakeOnGpu(model.description, complete)
+                                       ? MakeOnGpu(model.description, complete, model.assistant)
                                        : MakeOnCpu(model.description, complete, model.assistant));
   model.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

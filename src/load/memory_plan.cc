@@ -23,6 +23,12 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   memory.max_model_len = limits.max_model_len;
   memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
   memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
+  if (options.drafter) {
+    const AssistantPlan& assistant = options.drafter->plan;
+    memory.weight_bytes +=
+        cuda::PlanWeights(RequiredTensors(assistant), cuda::PlePlacement::kDevice).on_device();
+    memory.workspace_bytes += cuda::PlanDrafter(assistant, forward).total();
+  }
   if (request.kv_cache_bytes > 0) {
     memory.pool_bytes = request.kv_cache_bytes;
   } else {

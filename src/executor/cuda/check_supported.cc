@@ -6,6 +6,7 @@
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/attention/kv_entries.h"
 #include "ops/cuda/bf16_matrix.h"
+#include "ops/cuda/drafting/drafting.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/moe/moe.h"
@@ -71,7 +72,26 @@ Status CheckKernels(const ModelPlan& plan, int max_rows) {
   return SamplingSupports(plan.vocab_size);
 }
 
+Status CheckAssistantKernels(const AssistantPlan& plan) {
+  const ModelPlan& decoder = plan.decoder;
+  RETURN_IF_ERROR(EmbedSupports(plan.backbone_hidden_size, NumRopeTables(decoder)));
+  RETURN_IF_ERROR(ResidualUpdateSupports(decoder.hidden_size));
+  RETURN_IF_ERROR(
+      LinearSupports(Bf16Matrix(nullptr, decoder.hidden_size, 2 * plan.backbone_hidden_size)));
+  for (const LayerPlan& layer : decoder.layers) RETURN_IF_ERROR(CheckLayer(decoder, layer));
+  if (!plan.ordered_head) return {};
+  return OrderedHeadSupports(plan.ordered_head->num_centroids, plan.ordered_head->top_k);
+}
+
 }  // namespace
+
+Status CheckSupported(const AssistantPlan& plan) {
+  const Status status = CheckAssistantKernels(plan);
+  if (status.ok()) return {};
+  return MakeError(
+      "the assistant has {}; the CUDA kernels cannot run it, use --no-spec or --device cpu",
+      status.error().message);
+}
 
 Status CheckSupported(const ModelPlan& plan, int max_rows) {
   const Status status = CheckKernels(plan, max_rows);

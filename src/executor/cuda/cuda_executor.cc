@@ -26,6 +26,7 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
   arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
   arrays.padding_slot = options.max_num_seqs;
   arrays.batch_invariant = options.batch_invariant;
+  if (options.drafter) arrays.draft_geometry = DraftGeometry(*options.drafter);
   for (const LayerPlan& layer : plan.layers) {
     const int group = KvGroupOf(layer.kind);
     arrays.geometry[group] = {layer.num_heads, layer.num_kv_heads, layer.window};
@@ -53,6 +54,10 @@ struct CudaExecutor::InFlight {
   PinnedBuffer copies;
   PinnedBuffer sampled;
   PinnedBuffer logits;  // grows where logits are asked for
+  PinnedBuffer draft_logits;
+  PinnedBuffer draft_ids;                  // where they are asked for: the step's ids
+  std::vector<PlannedRound> rounds;        // as they were drafted
+  std::vector<int32_t> rounds_with_draft;  // StepArrays
   Event done;
 };
 
@@ -73,6 +78,7 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
                                                            const CudaExecutorOptions& wanted) {
   const CudaExecutorOptions options = WithRoomForPadding(wanted);
   RETURN_IF_ERROR(CheckSupported(plan, ForwardLimits(options).max_rows));
+  if (options.drafter) RETURN_IF_ERROR(CheckSupported(options.drafter->plan));
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     const DeviceInfo device = DescribeDevice(options.gpu_ordinal);
@@ -88,6 +94,15 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
     executor->forward_ = std::make_unique<CudaForward>(
         executor->device_, executor->plan_, executor->weights_, executor->layout_,
         *executor->slots_, *executor->scratch_, limits);
+    if (options.drafter) {
+      RETURN_IF_ERROR(executor->LoadAssistant());
+      const CudaDrafter::Target target{executor->plan_, executor->weights_, executor->layout_,
+                                       *executor->slots_};
+      executor->drafter_ =
+          std::make_unique<CudaDrafter>(*executor->options_.drafter, executor->assistant_weights_,
+                                        target, *executor->scratch_, limits);
+      executor->forward_->set_drafter(executor->drafter_.get());
+    }
     executor->AllocateStepBuffers();
     RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
     return executor;
@@ -104,7 +119,7 @@ CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
       layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType))),
       context_{.stream = stream_.get(), .synchronous = options.synchronous, .device = &device_} {
   CHECK_EQ(layout_.element_bytes, DTypeSize(kKvType));
-  storage_ = std::make_unique<DeviceStorage>(plan_, source, options.dummy_seed,
+  storage_ = std::make_unique<DeviceStorage>(RequiredTensors(plan_), source, options.dummy_seed,
                                              options.ple_placement, context_);
   // One slot more than sequences: that of padding rows.
   slots_ = std::make_unique<SlotMemory>(plan_, layout_, options.max_num_seqs + 1);
@@ -130,6 +145,16 @@ Status CudaExecutor::LoadWeights() {
   return {};
 }
 
+Status CudaExecutor::LoadAssistant() {
+  const DrafterOptions& drafter = *options_.drafter;
+  assistant_storage_ =
+      std::make_unique<DeviceStorage>(RequiredTensors(drafter.plan), drafter.source.get(),
+                                      options_.dummy_seed, PlePlacement::kDevice, context_);
+  ASSIGN_OR_RETURN(assistant_weights_, BindWeightsTo(drafter.plan, *assistant_storage_));
+  assistant_storage_->Finish();
+  return {};
+}
+
 Status CudaExecutor::AllocatePool(int64_t free_before) {
   size_t free_now = 0;
   size_t total = 0;
@@ -152,6 +177,7 @@ Status CudaExecutor::AllocatePool(int64_t free_before) {
   num_pages_ = static_cast<int>(num_pages);
   pool_ = DeviceBuffer(num_pages * layout_.page_bytes, "the KV pool");
   forward_->set_pool(pool_.As<std::byte>());
+  if (drafter_) drafter_->set_pool(pool_.As<std::byte>());
   spdlog::info(
       "KV pool: {} pages of {:.2f} MB = {:.2f} GB; of {:.2f} GB usable, weights and workspace take "
       "{:.2f} GB and others {:.2f} GB",
@@ -166,10 +192,11 @@ StepShape CudaExecutor::GraphShape(const UniformStep& padded) const {
   shape.sequences = padded.sequences;
   shape.outputs = shape.rows;
   shape.sampled = shape.rows;
+  shape.rounds = padded.drafts_here ? padded.sequences : 0;
   shape.table_entries = GraphTableEntries(padded.sequences);
   for (const LayerPlan& layer : plan_.layers) {
-    const int group = KvGroupOf(layer.kind);
-    shape.items[group] = shape.rows * layer.num_kv_heads + kMaxAttentionPartials;
+    const int tiles = padded.sequences * AttentionTiles(layer, padded.rows_per_sequence);
+    shape.items[KvGroupOf(layer.kind)] = tiles * layer.num_kv_heads + kMaxAttentionPartials;
   }
   return shape;
 }
@@ -177,8 +204,10 @@ StepShape CudaExecutor::GraphShape(const UniformStep& padded) const {
 UniformStep CudaExecutor::PadForGraph(const StepBatch& batch) const {
   UniformStep step = FindUniformStep(batch);
   step.sequences = PaddedSequences(step.sequences);
+  const CudaForwardLimits limits = ForwardLimits(options_);
   const int rows = step.sequences * step.rows_per_sequence;
-  return rows > 0 && rows <= options_.max_num_seqs ? step : UniformStep{};
+  const int most = std::min(limits.max_sequences * (1 + limits.max_drafts), limits.max_rows);
+  return rows > 0 && rows <= most ? step : UniformStep{};
 }
 
 void CudaExecutor::AllocateStepBuffers() {
@@ -220,7 +249,8 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
 }
 
 void CudaExecutor::RunOrReplay(const UniformStep& padded, const DeviceStep& step) {
-  Graph& graph = graphs_[{padded.sequences, padded.rows_per_sequence, step.sampling}];
+  Graph& graph =
+      graphs_[{padded.sequences, padded.rows_per_sequence, padded.drafts_here, step.sampling}];
   // The first time all libraries load what they need; a capture must find it loaded.
   if (++graph.times_seen == 1) {
     forward_->Run(context_, step);
@@ -263,8 +293,10 @@ void CudaExecutor::Submit(StepBatch batch) {
   device_step.tile_rows = step_arrays_->tile_rows();
   device_step.sampling = step_arrays_->sampling_needs();
   device_step.sampling_passes = step_arrays_->sampling_passes();
+  device_step.rounds_with_draft = step_arrays_->rounds_with_draft();
   bool uses_graph = padded.sequences > 0 && options_.use_graphs && !options_.synchronous &&
-                    !step->batch.return_logits && device_step.sampling_passes.size() == 1;
+                    !step->batch.return_logits && !step->batch.return_drafts &&
+                    device_step.sampling_passes.size() == 1;
   if (uses_graph) {
     const StepShape graph_shape = GraphShape(padded);
     uses_graph = device_step.shape.FitsInto(graph_shape);
@@ -278,6 +310,7 @@ void CudaExecutor::Submit(StepBatch batch) {
     if (step->logits.num_bytes() < num_bytes) step->logits = PinnedBuffer(num_bytes, "logits");
     device_step.logits_out = step->logits.As<float>();
   }
+  if (step->batch.return_drafts) ReserveDrafts(*step, device_step);
   {
     std::optional<DeviceTurn> turn;
     if (forward_->IsResident(device_step)) turn.emplace(device_, stream_.get());
@@ -292,12 +325,50 @@ void CudaExecutor::Submit(StepBatch batch) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step->sampled.As<void>(), forward_->sampled(),
                                         sampled_bytes, cudaMemcpyDeviceToHost, stream_.get()));
   }
+  if (step->batch.return_drafts) {
+    LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(
+        step->draft_ids.As<void>(), device_step.At<int32_t>(device_step.offsets.token_ids),
+        step->batch.token_ids.size() * sizeof(int32_t), cudaMemcpyDeviceToHost, stream_.get()));
+  }
   step->done.Record(stream_.get());
   step->first_sampled = step_arrays_->first_sampled();
   for (const SequenceStep& sequence : step->batch.sequences) {
     slots_->requests().CountTokens(sequence.slot, sequence.num_sampled());
   }
   in_flight_.push_back(std::move(step));
+}
+
+void CudaExecutor::ReserveDrafts(InFlight& step, DeviceStep& device_step) const {
+  step.rounds = step_arrays_->rounds();
+  step.rounds_with_draft = step_arrays_->rounds_with_draft();
+  int64_t num_drafts = 0;
+  for (const int32_t rounds : step.rounds_with_draft) num_drafts += rounds;
+  step.draft_logits = PinnedBuffer(num_drafts * plan_.vocab_size * sizeof(float), "drafts");
+  step.draft_ids = PinnedBuffer(step.batch.token_ids.size() * sizeof(int32_t), "drafts");
+  if (num_drafts > 0) device_step.draft_logits_out = step.draft_logits.As<float>();
+}
+
+// Drafts lie as they were made, the first of all rounds before the second ones; the output has them
+// sequence by sequence.
+void CudaExecutor::TakeDrafts(InFlight& step, StepOutput& output) const {
+  const size_t vocab_size = static_cast<size_t>(plan_.vocab_size);
+  size_t num_drafts = 0;
+  for (const PlannedRound& round : step.rounds) num_drafts += round.num_drafts;
+  output.draft_ids.resize(num_drafts);
+  output.draft_logits.resize(num_drafts * vocab_size);
+  std::vector<size_t> first_row(step.batch.sequences.size() + 1, 0);
+  for (size_t idx = 0; idx < step.batch.sequences.size(); ++idx) {
+    first_row[idx + 1] = first_row[idx] + step.batch.sequences[idx].num_rows;
+  }
+  const float* logits = step.draft_logits.As<float>();
+  for (size_t draft = 0; draft < step.rounds_with_draft.size(); ++draft) {
+    for (int32_t idx = 0; idx < step.rounds_with_draft[draft]; ++idx, logits += vocab_size) {
+      const PlannedRound& round = step.rounds[idx];
+      const size_t at = round.first_draft + draft;
+      output.draft_ids[at] = step.draft_ids.As<int32_t>()[first_row[round.sequence] + 1 + draft];
+      std::copy_n(logits, vocab_size, output.draft_logits.data() + at * vocab_size);
+    }
+  }
 }
 
 void CudaExecutor::TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output) {
@@ -341,6 +412,7 @@ StepOutput CudaExecutor::Collect() {
     const int64_t count = num_outputs * plan_.vocab_size;
     output.logits.assign(step->logits.As<float>(), step->logits.As<float>() + count);
   }
+  if (step->batch.return_drafts) TakeDrafts(*step, output);
   step->batch = {};
   idle_.push_back(std::move(step));
   return output;

@@ -1,8 +1,8 @@
 // The CUDA executor: bf16 weights and KV on one GPU, steps queued on one stream.
 //
-// Decode steps are replayed as graphs, one per padded batch size, captured when a size comes the
-// second time; other steps are launched kernel by kernel. Nothing is allocated and nobody waits
-// between Submit and Collect.
+// Decode steps, drafts and their verification included, are replayed as graphs, one per padded
+// batch size and number of drafts, captured when a size comes the second time; other steps are
+// launched kernel by kernel. Nothing is allocated and nobody waits between Submit and Collect.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,18 @@ class CudaExecutor : public Executor {
   const ModelPlan& plan() const override { return plan_; }
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return num_pages_; }
+  int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
-  int64_t weight_bytes_for_test() const { return storage_->device_bytes(); }
-  // All that is neither weights nor pool: WorkspaceBytes::total().
+  int64_t weight_bytes_for_test() const {
+    return storage_->device_bytes() + (drafter_ ? assistant_storage_->device_bytes() : 0);
+  }
+  // All that is neither weights nor pool: WorkspaceBytes::total(), and DrafterBytes::total().
   int64_t workspace_bytes_for_test() const {
     return forward_->num_bytes_for_test() + scratch_->num_bytes_for_test() +
-           slots_->num_bytes_for_test() + arrays_.num_bytes() + copies_.num_bytes();
+           slots_->num_bytes_for_test() + arrays_.num_bytes() + copies_.num_bytes() +
+           (drafter_ ? drafter_->num_bytes_for_test() : 0);
   }
   // For tests: every byte of the pool becomes 0xff, which is NaN in bf16.
   void PoisonPoolForTest();
@@ -45,6 +49,7 @@ class CudaExecutor : public Executor {
   CudaExecutor(const DeviceInfo& device, const ModelPlan& plan, const TensorSource* source,
                const CudaExecutorOptions& options);
   Status LoadWeights();
+  Status LoadAssistant();
   Status AllocatePool(int64_t free_before);
 
   struct InFlight;
@@ -52,6 +57,7 @@ class CudaExecutor : public Executor {
   struct GraphKey {
     int sequences;  // padded
     int rows_per_sequence;
+    bool drafts_here;
     SamplingNeeds needs;
     auto operator<=>(const GraphKey& other) const = default;
   };
@@ -64,6 +70,8 @@ class CudaExecutor : public Executor {
   void Upload(InFlight& step, const StepOffsets& offsets);
   void RunPageCopies(InFlight& step);
   void RunOrReplay(const UniformStep& padded, const DeviceStep& step);
+  void ReserveDrafts(InFlight& step, DeviceStep& device_step) const;
+  void TakeDrafts(InFlight& step, StepOutput& output) const;
   static void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
 
   const DeviceInfo device_;
@@ -74,8 +82,11 @@ class CudaExecutor : public Executor {
   LaunchContext context_;
   std::unique_ptr<DeviceStorage> storage_;
   DeviceWeights weights_;
+  std::unique_ptr<DeviceStorage> assistant_storage_;  // with a drafter
+  DeviceAssistantWeights assistant_weights_;
   std::unique_ptr<KernelScratch> scratch_;
   std::unique_ptr<CudaForward> forward_;
+  std::unique_ptr<CudaDrafter> drafter_;  // null: there is none
   DeviceBuffer pool_;
   int num_pages_ = 0;
 

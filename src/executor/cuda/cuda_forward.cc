@@ -21,6 +21,10 @@ void CudaForward::Run(const LaunchContext& context, const DeviceStep& step) {
   row_set_ = kAllRows;
   rows_ = step.shape.rows;
   Prepare();
+  if (step.shape.rounds > 0) {
+    CHECK(drafter_ != nullptr);
+    drafter_->Run(context, step, MakeSamplingCall(), step.draft_logits_out);
+  }
   Embed();
   if (plan_.ple) MakePerLayerInputs();
   if (IsResident(step)) {
@@ -54,7 +58,8 @@ void CudaForward::Prepare() {
   call.rows = step_.shape.rows;
   call.sequences = step_.shape.sequences;
   call.sampled = step_.shape.sampled;
-  call.num_row_sets = step_.shape.num_row_sets();
+  call.rounds = step_.shape.rounds;
+  call.two_row_sets = step_.shape.two_row_sets;
   call.vocab_size = plan_.vocab_size;
   call.counts = step_.At<PlannedCounts>(at.counts);
   call.planned = step_.At<PlannedSequence>(at.planned);
@@ -63,6 +68,10 @@ void CudaForward::Prepare() {
   call.table_entries = step_.At<PlannedTableEntry>(at.table_entries);
   call.planned_items = step_.At<AttentionItem>(at.planned_items);
   call.sampling = step_.At<SamplingRow>(at.sampling);
+  call.planned_rounds = step_.At<PlannedRound>(at.rounds);
+  call.draft_tokens = step_.At<int32_t>(at.draft_tokens);
+  call.draft_positions = step_.At<int32_t>(at.draft_positions);
+  if (drafter_ != nullptr) drafter_->Fill(call);
   call.token_ids = step_.At<int32_t>(at.token_ids);
   call.positions = step_.At<int32_t>(at.positions);
   for (int group = 0; group < kNumKvGroups; ++group) {
@@ -84,6 +93,8 @@ void CudaForward::RunResident() {
   call.eps = plan_.rms_norm_eps;
   call.softcap = plan_.logit_softcap;
   call.hidden_in = Stream(0);
+  if (drafter_ != nullptr) call.hidden_out = Stream(1);
+  last_stream_ = 1;
   call.logits = logits_.As<float>();
   call.pool = pool_;
   call.page_bytes = layout_.page_bytes;
@@ -259,6 +270,7 @@ void CudaForward::RunPhase(const StoreEntriesPhase& phase) {
 
 void CudaForward::RunHead(const ProductPhase& phase) {
   const ResidualUpdate update = Update(phase.residual);
+  last_stream_ = phase.residual.to;
   const ResidualUpdate* residual = phase.input == ProductInput::kResidual ? &update : nullptr;
   if (rows_ <= limits_.max_logit_rows) {
     HeadBatch(phase.weight, 0, rows_, residual);
@@ -306,6 +318,7 @@ SamplingCall CudaForward::MakeSamplingCall() const {
   call.spec = step_.At<SamplingRow>(step_.offsets.sampling);
   call.out = sampled_.As<SampledRow>();
   call.scratch = sampling_scratch_.As<void>();
+  if (drafter_ != nullptr) drafter_->Fill(call);
   return call;
 }
 
@@ -328,6 +341,9 @@ void CudaForward::Sample(int first_output, int num_outputs) {
 
 void CudaForward::Accept() {
   if (step_.sampling.drafts) RunAccept(Context(kDependOther), MakeSamplingCall());
+  if (drafter_ != nullptr && step_.shape.sampled > 0) {
+    drafter_->KeepHidden(context_, MakeSamplingCall(), Stream(last_stream_));
+  }
 }
 
 }  // namespace lapidary::cuda

@@ -9,30 +9,15 @@
 
 #include "device/device_memory.h"
 #include "executor/cuda/cuda_blocks.h"
+#include "executor/cuda/cuda_drafter.h"
 #include "executor/cuda/decoder_program.h"
+#include "executor/cuda/device_step.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/forward_limits.h"
 #include "executor/cuda/resident_steps.h"
-#include "executor/cuda/step_arrays.h"
 #include "ops/cuda/attention/kv_entries.h"
 
 namespace lapidary::cuda {
-
-// One step on the device: its arrays and what it is to produce.
-struct DeviceStep {
-  StepShape shape;
-  StepOffsets offsets;
-  std::byte* arrays = nullptr;
-  StepArrays::TileRows tile_rows{};  // of attention
-  SamplingNeeds sampling;
-  std::vector<int32_t> sampling_passes;  // StepArrays
-  float* logits_out = nullptr;           // [outputs, vocab], page-locked; null: not wanted
-
-  template <typename T>
-  T* At(int64_t offset) const {
-    return reinterpret_cast<T*>(arrays + offset);
-  }
-};
 
 class CudaForward : private CudaBlocks {
  public:
@@ -43,6 +28,8 @@ class CudaForward : private CudaBlocks {
 
   // Of the KV pages.
   using CudaBlocks::set_pool;
+  // Proposes the drafts that steps ask for; must outlive this.
+  void set_drafter(CudaDrafter* drafter) { drafter_ = drafter; }
 
   // Whether a step is one of those that run as one kernel.
   bool IsResident(const DeviceStep& step) const;
@@ -91,10 +78,11 @@ class CudaForward : private CudaBlocks {
   void FinishLogits(int first_output, int num_outputs);
   SamplingCall MakeSamplingCall() const;
   void Sample(int first_output, int num_outputs);
-  // Behind the last sampled row: accepts drafts.
+  // Behind the last sampled row: accepts drafts, and keeps what the next ones begin with.
   void Accept();
 
   const DeviceWeights& weights_;
+  CudaDrafter* drafter_ = nullptr;  // null: there is none
 
   DeviceBuffer ple_inputs_;  // bf16 [max_rows, layers * width]
   DeviceBuffer gathered_;    // rows on their way, in KeepOutputRows
@@ -124,6 +112,7 @@ class CudaForward : private CudaBlocks {
   // The step under way. rows_ are the active ones: all, then the outputs.
   DeviceStep step_;
   int row_set_ = kAllRows;
+  int last_stream_ = 0;  // the copy that the head reads
 };
 
 }  // namespace lapidary::cuda

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "executor/draft_options.h"
 #include "executor/executor.h"
 #include "kv/kv_layout.h"
 #include "model/weights.h"
@@ -34,6 +35,8 @@ struct CudaExecutorOptions {
   int gpu_ordinal = 0;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 2048;
+  std::optional<DrafterOptions> drafter = {};
+  int max_drafts = 0;  // of a round; with a drafter
   // The KV pool: so many pages (scratch page included), or what this share of the GPU's memory
   // leaves when everything else has its place.
   std::optional<int> num_pages = {};

@@ -174,7 +174,11 @@ class CopyAssigner {
   explicit CopyAssigner(bool drops_rows) : drops_rows_(drops_rows) {}
 
   void operator()(ProductPhase& phase) {
-    if (phase.input == ProductInput::kResidual) Advance(phase.residual);
+    if (phase.input == ProductInput::kResidual) {
+      Advance(phase.residual);
+    } else {
+      phase.residual.from = phase.residual.to = current_;
+    }
   }
   void operator()(ExpertsPhase& phase) const { phase.stream = current_; }
   void operator()(PerLayerBlockPhase& phase) {

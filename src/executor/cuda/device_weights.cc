@@ -39,10 +39,11 @@ struct DeviceStorage::Staging {
   ThreadPool threads{0};
 };
 
-DeviceStorage::DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
-                             PlePlacement ple_placement, const LaunchContext& context)
+DeviceStorage::DeviceStorage(std::span<const TensorSpec> tensors, const TensorSource* source,
+                             uint64_t dummy_seed, PlePlacement ple_placement,
+                             const LaunchContext& context)
     : source_(source), dummy_seed_(dummy_seed), ple_placement_(ple_placement), context_(context) {
-  const WeightBytes bytes = PlanWeights(plan, ple_placement);
+  const WeightBytes bytes = PlanWeights(tensors, ple_placement);
   matrices_ = DeviceBuffer(bytes.matrices, "the weights");
   vectors_ = DeviceBuffer(bytes.vectors, "the weights");
   ple_table_ = PinnedBuffer(bytes.host_table, "the per-layer embedding table (--ple host)");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/progress.h"
@@ -21,8 +22,8 @@ class DeviceStorage {
   static constexpr bool kStacksRows = true;
 
   // Weights of a source, which need not outlive the binding; or synthetic ones without a source.
-  DeviceStorage(const ModelPlan& plan, const TensorSource* source, uint64_t dummy_seed,
-                PlePlacement ple_placement, const LaunchContext& context);
+  DeviceStorage(std::span<const TensorSpec> tensors, const TensorSource* source,
+                uint64_t dummy_seed, PlePlacement ple_placement, const LaunchContext& context);
   ~DeviceStorage();
 
   Result<MatrixRef> GetMatrix(const TensorSpec& spec);

@@ -26,7 +26,12 @@ CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
 CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   CudaForwardLimits limits;
   limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
-  limits.max_logit_rows = std::max(options.max_num_seqs, 16);
+  limits.max_drafts = options.drafter ? options.max_drafts : 0;
+  // A step that verifies drafts has its logits in one piece, unless it is very large: the head's
+  // weights are read once for each.
+  constexpr int kMostVerified = 512;
+  const int verified = std::min(options.max_num_seqs * (1 + limits.max_drafts), kMostVerified);
+  limits.max_logit_rows = std::max({options.max_num_seqs, verified, 16});
   limits.max_sequences = options.max_num_seqs;
   limits.max_partials = kMaxAttentionPartials;
   limits.batch_invariant = options.batch_invariant;

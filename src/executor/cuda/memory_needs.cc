@@ -68,8 +68,12 @@ int64_t VectorBytes(const TensorSpec& spec) {
 }
 
 WeightBytes PlanWeights(const ModelPlan& plan, PlePlacement ple_placement) {
+  return PlanWeights(RequiredTensors(plan), ple_placement);
+}
+
+WeightBytes PlanWeights(std::span<const TensorSpec> tensors, PlePlacement ple_placement) {
   WeightBytes bytes;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
+  for (const TensorSpec& spec : tensors) {
     if (!IsMatrix(spec)) {
       bytes.vectors += VectorBytes(spec);
     } else if (IsPleTable(spec) && ple_placement == PlePlacement::kHost) {
@@ -181,6 +185,31 @@ int64_t WorkspaceBytes::total() const {
   return blocks.total() + 2 * stored_layers + ple + gathered + logits + sampled + sampling_scratch +
          partials + counters + router_choice + expert_scratch + small_entries + large_entries +
          linear + slots + step_arrays + page_copies;
+}
+
+DrafterBytes::HeadPlaces DrafterBytes::PlaceHead(const AssistantPlan& plan, int64_t rows) {
+  const OrderedHeadPlan head = plan.ordered_head.value_or(OrderedHeadPlan{});
+  HeadPlaces places;
+  places.counters = places.winners + rows * 8;
+  places.chosen = places.counters + rows * kInt32;
+  places.scores = places.chosen + rows * head.top_k * kInt32;
+  places.scores = (places.scores + 15) / 16 * 16;
+  places.end = places.scores + rows * head.num_centroids * kF32;
+  return places;
+}
+
+DrafterBytes PlanDrafter(const AssistantPlan& plan, const CudaForwardLimits& limits) {
+  const int64_t rounds = limits.max_sequences;
+  DrafterBytes bytes;
+  bytes.blocks = PlanBlocks(plan.decoder, rounds);
+  // One slot more than sequences: that of padding rows.
+  bytes.hidden_rows = (rounds + 1) * plan.backbone_hidden_size * kBf16;
+  bytes.inputs = rounds * 2 * plan.backbone_hidden_size * kBf16;
+  bytes.feedback = rounds * plan.backbone_hidden_size * kBf16;
+  if (plan.ordered_head) bytes.token_ordering = plan.decoder.vocab_size * kInt32;
+  bytes.head = DrafterBytes::PlaceHead(plan, rounds).end;
+  bytes.simulated_rates = kMaxDrafts * kF32;
+  return bytes;
 }
 
 }  // namespace lapidary::cuda

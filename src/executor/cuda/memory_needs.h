@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "executor/cuda/forward_limits.h"
 #include "kv/kv_layout.h"
@@ -21,6 +22,7 @@ struct WeightBytes {
 
   int64_t on_device() const { return matrices + vectors; }
 };
+WeightBytes PlanWeights(std::span<const TensorSpec> tensors, PlePlacement ple_placement);
 WeightBytes PlanWeights(const ModelPlan& plan, PlePlacement ple_placement);
 
 int64_t MatrixBytes(const TensorSpec& spec);
@@ -90,6 +92,33 @@ struct WorkspaceBytes {
 };
 WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
                              const CudaForwardLimits& limits);
+
+// Of a CudaDrafter, its weights apart.
+struct DrafterBytes {
+  BlockBytes blocks;
+  int64_t hidden_rows = 0;
+  int64_t inputs = 0;
+  int64_t feedback = 0;
+  int64_t token_ordering = 0;
+  int64_t head = 0;
+  int64_t simulated_rates = 0;
+
+  int64_t total() const {
+    return blocks.total() + hidden_rows + inputs + feedback + token_ordering + head +
+           simulated_rates;
+  }
+
+  // Where in `head` what lies, for so many rows.
+  struct HeadPlaces {
+    int64_t winners = 0;   // uint64 [rows]
+    int64_t counters = 0;  // int32 [rows]
+    int64_t chosen = 0;    // int32 [rows, top_k]; ordered heads only
+    int64_t scores = 0;    // f32 [rows, centroids]; ordered heads only
+    int64_t end = 0;
+  };
+  static HeadPlaces PlaceHead(const AssistantPlan& plan, int64_t rows);
+};
+DrafterBytes PlanDrafter(const AssistantPlan& plan, const CudaForwardLimits& limits);
 
 inline constexpr int kStoredLayerBytes = 32;  // sizeof(StoredLayer)
 

@@ -17,13 +17,17 @@ void CopyTo(const std::vector<T>& values, std::byte* base, int64_t offset) {
 
 UniformStep FindUniformStep(const StepBatch& batch) {
   if (batch.sequences.empty()) return {};
-  const int rows = batch.sequences[0].num_rows;
-  const bool is_uniform =
-      std::all_of(batch.sequences.begin(), batch.sequences.end(), [&](const SequenceStep& step) {
-        return step.num_rows == rows && step.num_outputs == rows && step.num_sampled() == rows &&
-               step.num_scored == 0;
-      });
-  return {static_cast<int>(batch.sequences.size()), is_uniform ? rows : 0};
+  const size_t rows = static_cast<size_t>(batch.sequences[0].num_rows);
+  const bool drafts_here = rows > 1 && batch.token_ids[1] == kTokenFromDrafter;
+  size_t first_row = 0;
+  for (const SequenceStep& step : batch.sequences) {
+    const bool is_alike = static_cast<size_t>(step.num_rows) == rows &&
+                          step.num_outputs == step.num_rows && step.num_sampled() == step.num_rows;
+    if (!is_alike) return {};
+    if (rows > 1 && (batch.token_ids[first_row + 1] == kTokenFromDrafter) != drafts_here) return {};
+    first_row += rows;
+  }
+  return {static_cast<int>(batch.sequences.size()), static_cast<int>(rows), drafts_here};
 }
 
 void StepArrays::Clear() {
@@ -31,6 +35,8 @@ void StepArrays::Clear() {
   counts_ = {};
   planned_.clear();
   num_uncertain_.clear();
+  rounds_.clear();
+  rounds_with_draft_.clear();
   planned_ids_.clear();
   sequence_of_.clear();
   output_rows_.clear();
@@ -69,11 +75,38 @@ void StepArrays::Collect(const StepBatch& batch, int padded_sequences,
     padding.slot = options_.padding_slot;
     padding.num_cached = 0;
     padding.num_uncertain = 0;
-    planned_ids_.resize(planned_ids_.size() + padding.num_rows, 0);
+    const size_t first_row = planned_ids_.size();
+    planned_ids_.resize(first_row + padding.num_rows, 0);
+    if (padding.num_drafts > 0) planned_ids_[first_row + 1] = planned_ids_[1];
     AddSequence(padding);
     AddSampling(padding, requests.Of(options_.padding_slot), {});
   }
+  PlanRounds();
   PlanAttention();
+}
+
+void StepArrays::PlanRounds() {
+  int32_t num_drafts = 0;
+  for (size_t idx = 0; idx < planned_.size(); ++idx) {
+    const PlannedSequence& planned = planned_[idx];
+    if (planned.num_sampled < 2) continue;
+    const int32_t first_row = planned.first_row + planned.num_rows - planned.num_sampled;
+    if (planned_ids_[first_row + 1] != kTokenFromDrafter) continue;
+    CHECK_EQ(planned.num_rows, planned.num_sampled);  // A round goes on where its slot ends.
+    rounds_.push_back({.sequence = static_cast<int32_t>(idx),
+                       .num_drafts = planned.num_sampled - 1,
+                       .first_sampled = first_sampled_[idx],
+                       .first_draft = num_drafts});
+    num_drafts += planned.num_sampled - 1;
+  }
+  if (rounds_.empty()) return;
+  std::stable_sort(
+      rounds_.begin(), rounds_.end(),
+      [](const PlannedRound& a, const PlannedRound& b) { return a.num_drafts > b.num_drafts; });
+  rounds_with_draft_.assign(rounds_[0].num_drafts, 0);
+  for (const PlannedRound& round : rounds_) {
+    for (int32_t draft = 0; draft < round.num_drafts; ++draft) ++rounds_with_draft_[draft];
+  }
 }
 
 void StepArrays::AddSequence(const SequenceStep& sequence) {
@@ -135,36 +168,59 @@ void StepArrays::AddSampling(const SequenceStep& sequence, const SlotRequests::R
   }
 }
 
+void StepArrays::AddAttentionSequences(int row_set) {
+  attention_.clear();
+  attention_uncertain_.clear();
+  if (row_set == kDraftRows) {
+    for (const PlannedRound& round : rounds_) {
+      attention_.push_back(DraftSequence(0, planned_[round.sequence].num_cached, 0));
+      // A round sees one key at least.
+      attention_uncertain_.push_back(
+          std::min(num_uncertain_[round.sequence], attention_.back().first_position));
+    }
+    return;
+  }
+  const bool is_outputs = row_set == kOutputRows;
+  for (const PlannedSequence& planned : planned_) {
+    attention_.push_back(
+        {.num_queries = is_outputs ? planned.num_outputs : planned.num_rows,
+         .first_position =
+             planned.num_cached + (is_outputs ? planned.num_rows - planned.num_outputs : 0)});
+  }
+  attention_uncertain_ = num_uncertain_;
+}
+
+void StepArrays::PlanAttentionOf(int group, int row_set) {
+  const AttentionGeometry& geometry =
+      row_set == kDraftRows ? options_.draft_geometry[group] : options_.geometry[group];
+  items_.clear();
+  if (geometry.num_heads > 0) {  // a layer of this kind
+    AddAttentionSequences(row_set);
+    int max_queries = 1;
+    for (const AttentionSequence& sequence : attention_) {
+      max_queries = std::max(max_queries, sequence.num_queries);
+    }
+    const int tile_rows =
+        ChooseTileRows(geometry, options_.head_dim[group], max_queries, options_.batch_invariant);
+    tile_rows_[group][row_set] = tile_rows;
+    const auto tile =
+        std::find(std::begin(kAttentionTileRows), std::end(kAttentionTileRows), tile_rows) -
+        std::begin(kAttentionTileRows);
+    PlanAttentionWork(geometry, attention_, options_.work[group][tile], items_,
+                      attention_uncertain_);
+  }
+  counts_.first_item[group][row_set] = static_cast<int32_t>(planned_items_.size());
+  counts_.num_items[group][row_set] = static_cast<int32_t>(items_.size());
+  planned_items_.insert(planned_items_.end(), items_.begin(), items_.end());
+}
+
 void StepArrays::PlanAttention() {
   for (int group = 0; group < kNumKvGroups; ++group) {
-    for (int row_set = 0; row_set < (two_row_sets_ ? kNumRowSets : 1); ++row_set) {
-      items_.clear();
-      if (options_.geometry[group].num_heads > 0) {  // a layer of this kind
-        attention_.clear();
-        int max_queries = 1;
-        for (const PlannedSequence& planned : planned_) {
-          const bool is_outputs = row_set == kOutputRows;
-          attention_.push_back(
-              {.num_queries = is_outputs ? planned.num_outputs : planned.num_rows,
-               .first_position =
-                   planned.num_cached + (is_outputs ? planned.num_rows - planned.num_outputs : 0)});
-          max_queries = std::max(max_queries, attention_.back().num_queries);
-        }
-        const int tile_rows = ChooseTileRows(options_.geometry[group], options_.head_dim[group],
-                                             max_queries, options_.batch_invariant);
-        // Where the sets are one, items of the first serve both.
-        tile_rows_[group][row_set] = tile_rows;
-        if (!two_row_sets_) tile_rows_[group].fill(tile_rows);
-        const auto tile =
-            std::find(std::begin(kAttentionTileRows), std::end(kAttentionTileRows), tile_rows) -
-            std::begin(kAttentionTileRows);
-        PlanAttentionWork(options_.geometry[group], attention_, options_.work[group][tile], items_,
-                          num_uncertain_);
-      }
-      counts_.first_item[group][row_set] = static_cast<int32_t>(planned_items_.size());
-      counts_.num_items[group][row_set] = static_cast<int32_t>(items_.size());
-      planned_items_.insert(planned_items_.end(), items_.begin(), items_.end());
-    }
+    PlanAttentionOf(group, kAllRows);
+    // Where the sets are one, items of the first serve both.
+    tile_rows_[group][kOutputRows] = tile_rows_[group][kAllRows];
+    if (two_row_sets_) PlanAttentionOf(group, kOutputRows);
+    if (!rounds_.empty()) PlanAttentionOf(group, kDraftRows);
   }
   counts_.num_table_entries = static_cast<int32_t>(table_entries_.size());
 }
@@ -176,10 +232,11 @@ StepShape StepArrays::shape() const {
   shape.outputs = static_cast<int>(output_rows_.size());
   shape.sampled = static_cast<int>(sampling_.size());
   shape.two_row_sets = two_row_sets_;
+  shape.rounds = static_cast<int>(rounds_.size());
   shape.table_entries = static_cast<int>(table_entries_.size());
   for (int group = 0; group < kNumKvGroups; ++group) {
     shape.items[group] =
-        std::max(counts_.num_items[group][kAllRows], counts_.num_items[group][kOutputRows]);
+        *std::max_element(std::begin(counts_.num_items[group]), std::end(counts_.num_items[group]));
   }
   return shape;
 }
@@ -191,6 +248,7 @@ int64_t StepArrays::Write(const StepOffsets& offsets, std::byte* to) const {
   CopyTo(sequence_of_, to, offsets.sequence_of);
   CopyTo(output_rows_, to, offsets.output_rows);
   CopyTo(sampling_, to, offsets.sampling);
+  CopyTo(rounds_, to, offsets.rounds);
   CopyTo(table_entries_, to, offsets.table_entries);
   CopyTo(planned_items_, to, offsets.planned_items);
   return offsets.planned_items +

@@ -27,6 +27,7 @@ namespace lapidary::cuda {
 struct UniformStep {
   int sequences = 0;
   int rows_per_sequence = 0;  // 0: the step is not uniform
+  bool drafts_here = false;   // by the executor's drafter, all of them
 };
 UniformStep FindUniformStep(const StepBatch& batch);
 
@@ -35,6 +36,8 @@ class StepArrays {
  public:
   struct Options {
     std::array<AttentionGeometry, kNumKvGroups> geometry{};
+    // Of the assistant's layers that read the group; their window is that of DraftWindow.
+    std::array<AttentionGeometry, kNumKvGroups> draft_geometry{};
     std::array<int, kNumKvGroups> head_dim{};
     bool batch_invariant = false;
     // By group and place in kAttentionTileRows.
@@ -64,6 +67,10 @@ class StepArrays {
   // row of each. One pass, nearly always.
   const std::vector<int32_t>& sampling_passes() const { return sampling_passes_; }
 
+  const std::vector<PlannedRound>& rounds() const { return rounds_; }
+  // Rounds that have a draft of this index: the first so many, since the longest come first.
+  const std::vector<int32_t>& rounds_with_draft() const { return rounds_with_draft_; }
+
   // Writes everything planned where `offsets` says; returns the bytes to upload.
   int64_t Write(const StepOffsets& offsets, std::byte* to) const;
 
@@ -73,7 +80,10 @@ class StepArrays {
   void AddSampling(const SequenceStep& sequence, const SlotRequests::Request& request,
                    std::span<const int32_t> scored_ids);
   void AddSamplingRow(SamplingRow row, int64_t replaced_words);
+  void PlanRounds();
   void PlanAttention();
+  void PlanAttentionOf(int group, int row_set);
+  void AddAttentionSequences(int row_set);
 
   const Options options_;
   bool all_are_outputs_ = false;
@@ -82,6 +92,8 @@ class StepArrays {
   PlannedCounts counts_;
   std::vector<PlannedSequence> planned_;
   std::vector<int32_t> num_uncertain_;  // by sequence
+  std::vector<PlannedRound> rounds_;
+  std::vector<int32_t> rounds_with_draft_;
   std::vector<int32_t> planned_ids_;
   std::vector<int32_t> sequence_of_;
   std::vector<int32_t> output_rows_;
@@ -94,6 +106,7 @@ class StepArrays {
   int64_t num_replaced_ = 0;  // words of the last pass
   // Kept between steps for their memory.
   std::vector<AttentionSequence> attention_;
+  std::vector<int32_t> attention_uncertain_;
   std::vector<AttentionItem> items_;
 };
 

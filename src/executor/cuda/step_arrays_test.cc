@@ -28,6 +28,7 @@ class StepArraysTest : public testing::Test {
     options_.replaced_capacity = 1000;
     for (int group = 0; group < kNumKvGroups; ++group) {
       options_.geometry[group] = {4, 2, group == kSlidingGroup ? kWindow : 0};
+      options_.draft_geometry[group] = {4, 2, group == kSlidingGroup ? kWindow - 1 : 0};
       options_.head_dim[group] = 256;
       for (size_t tile = 0; tile < std::size(kAttentionTileRows); ++tile) {
         options_.work[group][tile] = WorkOfTile(kAttentionTileRows[tile], false);
@@ -66,7 +67,11 @@ class StepArraysTest : public testing::Test {
     call.rows = shape.rows;
     call.sequences = shape.sequences;
     call.sampled = shape.sampled;
-    call.num_row_sets = shape.num_row_sets();
+    call.two_row_sets = shape.two_row_sets;
+    call.rounds = shape.rounds;
+    call.planned_rounds = Pointer<PlannedRound>(offsets_.rounds);
+    call.draft_tokens = Pointer<int32_t>(offsets_.draft_tokens);
+    call.draft_positions = Pointer<int32_t>(offsets_.draft_positions);
     call.vocab_size = 100000;
     call.counts = Pointer<PlannedCounts>(offsets_.counts);
     call.planned = Pointer<PlannedSequence>(offsets_.planned);
@@ -83,6 +88,7 @@ class StepArraysTest : public testing::Test {
       call.table_stride[group] = kStride;
       call.tokens_per_page[group] = kTokens[group];
       call.window[group] = options_.geometry[group].window;
+      call.draft_window[group] = options_.draft_geometry[group].window;
       call.write_pages[group] = Pointer<int32_t>(offsets_.write_pages[group]);
       call.write_slots[group] = Pointer<int32_t>(offsets_.write_slots[group]);
       for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
@@ -291,8 +297,16 @@ TEST_F(StepArraysTest, AStepIsUniformOnlyIfAllRowsOfAllSequencesAreSampledAlike)
   const SequenceStep verify = {.num_rows = 4, .num_outputs = 4, .samples = true, .num_drafts = 3};
   StepBatch batch;
   batch.sequences = {verify, verify};
+  batch.token_ids = {kTokenFromSlot, 5, 6, 7, kTokenFromSlot, 8, 9, 10};
   EXPECT_EQ(FindUniformStep(batch).sequences, 2);
   EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 4);
+  EXPECT_FALSE(FindUniformStep(batch).drafts_here);
+  // All drafts are the drafter's, or none.
+  std::fill_n(batch.token_ids.begin() + 1, 3, kTokenFromDrafter);
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 0);
+  std::fill_n(batch.token_ids.begin() + 5, 3, kTokenFromDrafter);
+  EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 4);
+  EXPECT_TRUE(FindUniformStep(batch).drafts_here);
   batch.sequences[1].num_rows = 5;
   EXPECT_EQ(FindUniformStep(batch).rows_per_sequence, 0);
   batch.sequences[1] = verify;
@@ -303,6 +317,68 @@ TEST_F(StepArraysTest, AStepIsUniformOnlyIfAllRowsOfAllSequencesAreSampledAlike)
   EXPECT_EQ(FindUniformStep({}).rows_per_sequence, 0);
 }
 
+TEST_F(StepArraysTest, RoundsOfDraftsSeeTheKeysBeforeTheLastToken) {
+  StepBatch batch;
+  const auto add = [&](int slot, int most, int drafts) {
+    SequenceStep step{.slot = slot,
+                      .num_cached = most,
+                      .num_uncertain = 3,
+                      .num_rows = 1 + drafts,
+                      .num_outputs = 1 + drafts,
+                      .samples = true,
+                      .num_drafts = drafts};
+    batch.sequences.push_back(step);
+    batch.token_ids.push_back(kTokenFromSlot);
+    batch.token_ids.insert(batch.token_ids.end(), drafts, kTokenFromDrafter);
+  };
+  add(0, 40, 1);
+  add(1, 33, 3);
+  states_[0] = {.length = 38, .last_token = 71};
+  states_[1] = {.length = 33, .last_token = 72};
+  Collect(batch);
+  const StepShape shape = arrays_->shape();
+  EXPECT_EQ(shape.rounds, 2);
+  // The longest first: two rounds have a first draft, one has a second and a third.
+  EXPECT_EQ(arrays_->rounds_with_draft(), (std::vector<int32_t>{2, 1, 1}));
+  Prepare(shape);
+  const auto rounds = At<PlannedRound>(offsets_.rounds, 2);
+  EXPECT_EQ(rounds[0].sequence, 1);
+  EXPECT_EQ(rounds[0].first_sampled, 2);
+  EXPECT_EQ(rounds[0].first_draft, 1);
+  EXPECT_EQ(rounds[1].sequence, 0);
+  EXPECT_EQ(At<int32_t>(offsets_.draft_tokens, 2), (std::vector<int32_t>{72, 71}));
+  EXPECT_EQ(At<int32_t>(offsets_.draft_positions, 2), (std::vector<int32_t>{33, 38}));
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    const auto sequences = At<AttentionSequence>(offsets_.attention[group][kDraftRows], 2);
+    EXPECT_EQ(sequences[0].num_cached, 33);
+    EXPECT_EQ(sequences[0].first_position, 32);  // as if they stood on the last key
+    EXPECT_EQ(sequences[0].table_base, kStride);
+    EXPECT_EQ(sequences[1].num_cached, 38);
+    EXPECT_EQ(sequences[1].table_base, 0);
+    // The items cover what the window leaves of each round's keys once, for every KV head.
+    const AttentionGeometry& geometry = options_.draft_geometry[group];
+    std::map<std::pair<int, int>, int> num_keys;
+    for (const AttentionItem& item : Items(group, kDraftRows)) {
+      num_keys[{item.sequence, item.kv_head}] += item.key_end - item.key_begin;
+    }
+    for (int round = 0; round < 2; ++round) {
+      const int keys = sequences[round].num_cached;
+      const int seen = geometry.window == 0 ? keys : std::min(keys, geometry.window);
+      for (int head = 0; head < geometry.num_kv_heads; ++head) {
+        EXPECT_EQ((num_keys[{round, head}]), seen) << "group " << group << " round " << round;
+      }
+    }
+  }
+}
+
+TEST_F(StepArraysTest, DraftsThatAskFromTheLastKeysPositionSeeOneKeyMore) {
+  EXPECT_EQ(DraftWindow(8, /*drafts_ask_before=*/false), 7);
+  EXPECT_EQ(DraftWindow(8, /*drafts_ask_before=*/true), 8);
+  EXPECT_EQ(DraftWindow(1, false),
+            1);  // The last key is there even where the window ends before it.
+  EXPECT_EQ(DraftWindow(0, false), 0);
+}
+
 TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
   StepShape shape;
   shape.rows = 3;
@@ -310,6 +386,7 @@ TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
   shape.outputs = 2;
   shape.sampled = 2;
   shape.two_row_sets = true;
+  shape.rounds = 2;
   shape.table_entries = 5;
   shape.items = {11, 13};
   const StepOffsets offsets = LayOutStep(shape);
@@ -321,9 +398,12 @@ TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
       {offsets.output_rows, 8},
       {offsets.sampling, 2 * sizeof(SamplingRow)},
       {offsets.table_entries, 5 * sizeof(PlannedTableEntry)},
-      {offsets.planned_items, 2 * (11 + 13) * sizeof(AttentionItem)},
+      {offsets.rounds, 2 * sizeof(PlannedRound)},
+      {offsets.planned_items, 3 * (11 + 13) * sizeof(AttentionItem)},
       {offsets.token_ids, 12},
-      {offsets.positions, 12}};
+      {offsets.positions, 12},
+      {offsets.draft_tokens, 8},
+      {offsets.draft_positions, 8}};
   for (int group = 0; group < kNumKvGroups; ++group) {
     places.emplace_back(offsets.write_pages[group], 12);
     places.emplace_back(offsets.write_slots[group], 12);

@@ -30,7 +30,7 @@ class Placer {
 bool StepShape::FitsInto(const StepShape& padded) const {
   bool fits = rows == padded.rows && sequences == padded.sequences && outputs == padded.outputs &&
               sampled == padded.sampled && two_row_sets == padded.two_row_sets &&
-              table_entries <= padded.table_entries;
+              rounds == padded.rounds && table_entries <= padded.table_entries;
   for (int group = 0; group < kNumKvGroups; ++group) fits &= items[group] <= padded.items[group];
   return fits;
 }
@@ -44,18 +44,24 @@ StepOffsets LayOutStep(const StepShape& shape) {
   offsets.sequence_of = placer.Place<int32_t>(shape.rows);
   offsets.output_rows = placer.Place<int32_t>(shape.outputs);
   offsets.sampling = placer.Place<SamplingRow>(shape.sampled);
+  offsets.rounds = placer.Place<PlannedRound>(shape.rounds);
   offsets.table_entries = placer.Place<PlannedTableEntry>(shape.table_entries);
   int64_t num_items = 0;
-  for (const int items : shape.items) num_items += int64_t{items} * shape.num_row_sets();
+  for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
+    if (!shape.HasRowSet(row_set)) continue;
+    for (const int items : shape.items) num_items += items;
+  }
   offsets.planned_items = placer.Place<AttentionItem>(num_items);
 
   offsets.token_ids = placer.Place<int32_t>(shape.rows);
   offsets.positions = placer.Place<int32_t>(shape.rows);
+  offsets.draft_tokens = placer.Place<int32_t>(shape.rounds);
+  offsets.draft_positions = placer.Place<int32_t>(shape.rounds);
   for (int group = 0; group < kNumKvGroups; ++group) {
     offsets.write_pages[group] = placer.Place<int32_t>(shape.rows);
     offsets.write_slots[group] = placer.Place<int32_t>(shape.rows);
     for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
-      if (row_set >= shape.num_row_sets()) {
+      if (!shape.HasRowSet(row_set)) {
         offsets.num_items[group][row_set] = offsets.num_items[group][kAllRows];
         offsets.attention[group][row_set] = offsets.attention[group][kAllRows];
         offsets.items[group][row_set] = offsets.items[group][kAllRows];
@@ -72,6 +78,13 @@ StepOffsets LayOutStep(const StepShape& shape) {
 
 int GraphTableEntries(int sequences) { return 4 * sequences + 64; }
 
+int AttentionTiles(const LayerPlan& layer, int num_queries) {
+  // Smaller tiles are for sequences that fit into one.
+  constexpr int kTileRows = 64;
+  const int queries_per_tile = std::max(1, kTileRows / layer.heads_per_kv_head());
+  return (num_queries + queries_per_tile - 1) / queries_per_tile;
+}
+
 StepShape MaxStepShape(const ModelPlan& plan, const KvLayout& layout,
                        const CudaForwardLimits& limits) {
   const int64_t max_rows = limits.max_rows;
@@ -81,6 +94,7 @@ StepShape MaxStepShape(const ModelPlan& plan, const KvLayout& layout,
   shape.outputs = shape.rows;
   shape.sampled = shape.rows;
   shape.two_row_sets = true;
+  shape.rounds = limits.max_drafts > 0 ? shape.sequences : 0;
   int64_t table_entries = GraphTableEntries(shape.sequences);
   for (int group = 0; group < kNumKvGroups; ++group) {
     // All that a resumed prefix, the slack behind its window and the new rows may hold.
@@ -93,10 +107,8 @@ StepShape MaxStepShape(const ModelPlan& plan, const KvLayout& layout,
   shape.table_entries = static_cast<int>(table_entries);
   for (const LayerPlan& layer : plan.layers) {
     const int group = KvGroupOf(layer.kind);
-    // Smaller tiles are for sequences that fit into one.
-    constexpr int64_t kTileRows = 64;
-    const int64_t queries_per_tile = std::max<int64_t>(1, kTileRows / layer.heads_per_kv_head());
-    const int64_t tiles = max_rows / queries_per_tile + shape.sequences + 1;
+    const int64_t tiles =
+        AttentionTiles(layer, static_cast<int>(max_rows)) + int64_t{shape.sequences};
     shape.items[group] = static_cast<int>(tiles * layer.num_kv_heads + limits.max_partials);
   }
   return shape;

@@ -1,25 +1,13 @@
 #include "base/check.h"
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/embedding.h"
+#include "ops/cuda/rope_fill.cuh"
 #include "ops/cuda/vec.cuh"
 
 namespace lapidary::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// The angle is a float32 product, as in the reference; its cosine comes from double precision, so
-// positions far beyond 100,000 lose nothing.
-__device__ void FillRope(const RopeTableFill& fill, int row, int position) {
-  for (int pair = threadIdx.x; pair < fill.pairs; pair += blockDim.x) {
-    const float angle = __fmul_rn(static_cast<float>(position), fill.frequencies[pair]);
-    double sine;
-    double cosine;
-    sincos(static_cast<double>(angle), &sine, &cosine);
-    fill.table[int64_t{row} * RopeRowPairs(fill.pairs) + pair] =
-        make_float2(static_cast<float>(cosine), static_cast<float>(sine));
-  }
-}
 
 // Blocks [0, rows) gather a row each; blocks [rows, 2 rows) fill its rotary tables.
 __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {

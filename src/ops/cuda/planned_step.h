@@ -7,11 +7,12 @@
 
 namespace lapidary::cuda {
 
-// Rows as attention sees them: all rows of the step, or its output rows alone (layers behind the
-// prefill shortcut).
+// Rows as attention sees them: all rows of the step, its output rows alone (layers behind the
+// prefill shortcut), or a row for each round of drafts (layers of the assistant).
 inline constexpr int kAllRows = 0;
 inline constexpr int kOutputRows = 1;
-inline constexpr int kNumRowSets = 2;
+inline constexpr int kDraftRows = 2;
+inline constexpr int kNumRowSets = 3;
 
 // One sequence of the step.
 struct PlannedSequence {
@@ -23,6 +24,15 @@ struct PlannedSequence {
   int32_t num_outputs = 0;
   int32_t num_sampled = 0;
   int32_t unused = 0;
+};
+
+// A round of drafts: what the drafter proposes behind a sequence's last token.
+struct PlannedRound {
+  int32_t sequence = 0;  // of the step
+  int32_t num_drafts = 0;
+  int32_t first_sampled = 0;  // of the step's sampled rows: the one whose token is compared with
+                              // the first draft
+  int32_t first_draft = 0;    // of all that the step asks the drafter for, in its sequences' order
 };
 
 // A block of a slot's page table.

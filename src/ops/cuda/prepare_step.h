@@ -23,7 +23,8 @@ struct PrepareStepCall {
   int rows = 0;
   int sequences = 0;
   int sampled = 0;
-  int num_row_sets = 1;
+  int rounds = 0;
+  bool two_row_sets = false;
   int vocab_size = 0;
   // Planned.
   const PlannedCounts* counts = nullptr;
@@ -32,13 +33,16 @@ struct PrepareStepCall {
   const int32_t* sequence_of = nullptr;      // [rows]
   const PlannedTableEntry* table_entries = nullptr;
   const AttentionItem* planned_items = nullptr;
-  SamplingRow* sampling = nullptr;  // [sampled]: position and draft are filled in
+  SamplingRow* sampling = nullptr;               // [sampled]: position and draft are filled in
+  const PlannedRound* planned_rounds = nullptr;  // [rounds]
+  bool drafts_ask_before = false;                // drafts ask from the last key's position
   // Where the slots stand.
   SlotState* slots = nullptr;
   int32_t* tables[kNumKvGroups] = {};  // [slots, table_stride]: the page of a block
   int table_stride[kNumKvGroups] = {};
   int tokens_per_page[kNumKvGroups] = {};
   int window[kNumKvGroups] = {};
+  int draft_window[kNumKvGroups] = {};
   // Prepared.
   int32_t* token_ids = nullptr;                                  // [rows]
   int32_t* positions = nullptr;                                  // [rows]
@@ -47,7 +51,34 @@ struct PrepareStepCall {
   AttentionSequence* attention[kNumKvGroups][kNumRowSets] = {};  // [sequences]
   AttentionItem* items[kNumKvGroups][kNumRowSets] = {};
   int32_t* num_items[kNumKvGroups][kNumRowSets] = {};
+  int32_t* draft_tokens = nullptr;     // [rounds] that the first drafts stand behind
+  int32_t* draft_positions = nullptr;  // [rounds] that all drafts ask from
+
+  LAPIDARY_HOST_DEVICE bool HasRowSet(int row_set) const {
+    return row_set == kAllRows || (row_set == kOutputRows ? two_row_sets : rounds > 0);
+  }
 };
+
+// The window of a layer whose queries stand on the last key itself, for drafts that ask from the
+// position behind it: one key less. 0: all keys.
+LAPIDARY_HOST_DEVICE inline int DraftWindow(int window, bool drafts_ask_before) {
+  if (window == 0 || drafts_ask_before) return window;
+  return window > 1 ? window - 1 : 1;
+}
+
+// A round stands still: its queries see the keys before the sequence's last token, as if they stood
+// on the last of them. Padding has none; it looks at one of the scratch page.
+LAPIDARY_HOST_DEVICE inline AttentionSequence DraftSequence(int32_t round, int32_t num_keys,
+                                                            int32_t table_base) {
+  num_keys = num_keys > 0 ? num_keys : 1;
+  AttentionSequence sequence;
+  sequence.first_query = round;
+  sequence.num_queries = 1;
+  sequence.first_position = num_keys - 1;
+  sequence.num_cached = num_keys;
+  sequence.table_base = table_base;
+  return sequence;
+}
 
 // The part of a planned item that the sequence, as long as it really is, leaves of it. An item of a
 // split tile may have no key left: it then gets a tile of its own, all of it masked.
@@ -83,13 +114,24 @@ LAPIDARY_HOST_DEVICE inline void PrepareStep(const PrepareStepCall& call, int th
       all.first_new = planned.first_row;
       all.table_base = planned.slot * call.table_stride[group];
       call.attention[group][kAllRows][idx] = all;
-      if (call.num_row_sets == 1) continue;
+      if (!call.two_row_sets) continue;
       AttentionSequence outputs = all;
       outputs.first_query = planned.first_output;
       outputs.num_queries = planned.num_outputs;
       outputs.first_position += planned.num_rows - planned.num_outputs;
       call.attention[group][kOutputRows][idx] = outputs;
     }
+  }
+  sync();
+  for (int idx = thread; idx < call.rounds; idx += num_threads) {
+    const int32_t of = call.planned_rounds[idx].sequence;
+    const int32_t num_keys = call.attention[kFullGroup][kAllRows][of].first_position;
+    for (int group = 0; group < kNumKvGroups; ++group) {
+      call.attention[group][kDraftRows][idx] =
+          DraftSequence(idx, num_keys, call.attention[group][kAllRows][of].table_base);
+    }
+    call.draft_tokens[idx] = call.slots[call.planned[of].slot].last_token;
+    call.draft_positions[idx] = num_keys > 0 && call.drafts_ask_before ? num_keys - 1 : num_keys;
   }
   sync();
   for (int row = thread; row < call.rows; row += num_threads) {
@@ -110,13 +152,14 @@ LAPIDARY_HOST_DEVICE inline void PrepareStep(const PrepareStepCall& call, int th
     }
   }
   for (int group = 0; group < kNumKvGroups; ++group) {
-    for (int row_set = 0; row_set < call.num_row_sets; ++row_set) {
+    for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
+      if (!call.HasRowSet(row_set)) continue;
+      const int window = row_set == kDraftRows ? call.draft_window[group] : call.window[group];
       const int32_t num_items = call.counts->num_items[group][row_set];
       const AttentionItem* planned = call.planned_items + call.counts->first_item[group][row_set];
       for (int idx = thread; idx < num_items; idx += num_threads) {
         call.items[group][row_set][idx] =
-            ClipItem(planned[idx], call.attention[group][row_set][planned[idx].sequence],
-                     call.window[group]);
+            ClipItem(planned[idx], call.attention[group][row_set][planned[idx].sequence], window);
       }
       if (thread == 0) *call.num_items[group][row_set] = num_items;
     }

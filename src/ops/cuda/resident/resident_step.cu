@@ -383,6 +383,12 @@ __device__ __forceinline__ void Work() {
 #pragma unroll 1
   while (RunPhase<kTuning>()) {
   }
+  auto* hidden_out = reinterpret_cast<float4*>(State().params.call.hidden_out);
+  if (hidden_out != nullptr && blockIdx.x == gridDim.x - 1) {
+    for (int quad = threadIdx.x; quad < State().program.hidden / 4; quad += kResidentWorkers) {
+      hidden_out[quad] = hidden[quad];
+    }
+  }
   // New entries go to their pages last: nobody reads the old ones any more.
   const int num_phases = State().program.num_phases;
 #pragma unroll 1

@@ -49,6 +49,7 @@ struct ResidentStepCall {
   float eps = 1e-6f;
   float softcap = 0.0f;
   const float* hidden_in = nullptr;  // [hidden], of the embedding
+  float* hidden_out = nullptr;       // [hidden], what the head has normed; null: not wanted
   float* logits = nullptr;           // [vocab_size]
   // The cache, as in AttentionCall and StoreEntriesCall, by group.
   std::byte* pool = nullptr;

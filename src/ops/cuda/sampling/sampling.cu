@@ -5,13 +5,29 @@
 #include "base/check.h"
 #include "ops/cuda/sampling/sampling.h"
 #include "ops/cuda/sampling/sampling_select.cuh"
+#include "ops/cuda/sampling/store_draft.cuh"
 #include "sampling/accept.h"
+#include "sampling/simulated_acceptance.h"
 
 namespace lapidary::cuda {
 namespace {
 
 constexpr int kScanThreads = 256;
 constexpr int kScanBlocksPerCta = 128;  // row blocks of one scanning CTA
+
+// The sampled row that a row of the call draws for, and its place among them.
+struct CallRow {
+  int index;
+  SamplingRow spec;
+};
+__device__ CallRow RowOfCall(const SamplingCall& call, int row) {
+  if (call.draft.rounds == nullptr) return {row, call.spec[row]};
+  CallRow at;
+  at.index = call.draft.rounds[row].first_sampled + call.draft.draft_idx;
+  at.spec = call.spec[at.index];
+  at.spec.logits_row = row;
+  return at;
+}
 
 __device__ bool IsHere(const SamplingCall& call, const SamplingRow& spec) {
   return spec.logits_row >= call.first_logits_row &&
@@ -74,7 +90,7 @@ struct Replaced {
 __global__ void __launch_bounds__(kScanThreads) AdjustKernel(SamplingCall call) {
   AllowNextKernel();
   WaitForPreviousKernel();
-  const SamplingRow spec = call.spec[blockIdx.x];
+  const auto [row_idx, spec] = RowOfCall(call, blockIdx.x);
   if (!IsHere(call, spec) || spec.scored_id >= 0) return;
   const SamplingSlot& slot = call.slots[spec.slot];
   const Replaced replaced(call, spec, slot);
@@ -107,7 +123,7 @@ __global__ void __launch_bounds__(kScanThreads) AdjustKernel(SamplingCall call) 
   __shared__ int is_listed[kMaxDrafts];
   const int num_drafts = spec.rows_before;
   if (threadIdx.x < num_drafts) {
-    drafts[threadIdx.x] = call.spec[blockIdx.x - num_drafts + threadIdx.x].draft;
+    drafts[threadIdx.x] = call.spec[row_idx - num_drafts + threadIdx.x].draft;
     is_listed[threadIdx.x] = 0;
   }
   __syncthreads();
@@ -147,7 +163,7 @@ __global__ void __launch_bounds__(kScanThreads) AdjustKernel(SamplingCall call) 
 __global__ void __launch_bounds__(kScanThreads) RestoreKernel(SamplingCall call) {
   AllowNextKernel();
   WaitForPreviousKernel();
-  const SamplingRow spec = call.spec[blockIdx.x];
+  const SamplingRow spec = RowOfCall(call, blockIdx.x).spec;
   if (!IsHere(call, spec) || spec.scored_id >= 0) return;
   const SamplingSlot& slot = call.slots[spec.slot];
   const Replaced replaced(call, spec, slot);
@@ -197,13 +213,36 @@ __device__ void AddToHistory(const SamplingCall& call, const SamplingSlot& slot,
   __syncthreads();
 }
 
+// Rows of a round that count by the dice; the drafts among them become its tokens.
+__device__ int SimulateAcceptance(const SamplingCall& call, int row, const SamplingSlot& slot) {
+  const auto draft_of = [&](int idx) { return call.spec[row + idx].draft; };
+  const auto token_of = [&](int idx) {
+    const uint64_t number = DrawNumber(call.spec[row + idx].position, slot.prompt_len);
+    const bool accepts =
+        idx < call.num_simulated && SimulatesAccept(call.simulated_rates[idx], slot.seed, number);
+    return accepts ? draft_of(idx) : -1;
+  };
+  const int num_accepted = NumAcceptedRows(call.spec[row].num_drafts, token_of, draft_of);
+  for (int idx = threadIdx.x; idx + 1 < num_accepted; idx += blockDim.x) {
+    call.out[row + idx].id = draft_of(idx);
+  }
+  __syncthreads();
+  return num_accepted;
+}
+
+__device__ int AcceptTokens(const SamplingCall& call, int row) {
+  return NumAcceptedRows(
+      call.spec[row].num_drafts, [&](int idx) { return call.out[row + idx].id; },
+      [&](int idx) { return call.spec[row + idx].draft; });
+}
+
 // Moves a slot on behind the rows of a round that count; all threads of the block, which see the
 // round's results. `row` is its first.
 __device__ void AcceptRound(const SamplingCall& call, int row) {
   const SamplingRow& first = call.spec[row];
-  const int num_accepted = NumAcceptedRows(
-      first.num_drafts, [&](int idx) { return call.out[row + idx].id; },
-      [&](int idx) { return call.spec[row + idx].draft; });
+  const int num_accepted = call.simulated_rates != nullptr
+                               ? SimulateAcceptance(call, row, call.slots[first.slot])
+                               : AcceptTokens(call, row);
   const SamplingSlot& slot = call.slots[first.slot];
   SlotState& state = call.states[first.slot];
   if (slot.has_penalties) {
@@ -227,7 +266,7 @@ __device__ void AcceptRound(const SamplingCall& call, int row) {
 __global__ void __launch_bounds__(kScanThreads) ScanKernel(SamplingCall call, bool only_logprobs) {
   AllowNextKernel();
   WaitForPreviousKernel();
-  const SamplingRow spec = call.spec[blockIdx.y];
+  const SamplingRow spec = RowOfCall(call, blockIdx.y).spec;
   if (!IsHere(call, spec)) return;
   if (only_logprobs && !WantsLogprobs(call, spec)) return;
   const float* row = RowLogits(call, spec);
@@ -413,10 +452,10 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
   __shared__ DrawShared shared;
   AllowNextKernel();
   WaitForPreviousKernel();
-  const SamplingRow spec = call.spec[blockIdx.x];
+  const auto [row_idx, spec] = RowOfCall(call, blockIdx.x);
   if (!IsHere(call, spec)) return;
   const SamplingSlot& slot = call.slots[spec.slot];
-  SampledRow& out = call.out[blockIdx.x];
+  const bool is_draft = call.draft.rounds != nullptr;
   const float* row = RowLogits(call, spec);
   const float* maxima = BlockMaxima(call, spec);
   const int num_blocks = NumRowBlocks(call.vocab_size);
@@ -430,14 +469,15 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
   if (max == kInfinity) status = SamplingStatus::kNotFinite;
   if (max == -kInfinity) status = SamplingStatus::kNothingToDraw;
   int32_t id = spec.scored_id;
+  const bool is_greedy = slot.greedy || (is_draft && call.draft.likeliest);
   if (status == SamplingStatus::kOk && id < 0) {
-    if (slot.greedy && num_allowed > 0) {
+    if (is_greedy && num_allowed > 0) {
       int32_t found = -1;
       for (int idx = threadIdx.x; idx < num_allowed; idx += kDrawThreads) {
         if (row[allowed[idx]] == max && (found < 0 || allowed[idx] < found)) found = allowed[idx];
       }
       id = BlockWinner(0.0f, found, shared);
-    } else if (slot.greedy) {
+    } else if (is_greedy) {
       // The first block that holds the maximum, and the first place in it.
       int32_t first = -1;
       for (int block = threadIdx.x; block < num_blocks; block += kDrawThreads) {
@@ -454,7 +494,13 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
       id = Draw(call, spec, slot, row, maxima, max, list, shared);
     }
   }
+  if (is_draft) {
+    // Where nothing may be drawn, any draft does.
+    if (threadIdx.x == 0) StoreDraft(call.draft, blockIdx.x, id < 0 ? 0 : id);
+    return;
+  }
   if (threadIdx.x == 0) {
+    SampledRow& out = call.out[row_idx];
     out.id = id;
     out.status = status;
     out.num_accepted = 0;

@@ -10,11 +10,24 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/planned_step.h"
 #include "ops/cuda/sampling/sampling_scratch.h"
 #include "ops/cuda/sampling/sampling_types.h"
 #include "ops/cuda/slot_state.h"
 
 namespace lapidary::cuda {
+
+// Draws for a drafter. Row i of the call is that of round i: it draws, from the drafter's logits of
+// row i, as the sampled row does that the draft will be compared with.
+struct DraftDraws {
+  const PlannedRound* rounds = nullptr;  // null: sampled rows are drawn
+  int draft_idx = 0;                     // of every round
+  bool likeliest = true;                 // whatever the temperature of the slot
+  // Where the drafts go.
+  SamplingRow* spec = nullptr;     // [sampled rows of the step]
+  int32_t* token_ids = nullptr;    // [rows of the step]
+  int32_t* last_tokens = nullptr;  // [rounds]
+};
 
 struct SamplingCall {
   int rows = 0;
@@ -32,13 +45,18 @@ struct SamplingCall {
   int32_t* replaced = nullptr;  // scratch: SamplingRow::replaced_begin
   SampledRow* out = nullptr;    // [rows]
   void* scratch = nullptr;      // SamplingScratchBytes(num_logits_rows, vocab_size)
+  DraftDraws draft;
+  // By place in a round: drafts are accepted at these rates (sampling/simulated_acceptance.h), not
+  // where they are the token. Null: as they should be.
+  const float* simulated_rates = nullptr;
+  int num_simulated = 0;
 };
 
 inline constexpr int kMaxSampledVocab = 1 << 22;
 Status SamplingSupports(int vocab_size);
 
 // Draws and scores. Rounds of one row are accepted, and their slots moved on; rounds with drafts
-// wait for all their rows and RunAccept.
+// wait for all their rows and RunAccept. Draws for a drafter change neither slots nor `out`.
 void RunSampling(const LaunchContext& context, const SamplingCall& call);
 // Once per step with drafts: accepts what was drawn and moves the slots on.
 void RunAccept(const LaunchContext& context, const SamplingCall& call);

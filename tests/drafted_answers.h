@@ -1,0 +1,194 @@
+// Answers of an engine with drafts and without, for tests that they are the same.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "load/load_model.h"
+#include "model/assistant_preset.h"
+#include "tests/test_models.h"
+
+namespace lapidary {
+
+struct Answer {
+  std::vector<SampledToken> tokens;
+  std::optional<FinishReason> finish;
+  RequestUsage usage;
+  std::string error;
+};
+
+struct Mode {
+  std::string name;
+  int num_drafts = 0;  // 0: no drafting
+  bool adapt = false;
+  DraftDraw draw = DraftDraw::kCoupled;
+  DraftPosition position = DraftPosition::kOfLastToken;
+  int max_num_batched_tokens = 256;
+  int64_t pool_tokens = 4096;
+  bool prefix_caching = false;
+  bool overlap = true;
+};
+
+class DraftedAnswersTest : public testing::TestWithParam<std::string> {
+ protected:
+  static constexpr int kNewTokens = 40;
+
+  explicit DraftedAnswersTest(const DeviceChoice& device) : device_(device) {}
+
+  // A bundled pair, whose drafts are mostly accepted, or a random one, whose are hardly ever.
+  void SetUp() override {
+    const std::string name = GetParam();
+    if (name.starts_with("pebble")) {
+      path_ = std::filesystem::path(LAPIDARY_SOURCE_DIR) / "models" / name;
+      return;
+    }
+    path_ = MakeTestModel(name, {.seed = 5}, directory_);
+    ThreadPool threads(2);
+    const bool ordered = name == "odd-shared-kv-is-v";
+    const Json assistant = TinyAssistantConfig(TestConfig(name), ordered).value();
+    const Status status =
+        WriteSyntheticAssistant(assistant, {.seed = 5}, path_.string() + "-assistant", threads);
+    ASSERT_TRUE(status.ok()) << status.error().message;
+  }
+
+  // What differs from model to model is the arithmetic, not the bookkeeping.
+  std::vector<Mode> Modes() const {
+    std::vector<Mode> modes = {
+        {.name = "one draft", .num_drafts = 1},
+        {.name = "three drafts, step by step", .num_drafts = 3, .overlap = false},
+        {.name = "seven likeliest drafts", .num_drafts = 7, .draw = DraftDraw::kLikeliest},
+        {.name = "as many as pay", .num_drafts = 4, .adapt = true},
+        {.name = "from p - 1", .num_drafts = 4, .position = DraftPosition::kBeforeIt},
+        {.name = "small chunks", .num_drafts = 3, .max_num_batched_tokens = 11},
+        {.name = "a pool too small", .num_drafts = 3, .pool_tokens = 512},
+        {.name = "prefix cache", .num_drafts = 3, .prefix_caching = true},
+    };
+    if (!GetParam().starts_with("pebble-e")) modes.resize(5);
+    return modes;
+  }
+
+  std::unique_ptr<Engine> Load(const Mode& mode) const { return Load(mode, device_); }
+  std::unique_ptr<Engine> Load(const Mode& mode, const DeviceChoice& device) const {
+    const ModelDescription model = DescribeModel(path_.string()).value();
+    LoadOptions options;
+    options.num_threads = 2;
+    options.device = device;
+    // The one mode in which a row's bits do not depend on the rows beside it.
+    options.cuda.batch_invariant = true;
+    options.limits = {.max_num_seqs = 16,
+                      .max_num_batched_tokens = mode.max_num_batched_tokens,
+                      .max_model_len = 512};
+    options.kv_cache_memory_bytes =
+        PagesForSequence(model.plan, MakeKvLayout(model.plan, device.kind), mode.pool_tokens,
+                         SchedulerLimits{}.sliding_slack) *
+        MakeKvLayout(model.plan, device.kind).page_bytes;
+    options.drafting.enabled = mode.num_drafts > 0;
+    options.drafting.num_drafts = std::max(mode.num_drafts, 1);
+    options.drafting.adapt = mode.adapt;
+    options.drafting.draw = mode.draw;
+    options.drafting.position = mode.position;
+    EngineOptions engine;
+    engine.overlap = mode.overlap;
+    engine.limits.prefix_caching = mode.prefix_caching;
+    engine.check_kv = true;
+    engine.check_kv_report = directory_.path() / "violation.json";
+    auto loaded = LoadEngine(model, options, engine);
+    CHECK(loaded.ok()) << loaded.error().message;
+    CHECK_EQ(loaded->assistant.empty(), mode.num_drafts == 0);
+    return std::move(loaded->engine);
+  }
+
+  // All at once; `num_copies` of each.
+  static std::vector<Answer> Run(Engine& engine, const std::vector<SequenceSpec>& specs,
+                                 int num_copies = 1) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<RequestId, Answer> answers;
+    size_t num_ended = 0;
+    std::vector<RequestId> order;
+    for (const SequenceSpec& spec : specs) {
+      const auto ids = engine.Submit(spec, num_copies, [&](RequestEvent event) {
+        const std::lock_guard lock(mutex);
+        Answer& answer = answers[event.id];
+        answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
+        if (!event.finish) return;
+        answer.finish = event.finish;
+        answer.usage = event.usage;
+        answer.error = event.error;
+        ++num_ended;
+        changed.notify_all();
+      });
+      CHECK(ids.ok()) << ids.error().message;
+      order.insert(order.end(), ids->begin(), ids->end());
+    }
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return num_ended == order.size(); });
+    std::vector<Answer> ordered;
+    for (const RequestId id : order) ordered.push_back(answers.at(id));
+    return ordered;
+  }
+
+  // Prompts of many lengths under every kind of sampling.
+  std::vector<SequenceSpec> Specs() const {
+    const ModelPlan plan = DescribeModel(path_.string())->plan;
+    std::vector<SamplingParams> settings(8);
+    settings[0].temperature = 0.0f;
+    settings[1].temperature = 1.0f;
+    settings[2] = {.temperature = 0.7f, .top_k = 20, .top_p = 0.9f};
+    settings[3] = {.temperature = 1.3f, .min_p = 0.05f, .num_logprobs = 3};
+    settings[4] = {.temperature = 0.8f,
+                   .repetition_penalty = 1.3f,
+                   .presence_penalty = 0.5f,
+                   .frequency_penalty = 0.2f,
+                   .num_logprobs = 0};
+    settings[5] = {.temperature = 0.0f, .repetition_penalty = 1.2f, .frequency_penalty = 0.4f};
+    settings[6] = {
+        .temperature = 0.9f, .logit_bias = {{7, 4.0f}, {11, -3.0f}}, .suppress_tokens = {3, 4, 5}};
+    settings[7].temperature = 1.0f;
+    for (int32_t id = 10; id < 60; ++id) settings[7].allowed_tokens.push_back(id);
+    std::vector<SequenceSpec> specs;
+    for (size_t idx = 0; idx < settings.size(); ++idx) {
+      settings[idx].seed = 100 + idx;
+      SequenceSpec spec;
+      for (size_t at = 0; at < 3 + 17 * idx; ++at) {
+        spec.prompt.push_back(static_cast<int32_t>((at * 31 + idx * 7 + 2) % plan.vocab_size));
+      }
+      spec.max_new_tokens = kNewTokens;
+      spec.sampling = std::make_shared<SamplingParams>(settings[idx]);
+      // Some end at a token that comes now and then.
+      if (idx % 3 == 1) spec.stop_ids = {static_cast<int32_t>(idx), 106, 1};
+      specs.push_back(std::move(spec));
+    }
+    return specs;
+  }
+
+  static void ExpectSame(const std::vector<Answer>& expected, const std::vector<Answer>& actual,
+                         const std::string& mode) {
+    ASSERT_EQ(expected.size(), actual.size());
+    for (size_t idx = 0; idx < expected.size(); ++idx) {
+      SCOPED_TRACE(mode + ", request " + std::to_string(idx));
+      EXPECT_EQ(actual[idx].error, "");
+      EXPECT_EQ(expected[idx].finish, actual[idx].finish);
+      ASSERT_EQ(expected[idx].tokens.size(), actual[idx].tokens.size());
+      for (size_t at = 0; at < expected[idx].tokens.size(); ++at) {
+        const SampledToken& a = expected[idx].tokens[at];
+        const SampledToken& b = actual[idx].tokens[at];
+        ASSERT_EQ(a.id, b.id) << "token " << at;
+        ASSERT_EQ(a.logprob, b.logprob) << "token " << at;
+        ASSERT_EQ(a.num_top, b.num_top);
+        for (int32_t rank = 0; rank < a.num_top; ++rank) {
+          ASSERT_EQ(a.top[rank].id, b.top[rank].id);
+          ASSERT_EQ(a.top[rank].logprob, b.top[rank].logprob);
+        }
+      }
+    }
+  }
+
+  const DeviceChoice device_;
+  TemporaryDirectory directory_;
+  std::filesystem::path path_;
+};
+
+}  // namespace lapidary
