@@ -99,7 +99,7 @@ void CudaForward::WritePrograms() {
 }
 
 int64_t CudaForward::num_bytes_for_test() const {
-  int64_t total = num_block_bytes_for_test();
+  int64_t total = num_block_bytes_for_test() + (resident_ ? resident_->num_bytes_for_test() : 0);
   for (const DeviceBuffer* buffer :
        {&ple_inputs_, &gathered_, &logits_, &sampled_, &sampling_scratch_, &router_choice_,
         &expert_scratch_, &small_entries_, &large_entries_, &small_stored_, &large_stored_}) {

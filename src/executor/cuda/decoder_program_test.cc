@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "executor/cuda/memory_needs.h"
 #include "executor/cuda/test_device_weights.h"
 #include "model/presets.h"
+#include "ops/cuda/resident/resident_limits.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -179,6 +181,18 @@ int NumSpans(const DecoderProgram& program) {
   return static_cast<int>(std::count_if(
       program.begin(), program.end(),
       [](const DecoderPhase& phase) { return std::holds_alternative<PerLayerBlockPhase>(phase); }));
+}
+
+// What `lapidary plan` says of one-token steps is what their program comes to.
+TEST(ResidentExchangesTest, ArePlannedAsTheProgramHasThem) {
+  for (const char* preset : {"e2b", "e4b", "12b", "31b", "tiny-e", "tiny-dense"}) {
+    const ModelPlan plan = PlanOf(preset);
+    const DeviceWeights weights = MakeAddressesOfWeights(plan);
+    DecoderInputs inputs;
+    inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, 2));
+    const DecoderProgram program = MakeDecoderProgram(plan, weights, inputs, {});
+    EXPECT_EQ(PlanExchanges(plan), ExchangesOf(program)) << preset;
+  }
 }
 
 TEST(DecoderProgramSpanTest, NoSpanReachesAcrossTheChangeOfRows) {

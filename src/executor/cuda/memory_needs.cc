@@ -8,6 +8,7 @@
 #include "ops/cuda/attention/attention_scratch.h"
 #include "ops/cuda/linear/linear_scratch.h"
 #include "ops/cuda/moe/moe_scratch.h"
+#include "ops/cuda/resident/resident_tuning.h"
 #include "ops/cuda/rope_table.h"
 #include "ops/cuda/sampling/sampling_scratch.h"
 #include "ops/cuda/sampling/sampling_types.h"
@@ -50,6 +51,12 @@ void AddEntries(const ModelPlan& plan, const CudaForwardLimits& limits, Workspac
   }
   bytes.large_entries += limits.max_rows * shared_row;
   bytes.stored_layers = num_owners * kStoredLayerBytes;
+}
+
+// What can be said without a device; any that our kernels are for has the shared memory.
+bool RunsAsOneKernel(const ModelPlan& plan, const CudaForwardLimits& limits) {
+  return limits.resident_steps && !limits.batch_invariant && !plan.moe &&
+         plan.hidden_size <= kMaxResidentHidden && plan.vocab_size % 2 == 0;
 }
 
 }  // namespace
@@ -161,6 +168,25 @@ BlockBytes PlanBlocks(const ModelPlan& plan, int64_t rows) {
   return bytes;
 }
 
+ResidentExchanges PlanExchanges(const ModelPlan& plan) {
+  ResidentExchanges exchanges;
+  exchanges.hidden = plan.hidden_size;
+  exchanges.min_mlp_width = plan.layers[0].mlp_width;
+  if (plan.ple) exchanges.ple_width = plan.ple->width;
+  for (const LayerPlan& layer : plan.layers) {
+    exchanges.max_qkv_rows =
+        std::max(exchanges.max_qkv_rows, layer.num_qkv_heads() * layer.head_dim);
+    exchanges.max_attended = std::max(exchanges.max_attended, layer.num_heads * layer.head_dim);
+    exchanges.max_mlp_width = std::max(exchanges.max_mlp_width, layer.mlp_width);
+    exchanges.min_mlp_width = std::min(exchanges.min_mlp_width, layer.mlp_width);
+    exchanges.entry_values.push_back(layer.num_kv_heads * layer.kv_entry.entry_len);
+    // Two products of attention and MLP each, two of per-layer embeddings; the head is the last.
+    exchanges.num_phases += plan.ple ? 6 : 4;
+  }
+  ++exchanges.num_phases;
+  return exchanges;
+}
+
 WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
                              const CudaForwardLimits& limits) {
   WorkspaceBytes bytes;
@@ -174,6 +200,11 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
       AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
   bytes.counters = int64_t{limits.max_partials} * kInt32;
   bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
+  if (RunsAsOneKernel(plan, limits)) {
+    const ResidentExchanges exchanges = PlanExchanges(plan);
+    bytes.resident = ResidentScratchLayout(limits.num_sms, exchanges).total +
+                     ResidentProgramLayout::Total(exchanges.num_phases);
+  }
   // One slot more than sequences: that of padding rows.
   bytes.slots = PlanSlots(plan, layout, limits.max_sequences + 1).total();
   bytes.step_arrays = StepArrayBytes(plan, layout, limits);
@@ -184,7 +215,7 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
 int64_t WorkspaceBytes::total() const {
   return blocks.total() + 2 * stored_layers + ple + gathered + logits + sampled + sampling_scratch +
          partials + counters + router_choice + expert_scratch + small_entries + large_entries +
-         linear + slots + step_arrays + page_copies;
+         linear + resident + slots + step_arrays + page_copies;
 }
 
 DrafterBytes::HeadPlaces DrafterBytes::PlaceHead(const AssistantPlan& plan, int64_t rows) {

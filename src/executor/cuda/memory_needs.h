@@ -10,6 +10,7 @@
 #include "kv/kv_layout.h"
 #include "model/plan.h"
 #include "model/tensor_specs.h"
+#include "ops/cuda/resident/resident_scratch.h"
 
 namespace lapidary::cuda {
 
@@ -67,8 +68,7 @@ struct BlockBytes {
 };
 BlockBytes PlanBlocks(const ModelPlan& plan, int64_t rows);
 
-// Bytes of each of CudaForward's buffers and of everything else that steps need. The scratch of
-// one-token steps is not here: it depends on the device, and is some 5 MB.
+// Bytes of each of CudaForward's buffers and of everything else that steps need.
 struct WorkspaceBytes {
   BlockBytes blocks;
   int64_t ple = 0;
@@ -84,6 +84,7 @@ struct WorkspaceBytes {
   int64_t large_entries = 0;
   int64_t stored_layers = 0;  // there are two
   int64_t linear = 0;         // of the LinearRunner
+  int64_t resident = 0;       // one-token steps as one kernel: scratch and program
   int64_t slots = 0;
   int64_t step_arrays = 0;
   int64_t page_copies = 0;
@@ -92,6 +93,9 @@ struct WorkspaceBytes {
 };
 WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
                              const CudaForwardLimits& limits);
+
+// What one-token steps of a model exchange, where they are one kernel.
+ResidentExchanges PlanExchanges(const ModelPlan& plan);
 
 // Of a CudaDrafter, its weights apart.
 struct DrafterBytes {

@@ -18,6 +18,8 @@ class ResidentSteps {
   // The program is set here.
   void Run(const LaunchContext& context, ResidentStepCall call) const;
 
+  int64_t num_bytes_for_test() const { return scratch_.num_bytes() + program_.num_bytes(); }
+
  private:
   ResidentSteps(const DeviceInfo& device, const DecoderProgram& program);
 

@@ -1,13 +1,13 @@
 // What follows from a program, for the host side of a resident step.
 #pragma once
 
+#include "ops/cuda/resident/resident_scratch.h"
 #include "ops/cuda/resident/resident_step.h"
 
 namespace lapidary::cuda {
 
-// Blocks of the launch: an SM each, and a part of the outputs of attention and MLP and of the
-// activations for each block (resident_exchange.cuh builds on that).
 int ResidentBlocks(const DeviceInfo& device, const ResidentWidths& widths);
+ResidentExchanges ExchangesOf(const DecoderProgram& program);
 // Whether every phase is one that the kernel knows.
 bool PhasesAreResident(const DecoderProgram& program);
 // Whether the keys of all layers of a group can be dealt out alike: same heads and window.

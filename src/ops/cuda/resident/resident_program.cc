@@ -31,51 +31,6 @@ std::vector<LayerAttention> AttentionsOf(const DecoderProgram& program) {
   return attentions;
 }
 
-// Device memory behind the scratch pointer, in bytes. An exchange of each kind has packets of its
-// own.
-struct ScratchLayout {
-  struct Block {
-    int64_t first = 0;  // output of the first product: of q, k and v; the activations
-    int64_t second = 0;
-  };
-  std::array<Block, 3> blocks;  // by DecoderBlock, of those that layers have
-  int64_t attended = 0;
-  int64_t partial_sums = 0;
-  int64_t partial_weights = 0;
-  std::vector<int64_t> kept;  // by layer, for owners of KV
-  int64_t number = 0;
-  int64_t total = 0;
-
-  ScratchLayout(const DeviceInfo& device, const DecoderProgram& program) {
-    const ResidentWidths widths(program);
-    const int first_widths[] = {widths.max_qkv_rows, widths.max_mlp_width, widths.ple_width};
-    for (size_t idx = 0; idx < blocks.size(); ++idx) {
-      blocks[idx] = {.first = Place(PacketBytes(first_widths[idx])),
-                     .second = Place(PacketBytes(widths.hidden))};
-    }
-    attended = Place(PacketBytes(widths.max_attended));
-    const int64_t splits = ResidentBlocks(device, widths);  // one each
-    partial_sums = Place(splits * static_cast<int64_t>(kSplitSumBytes));
-    partial_weights = Place(splits * kSplitHeads * static_cast<int64_t>(sizeof(uint4)));
-    for (const LayerAttention& attention : AttentionsOf(program)) {
-      kept.push_back(Place(PacketBytes(attention.num_kv_heads * attention.entry.entry_len)));
-    }
-    number = Place(sizeof(uint32_t));
-  }
-
-  const Block& Of(DecoderBlock block) const { return blocks[static_cast<size_t>(block)]; }
-
- private:
-  static int64_t PacketBytes(int values) {
-    return int64_t{values} / 2 * static_cast<int64_t>(sizeof(uint64_t));
-  }
-  int64_t Place(int64_t num_bytes) {
-    const int64_t at = total;
-    total += (num_bytes + 127) / 128 * 128;
-    return at;
-  }
-};
-
 ResidentKvGroup GroupOf(const LayerAttention& attention) {
   return {.num_heads = attention.num_heads,
           .num_kv_heads = attention.num_kv_heads,
@@ -103,7 +58,7 @@ class ProgramMaker {
   ProgramMaker(const DeviceInfo& device, const DecoderProgram& program, void* scratch)
       : source_(program),
         widths_(program),
-        layout_(device, program),
+        layout_(device.num_sms, ExchangesOf(program)),
         scratch_(static_cast<std::byte*>(scratch)),
         num_blocks_(ResidentBlocks(device, widths_)),
         phase_of_owner_(layout_.kept.size()) {}
@@ -119,7 +74,8 @@ class ProgramMaker {
     }
     program.hidden = widths_.hidden;
     program.num_phases = static_cast<int>(phases_.size());
-    std::vector<std::byte> bytes(program.num_bytes());
+    const int64_t count = program.num_phases;
+    std::vector<std::byte> bytes(ResidentProgramLayout::Total(count));
     const auto put = [&](int64_t offset, const void* from, size_t num_bytes) {
       std::memcpy(bytes.data() + offset, from, num_bytes);
     };
@@ -127,12 +83,12 @@ class ProgramMaker {
     put(sizeof(program), phases_.data(), phases_.size() * sizeof(ResidentPhase));
     for (size_t idx = 0; idx < phases_.size(); ++idx) {
       const ResidentMatrix& matrix = phases_[idx].matrix;
-      put(program.matrices_offset() + idx * sizeof(matrix), &matrix, sizeof(matrix));
+      put(ResidentProgramLayout::Matrices(count) + idx * sizeof(matrix), &matrix, sizeof(matrix));
       const ResidentAttention& attention = phases_[idx].attention;
       const ResidentKv kv{.layer_offset = attention.layer_offset,
                           .entry_len = attention.head_dim == 0 ? 0 : attention.entry_len,
                           .group = attention.group};
-      put(program.kv_offset() + idx * sizeof(kv), &kv, sizeof(kv));
+      put(ResidentProgramLayout::Kv(count) + idx * sizeof(kv), &kv, sizeof(kv));
       for (const int last : {0, 1}) {
         const int box_rows = last ? matrix.last_size : matrix.tile_size;
         const CUtensorMap map =
@@ -140,7 +96,7 @@ class ProgramMaker {
                 ? MakeChunkedMap(weights_[idx], matrix.num_rows, matrix.in_dim, box_rows,
                                  matrix.slot_chunks)
                 : MakeSwizzledMap(weights_[idx], matrix.num_rows, matrix.in_dim, box_rows);
-        put(program.maps_offset() + (2 * idx + last) * sizeof(map), &map, sizeof(map));
+        put(ResidentProgramLayout::Maps(count) + (2 * idx + last) * sizeof(map), &map, sizeof(map));
       }
     }
     return bytes;
@@ -174,7 +130,8 @@ class ProgramMaker {
       phase.input = Packets(layout_.attended);
     }
     if (product.block != DecoderBlock::kHead) {
-      const ScratchLayout::Block& block = layout_.Of(product.block);
+      const ResidentScratchLayout::Block& block =
+          layout_.blocks[static_cast<size_t>(product.block)];
       phase.output = Packets(product.adds_to_stream() ? block.second : block.first);
       (product.adds_to_stream() ? added_ : last_output_) = phase.output;
     }
@@ -208,7 +165,7 @@ class ProgramMaker {
 
   const DecoderProgram& source_;
   const ResidentWidths widths_;
-  const ScratchLayout layout_;
+  const ResidentScratchLayout layout_;
   std::byte* const scratch_;
   const int num_blocks_;
   std::vector<ResidentPhase> phases_;
@@ -253,7 +210,23 @@ ResidentWidths::ResidentWidths(const DecoderProgram& program) {
 }
 
 int ResidentBlocks(const DeviceInfo& device, const ResidentWidths& widths) {
-  return std::min({device.num_sms, widths.hidden / 2, widths.min_mlp_width / 2});
+  return ResidentBlocks(device.num_sms, widths.hidden, widths.min_mlp_width);
+}
+
+ResidentExchanges ExchangesOf(const DecoderProgram& program) {
+  const ResidentWidths widths(program);
+  ResidentExchanges exchanges{.hidden = widths.hidden,
+                              .max_qkv_rows = widths.max_qkv_rows,
+                              .max_attended = widths.max_attended,
+                              .max_mlp_width = widths.max_mlp_width,
+                              .min_mlp_width = widths.min_mlp_width,
+                              .ple_width = widths.ple_width,
+                              .entry_values = {},
+                              .num_phases = static_cast<int>(ProductsOf(program).size())};
+  for (const LayerAttention& attention : AttentionsOf(program)) {
+    exchanges.entry_values.push_back(attention.num_kv_heads * attention.entry.entry_len);
+  }
+  return exchanges;
 }
 
 bool PhasesAreResident(const DecoderProgram& program) {
@@ -279,7 +252,7 @@ bool WeightsAreBf16(const DecoderProgram& program) {
 }
 
 int64_t ResidentScratchBytes(const DeviceInfo& device, const DecoderProgram& program) {
-  return ScratchLayout(device, program).total;
+  return ResidentScratchLayout(device.num_sms, ExchangesOf(program)).total;
 }
 
 std::vector<std::byte> MakeResidentProgram(const DeviceInfo& device, const DecoderProgram& program,

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/cuda/launch.h"
+#include "ops/cuda/resident/resident_scratch.h"
 #include "ops/cuda/resident/resident_step.h"
 #include "ops/cuda/resident/resident_tiles.h"
 
@@ -75,14 +76,12 @@ struct ResidentPartials {
   uint4* sums;     // [splits, kSplitSumBytes]
   uint4* weights;  // [splits, kSplitHeads]: maximum (of scores times log2 e), sum of P
 };
-inline constexpr int kSplitHeads = 16;  // at most
 // Its queries in shared memory: for matrix instructions on 8 of them or on all, 64 bytes apart for
 // the banks.
 __host__ __device__ constexpr int ResidentQueryPitch(int key_len) { return 2 * key_len + 64; }
 __host__ __device__ constexpr int ResidentQueryBytes(int heads, int key_len) {
   return (heads > 8 ? kSplitHeads : 8) * ResidentQueryPitch(key_len);
 }
-inline constexpr int kSplitSumBytes = kSplitHeads * 512 * 4;
 
 // Behind it: phases; for the producer warp, their matrices once more, their KV and maps.
 struct alignas(128) ResidentProgram {
@@ -92,35 +91,30 @@ struct alignas(128) ResidentProgram {
   int hidden;
   int num_phases;
 
-  __host__ __device__ static int64_t Align(int64_t offset) { return (offset + 127) / 128 * 128; }
-  __host__ __device__ int64_t matrices_offset() const {
-    return Align(sizeof(ResidentProgram) + num_phases * sizeof(ResidentPhase));
-  }
-  __host__ __device__ int64_t kv_offset() const {
-    return Align(matrices_offset() + num_phases * sizeof(ResidentMatrix));
-  }
-  __host__ __device__ int64_t maps_offset() const {
-    return Align(kv_offset() + num_phases * sizeof(ResidentKv));
-  }
-  __host__ __device__ int64_t num_bytes() const {
-    return maps_offset() + num_phases * 2 * sizeof(CUtensorMap);
-  }
   __host__ __device__ const ResidentPhase* phases() const {
     return reinterpret_cast<const ResidentPhase*>(this + 1);
   }
   __host__ __device__ const ResidentMatrix* matrices() const {
-    return reinterpret_cast<const ResidentMatrix*>(reinterpret_cast<const std::byte*>(this) +
-                                                   matrices_offset());
+    return At<ResidentMatrix>(ResidentProgramLayout::Matrices(num_phases));
   }
   __host__ __device__ const ResidentKv* kv() const {
-    return reinterpret_cast<const ResidentKv*>(reinterpret_cast<const std::byte*>(this) +
-                                               kv_offset());
+    return At<ResidentKv>(ResidentProgramLayout::Kv(num_phases));
   }
   // Two for each phase: for tiles of the usual size, and for the last one.
   __host__ __device__ const CUtensorMap* maps() const {
-    return reinterpret_cast<const CUtensorMap*>(reinterpret_cast<const std::byte*>(this) +
-                                                maps_offset());
+    return At<CUtensorMap>(ResidentProgramLayout::Maps(num_phases));
+  }
+
+ private:
+  template <typename T>
+  __host__ __device__ const T* At(int64_t offset) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(this) + offset);
   }
 };
+static_assert(sizeof(ResidentProgram) == ResidentProgramLayout::kHeaderBytes &&
+              sizeof(ResidentPhase) == ResidentProgramLayout::kPhaseBytes &&
+              sizeof(ResidentMatrix) == ResidentProgramLayout::kMatrixBytes &&
+              sizeof(ResidentKv) == ResidentProgramLayout::kKvBytes &&
+              sizeof(CUtensorMap) == ResidentProgramLayout::kMapBytes);
 
 }  // namespace lapidary::cuda
