@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include "apps/commands.h"
+#include "apps/draft_flags.h"
+#include "load/drafting.h"
 #include "load/memory_plan.h"
 #include "load/model_directory.h"
 
@@ -13,6 +15,7 @@ struct PlanFlags {
   std::string memory;
   std::string kv_cache_memory;
   MemoryRequest request;
+  DraftFlags drafting;
   bool json = false;
 };
 
@@ -66,6 +69,14 @@ Status Plan(PlanFlags& flags) {
   } else {
     ASSIGN_OR_RETURN(flags.request.memory_bytes, ParseBytes(flags.memory));
   }
+  ASSIGN_OR_RETURN(const DraftingRequest drafting, flags.drafting.Request());
+  ASSIGN_OR_RETURN(std::optional<PairedAssistant> assistant,
+                   FindPairedAssistant(model, drafting, /*takes_presets=*/!model.directory));
+  if (assistant) {
+    flags.request.cuda.drafter.emplace();
+    flags.request.cuda.drafter->plan = std::move(assistant->plan);
+    flags.request.cuda.max_drafts = drafting.num_drafts;
+  }
   ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.plan, flags.request));
   if (flags.json) {
     fmt::print("{}\n", PlanJson(plan, flags).dump(2));
@@ -109,6 +120,12 @@ void AddPlanCommand(CommandLine& command_line) {
                    "Rows of one step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  flags->drafting.AddAssistantTo(*command);
+  command
+      ->add_option("--spec-tokens", flags->drafting.spec_tokens,
+                   fmt::format("Drafts of a round (default: {})", kDefaultDrafts))
+      ->check(CLI::Range(1, int{kMaxDrafts}));
+  command->add_flag("--no-spec", flags->drafting.no_spec, "Leave the assistant out");
   command->add_flag("--json", flags->json, "Print one JSON object");
 }
 

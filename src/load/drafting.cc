@@ -65,16 +65,12 @@ std::optional<fs::path> FindAssistant(const fs::path& model) {
   return std::nullopt;
 }
 
-Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
-                                                 const DraftingRequest& request,
-                                                 std::optional<uint64_t> dummy_seed,
-                                                 ThreadPool& threads) {
-  if (!request.enabled || request.num_drafts == 0) return std::optional<LoadedDrafter>();
-  ASSIGN_OR_RETURN(const std::optional<Assistant> assistant,
-                   Find(model, request, dummy_seed.has_value()));
-  if (!assistant) return std::optional<LoadedDrafter>();
-  LoadedDrafter drafter;
-  drafter.name = assistant->name;
+Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescription& model,
+                                                           const DraftingRequest& request,
+                                                           bool takes_presets) {
+  if (!request.enabled || request.num_drafts == 0) return std::optional<PairedAssistant>();
+  ASSIGN_OR_RETURN(const std::optional<Assistant> assistant, Find(model, request, takes_presets));
+  if (!assistant) return std::optional<PairedAssistant>();
   ASSIGN_OR_RETURN(const AssistantConfig config,
                    ParseAssistantConfig(assistant->config, assistant->name));
   Result<AssistantPlan> plan = PairAssistant(MakeAssistantPlan(config), model.plan);
@@ -82,8 +78,21 @@ Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
     return MakeError("{}: {}{}", assistant->name, plan.error().message,
                      request.assistant.empty() ? ", or leave drafting out with --no-spec" : "");
   }
+  return std::optional(
+      PairedAssistant{assistant->name, assistant->directory, std::move(plan).value()});
+}
+
+Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
+                                                 const DraftingRequest& request,
+                                                 std::optional<uint64_t> dummy_seed,
+                                                 ThreadPool& threads) {
+  ASSIGN_OR_RETURN(std::optional<PairedAssistant> assistant,
+                   FindPairedAssistant(model, request, dummy_seed.has_value()));
+  if (!assistant) return std::optional<LoadedDrafter>();
+  LoadedDrafter drafter;
+  drafter.name = assistant->name;
   DrafterOptions& options = drafter.options;
-  options.plan = std::move(plan).value();
+  options.plan = std::move(assistant->plan);
   if (dummy_seed) {
     ASSIGN_OR_RETURN(options.source,
                      AssistantSource::MakeDummy(options.plan, *dummy_seed, threads));

@@ -29,13 +29,24 @@ struct DraftingRequest {
 // The directory that pairs with a model's, if there is one.
 std::optional<std::filesystem::path> FindAssistant(const std::filesystem::path& model);
 
+// An assistant that fits its model; its weights are not looked at.
+struct PairedAssistant {
+  std::string name;                                // as it was found
+  std::optional<std::filesystem::path> directory;  // none: a preset
+  AssistantPlan plan;
+};
+// Nothing where drafting is off, or nobody named an assistant and there is none. Only with
+// `takes_presets` may it be a preset, and none is looked for then unless acceptance is simulated.
+Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescription& model,
+                                                           const DraftingRequest& request,
+                                                           bool takes_presets);
+
 struct LoadedDrafter {
   std::string name;  // as it was found
   DrafterOptions options;
 };
 
-// Nothing where drafting is off, or nobody named an assistant and there is none. With
-// `dummy_seed` its weights are random, and none is looked for unless acceptance is simulated.
+// As FindPairedAssistant; with `dummy_seed` its weights are random, and presets are taken.
 Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
                                                  const DraftingRequest& request,
                                                  std::optional<uint64_t> dummy_seed,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/cuda/memory_needs.h"
+#include "model/assistant_preset.h"
 #include "model/presets.h"
 
 namespace lapidary {
@@ -27,8 +28,8 @@ struct Case {
 constexpr Case kH200[] = {
     // 32 x 12,288 = 64 x 6,144; 256 + 17 + 2; (125.43e9 / 393,216 = 318,986) / 275
     {"e2b", 32, 64, 393216, 275, 1159},
-    // 128 x 40,960 = 320 x 16,384; 52 + 5 + 2; (119.72e9 / 5,242,880 = 22,834) / 59
-    {"e4b", 128, 320, 5242880, 59, 387},
+    // 128 x 40,960 = 320 x 16,384; 52 + 5 + 2; (119.71e9 / 5,242,880 = 22,832) / 59
+    {"e4b", 128, 320, 5242880, 59, 386},
     // 16 x 327,680 = 512 x 10,240; 32 + 66 + 2; (110.71e9 / 5,242,880 = 21,116) / 100
     {"12b", 16, 512, 5242880, 100, 211},
     // 16 x 204,800 = 256 x 12,800; 64 + 66 + 2; (84.03e9 / 3,276,800 = 25,643) / 132
@@ -115,6 +116,25 @@ TEST(ParseBytesTest, UnitsAreDecimalOrBinaryAsSpelled) {
   for (const char* bad : {"", "GB", "-1GB", "80 gigabytes", "1e30GB", "nan", "80GBx"}) {
     EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
   }
+}
+
+TEST(PlanMemory, AnAssistantTakesItsWeightsAndItsRounds) {
+  MemoryRequest request;
+  request.memory_bytes = 80'000'000'000;
+  const ModelPlan model = PresetPlan("e4b");
+  const MemoryPlan alone = PlanMemory(model, request).value();
+  const AssistantConfig config =
+      ParseAssistantConfig(AssistantPresetConfig("e4b").value(), "e4b").value();
+  request.cuda.drafter.emplace();
+  request.cuda.drafter->plan = PairAssistant(MakeAssistantPlan(config), model).value();
+  request.cuda.max_drafts = 3;
+  const MemoryPlan paired = PlanMemory(model, request).value();
+  // Its head alone has 262,144 rows of 256 values in bf16.
+  EXPECT_GT(paired.weight_bytes - alone.weight_bytes, 262144 * 256 * 2);
+  EXPECT_LT(paired.weight_bytes - alone.weight_bytes, 2 * 262144 * 256 * 2);
+  // 512 rows of logits instead of 256.
+  EXPECT_GT(paired.workspace_bytes - alone.workspace_bytes, int64_t{256} * 262144 * 4);
+  EXPECT_LT(paired.num_pages, alone.num_pages);
 }
 
 }  // namespace
