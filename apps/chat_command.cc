@@ -8,6 +8,7 @@
 #include "apps/bundled_models.h"
 #include "apps/chat_session.h"
 #include "apps/commands.h"
+#include "apps/constraint_flags.h"
 #include "apps/interrupts.h"
 #include "apps/line_reader.h"
 #include "apps/model_flags.h"
@@ -34,6 +35,7 @@ struct ChatFlags {
   int32_t max_tokens = 0;
   bool stats = false;
   SamplingFlags sampling;
+  ConstraintFlags form;
 };
 
 std::string_view Trim(std::string_view text) {
@@ -146,6 +148,11 @@ Status Chat(const ChatFlags& flags) {
   options.stats = flags.stats || isatty(STDERR_FILENO) == 1;
   ASSIGN_OR_RETURN(options.sampling,
                    flags.sampling.Over(files.text->defaults.sampling, plan.vocab_size));
+  ASSIGN_OR_RETURN(options.form, flags.form.Read(files.text, plan.vocab_size));
+  if (options.form) {  // A form that cannot be had is refused before the weights are read.
+    const auto compiled = options.form->Compile(grammar::Constraint::Thought::kMayOpen);
+    if (!compiled.ok()) return compiled.error();
+  }
 
   Interrupts interrupts;
   // Twice the room of a conversation, so that its last turn stays in the prefix cache.
@@ -193,6 +200,7 @@ void AddChatCommand(CommandLine& command_line) {
       ->add_flag("--stats", flags->stats,
                  "Tell tokens and speed after each answer (always on a terminal)")
       ->group(kGroup);
+  flags->form.AddTo(*command);
   flags->sampling.AddTo(*command);
   flags->model.AddTo(*command);
   flags->model.drafting.AddTo(*command);

@@ -31,7 +31,7 @@ Status ChatSession::TryAnswer() {
   text_options.parser.emplace();
   text_options.parser->starts_in_thought = prompt.starts_in_thought;
   text_options.parser->accept_bare_thought = !conversation_.thinking();
-  const Request request = MakeRequest(std::move(prompt));
+  ASSIGN_OR_RETURN(const Request request, MakeRequest(std::move(prompt)));
   ++num_turns_;
   ParsedOutput output;
   RequestEvent last;
@@ -48,8 +48,14 @@ Status ChatSession::TryAnswer() {
   return {};
 }
 
-Request ChatSession::MakeRequest(ChatPrompt prompt) const {
+Result<Request> ChatSession::MakeRequest(ChatPrompt prompt) const {
   Request request;
+  if (options_.form) {
+    using Thought = grammar::Constraint::Thought;
+    ASSIGN_OR_RETURN(
+        request.grammar,
+        options_.form->Compile(prompt.starts_in_thought ? Thought::kIsOpen : Thought::kMayOpen));
+  }
   const int32_t room = options_.context - static_cast<int32_t>(prompt.ids.size());
   request.max_new_tokens = options_.max_tokens > 0 ? std::min(options_.max_tokens, room) : room;
   request.prompt = std::move(prompt);

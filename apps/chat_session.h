@@ -2,9 +2,11 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/constraint_flags.h"
 #include "front/conversation.h"
 #include "front/prompt.h"
 #include "session/session.h"
@@ -13,10 +15,11 @@
 namespace lapidary {
 
 struct ChatOptions {
-  int32_t context = 0;      // most tokens of the conversation
-  int32_t max_tokens = 0;   // of an answer; 0: as many as the context leaves
-  SamplingParams sampling;  // turn N draws with seed + N
-  bool stats = false;       // tokens and speed after each answer
+  int32_t context = 0;             // most tokens of the conversation
+  int32_t max_tokens = 0;          // of an answer; 0: as many as the context leaves
+  SamplingParams sampling;         // turn N draws with seed + N
+  std::optional<AnswerForm> form;  // of every answer
+  bool stats = false;              // tokens and speed after each answer
 };
 
 class ChatSession {
@@ -35,7 +38,7 @@ class ChatSession {
 
  private:
   Status TryAnswer();
-  Request MakeRequest(ChatPrompt prompt) const;
+  Result<Request> MakeRequest(ChatPrompt prompt) const;
   // Prints and parses until the request ends; returns its last event.
   RequestEvent Follow(TextStream& stream, ParsedOutput& output);
   void Report(const RequestEvent& last, int32_t max_new_tokens) const;

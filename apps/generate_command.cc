@@ -1,10 +1,12 @@
 // `lapidary generate`: one prompt, one answer.
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdio>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/constraint_flags.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
 #include "front/conversation.h"
@@ -23,6 +25,7 @@ struct GenerateFlags {
   bool think = false;
   SamplingFlags sampling;
   StopFlags stop;
+  ConstraintFlags form;
   int32_t max_tokens = 128;
   bool json = false;
 };
@@ -49,6 +52,23 @@ Result<ChatPrompt> MakePrompt(const GenerateFlags& flags, const TextModel& model
   if (!model.tokenizer.ok()) return model.tokenizer.error();
   prompt.ids = EncodeRawPrompt(*model.tokenizer, *flags.text);
   return prompt;
+}
+
+// The grammar that the flags demand; null if none.
+Result<std::shared_ptr<const grammar::CompiledGrammar>> CompileForm(const GenerateFlags& flags,
+                                                                    const ModelFiles& files,
+                                                                    const ChatPrompt& prompt) {
+  ASSIGN_OR_RETURN(const std::optional<AnswerForm> form,
+                   flags.form.Read(files.text, files.description.plan.vocab_size));
+  if (!form) return std::shared_ptr<const grammar::CompiledGrammar>();
+  if (flags.stop.ignore_eos) {
+    return MakeError("--ignore-eos and a form of the answer exclude each other");
+  }
+  using Thought = grammar::Constraint::Thought;
+  // What is printed is the whole output: without --think that is the answer alone.
+  return form->Compile(prompt.starts_in_thought ? Thought::kIsOpen
+                       : flags.think            ? Thought::kMayOpen
+                                                : Thought::kNone);
 }
 
 // The answer as it grows: kept for --json, printed at once without.
@@ -128,6 +148,7 @@ Status Generate(const GenerateFlags& flags) {
   ASSIGN_OR_RETURN(SamplingParams sampling,
                    flags.sampling.Over(text.defaults.sampling, plan.vocab_size));
   request.sampling = std::make_shared<SamplingParams>(std::move(sampling));
+  ASSIGN_OR_RETURN(request.grammar, CompileForm(flags, files, request.prompt));
 
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Session> session,
@@ -139,6 +160,10 @@ Status Generate(const GenerateFlags& flags) {
                    Follow(TextStream(std::move(stream), tokenizer.ok() ? &*tokenizer : nullptr,
                                      {.stop_strings = std::move(stop_strings)}),
                           output));
+  if (request.grammar != nullptr && last.finish == FinishReason::kLength) {
+    spdlog::warn("the answer was cut at {} tokens (--max-tokens): it has not the form asked for",
+                 flags.max_tokens);
+  }
   if (!flags.json) return {};
   const Json json = {
       {"prompt_ids", request.prompt.ids},
@@ -188,6 +213,7 @@ void AddGenerateCommand(CommandLine& command_line) {
       ->check(CLI::Range(1, 1 << 28))
       ->capture_default_str();
   flags->stop.AddTo(*command);
+  flags->form.AddTo(*command);
   flags->sampling.AddTo(*command);
   command->add_flag("--json", flags->json,
                     "Print one JSON object at the end: ids, text, why it stopped, timings");

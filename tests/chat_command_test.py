@@ -66,6 +66,22 @@ class ChatTest(command_harness.CommandTest):
         self.assertNotIn("tokens/s", stderr)
         self.assertIn("Checkpoint directory", self.run_lapidary("chat", "--help").stdout.decode())
 
+    def test_every_answer_has_the_form_asked_for(self):
+        # Needs a model that may stop.
+        result = self.run_lapidary("chat", self.model, "--choice", "yes", "--choice", "no",
+                                   "--seed", "1",
+                                   input=f"Hello\nAgain\n/save {self.saved}\n".encode())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        answers = [message["content"] for message in self.messages()[1::2]]
+        self.assertEqual(len(answers), 2)
+        self.assertTrue(set(answers) <= {"yes", "no"}, answers)
+
+    def test_a_form_that_cannot_be_had_is_refused_at_once(self):
+        result = self.run_lapidary("chat", self.model, "--regex", "(", input=b"Hello\n")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, b"")
+        self.assertIn("--regex: ", result.stderr.decode())
+
     def test_a_full_context_is_said_and_reset_helps(self):
         stdout, stderr = self.chat("x" * 200, "/reset", "Hi", f"/save {self.saved}",
                                    arguments=("--context", "64"))

@@ -1,6 +1,8 @@
 """`lapidary generate` from the outside. Usage: generate_command_test.py BINARY"""
 
 import array
+import json
+import re
 
 import command_harness
 
@@ -179,6 +181,48 @@ class GenerateTest(command_harness.CommandTest):
         streamed = self.run_lapidary("generate", self.model, "--temperature", "0", *stopping)
         self.assertEqual(streamed.stdout.decode(), answer["text"] + "\n")
 
+    # --- the form of the answer ---
+
+    def file(self, name, text):
+        path = self.scratch / name
+        path.write_text(text)
+        return path
+
+    def constrained(self, *arguments):
+        """A drawn answer that ends by itself."""
+        answer = self.generate("--chat", "Hello", "--max-tokens", "200", "--temperature", "1.5",
+                               "--seed", "3", *arguments)
+        self.assertEqual(answer["finish_reason"], "stop")
+        return answer["text"]
+
+    def test_a_schema_makes_the_answer_fit(self):
+        schema = self.file("schema.json", json.dumps({
+            "type": "object", "additionalProperties": False, "required": ["name", "age"],
+            "properties": {"name": {"type": "string", "maxLength": 5},
+                           "age": {"type": "integer", "minimum": 7, "maximum": 12}}}))
+        value = json.loads(self.constrained("--json-schema", schema))
+        self.assertEqual(list(value), ["name", "age"])
+        self.assertLessEqual(len(value["name"]), 5)
+        self.assertIn(value["age"], range(7, 13))
+
+    def test_a_regex_a_choice_and_a_grammar_make_the_answer_fit(self):
+        self.assertRegex(self.constrained("--regex", r"[a-c]{2,4}-\d+x"), r"^[a-c]{2,4}-\d+x$")
+        choices = ("the one", "the other, with a comma")
+        self.assertIn(self.constrained("--choice", choices[0], "--choice", choices[1]), choices)
+        grammar = self.file("sum.gbnf", 'root ::= num ("+" num){1,3}\nnum ::= [0-9]{1,4}\n')
+        self.assertRegex(self.constrained("--grammar", grammar), r"^\d{1,4}(\+\d{1,4}){1,3}$")
+
+    def test_a_thought_comes_before_the_form(self):
+        answer = self.generate("--chat", "Hello", "--think", "--max-tokens", "200", "--seed", "3",
+                               "--choice", "yes", "--choice", "no")
+        self.assertRegex(answer["text"], re.compile("(yes|no)$"))
+
+    def test_an_answer_cut_inside_its_form_is_told(self):
+        result = self.run_lapidary("generate", self.model, "--prompt", "a", "--max-tokens", "3",
+                                   "--regex", "[a-c]{50}")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("cut at 3 tokens", result.stderr.decode())
+
     # --- without a tokenizer ---
 
     def test_without_a_tokenizer_there_are_ids_only(self):
@@ -229,6 +273,14 @@ class GenerateTest(command_harness.CommandTest):
             ("--max-tokens", "--prompt", "a", "--max-tokens", "0"),
             ("--stop", "--prompt", "a", "--stop", ""),
             ("requires --chat", "--prompt", "a", "--think"),
+            ("--regex: ", "--prompt", "a", "--regex", "("),
+            ("excludes", "--prompt", "a", "--regex", "a", "--choice", "b"),
+            ("--ignore-eos and a form", "--prompt", "a", "--regex", "a", "--ignore-eos"),
+            ("not valid UTF-8", "--prompt", "a", "--choice", b"\xff"),
+            ("--json-schema: cannot open", "--prompt", "a", "--json-schema", "/nonexistent"),
+            ("uniqueItems", "--prompt", "a", "--json-schema",
+             self.file("unique.json", '{"type": "array", "uniqueItems": true}')),
+            ("--grammar: ", "--prompt", "a", "--grammar", self.file("bad.gbnf", "root ::= (")),
         ):
             with self.subTest(message=message, arguments=arguments):
                 self.assert_refused(message, *arguments)
