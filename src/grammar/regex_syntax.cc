@@ -341,11 +341,8 @@ class Parser {
 class Translator {
  public:
   Translator(RegexPool* pool, const std::vector<Ast>& nodes, TextEncoding encoding)
-      : pool_(*pool), nodes_(nodes), encoding_(encoding) {
-    any_text_ = pool_.Repeat(AnyCharacter(pool, encoding), 0, RegexPool::kUnbounded);
-  }
+      : pool_(*pool), nodes_(nodes), encoding_(encoding) {}
 
-  RegexId any_text() const { return any_text_; }
   const char* error() const { return error_; }
 
   RegexId Follow(uint32_t id, RegexId rest, bool at_begin) {
@@ -386,9 +383,9 @@ class Translator {
       case Ast::kEnd:
         return pool_.And(RegexPool::kEmpty, rest);
       case Ast::kAhead:
-        return pool_.And(Follow(node.children[0], any_text_, at_begin), rest);
+        return pool_.And(Follow(node.children[0], RegexPool::kAnything, at_begin), rest);
       case Ast::kNotAhead:
-        return pool_.And(pool_.Not(Follow(node.children[0], any_text_, at_begin)), rest);
+        return pool_.And(pool_.Not(Follow(node.children[0], RegexPool::kAnything, at_begin)), rest);
     }
     return RegexPool::kNothing;
   }
@@ -411,7 +408,6 @@ class Translator {
   RegexPool& pool_;
   const std::vector<Ast>& nodes_;
   TextEncoding encoding_;
-  RegexId any_text_;
   const char* error_ = nullptr;
 };
 
@@ -431,15 +427,15 @@ Result<RegexId> ParseRegex(RegexPool* pool, std::string_view pattern, RegexScope
     language = translator.Follow(root, RegexPool::kEmpty, /*at_begin=*/true);
   } else {
     // Found at the begin of the text, or behind at least one character, where ^ fails.
-    const RegexId any_text = translator.any_text();
-    const RegexId later = translator.Follow(root, any_text, /*at_begin=*/false);
-    language =
-        parser.nodes()[root].has_assertion
-            ? pool->Or(
-                  translator.Follow(root, any_text, /*at_begin=*/true),
-                  pool->Concat(pool->Repeat(AnyCharacter(pool, encoding), 1, RegexPool::kUnbounded),
-                               later))
-            : pool->Concat(any_text, later);
+    const auto behind = [&](uint32_t num_characters, RegexId rest) {
+      const RegexId character = AnyCharacter(pool, encoding);
+      return pool->Concat(pool->Repeat(character, num_characters, RegexPool::kUnbounded), rest);
+    };
+    const RegexId later = translator.Follow(root, RegexPool::kAnything, /*at_begin=*/false);
+    language = parser.nodes()[root].has_assertion
+                   ? pool->Or(translator.Follow(root, RegexPool::kAnything, /*at_begin=*/true),
+                              behind(1, later))
+                   : behind(0, later);
   }
   if (translator.error() != nullptr) {
     return MakeError("the regular expression \"{}\" {}", pattern.substr(0, 80), translator.error());

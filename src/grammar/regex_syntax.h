@@ -11,8 +11,10 @@
 namespace lapidary::grammar {
 
 enum class RegexScope {
-  kWhole,   // the expression is the whole text
-  kSearch,  // the expression occurs somewhere, as in JSON Schema; ^ and $ pin it down
+  kWhole,  // the expression is the whole text
+  // The expression occurs somewhere, as in JSON Schema; ^ and $ pin it down. What follows a match
+  // may be any bytes, so that a match ends the search: intersect with the texts there are.
+  kSearch,
 };
 
 // The language of `pattern`, in which characters are written as `encoding` says. Errors are one

@@ -13,8 +13,8 @@ namespace {
 // Kinds from narrow to wide; a token belongs to the first that fits.
 enum Kind { kLower, kWord, kPhrase, kAscii, kUnicode, kOther, kNumKinds };
 
-// Slices of a kind: texts of more than 16, 9 to 16, 5 to 8 and up to 4 characters.
-constexpr std::array<int, 4> kLeastCharacters = {17, 9, 5, 1};
+// Slices of a kind: texts of more than 32 characters, of 17 to 32, 13 to 16 and so on.
+constexpr std::array<int, 6> kLeastCharacters = {33, 17, 13, 9, 5, 1};
 
 ByteSet LowerBytes() { return ByteSet::Range('a', 'z'); }
 ByteSet WordBytes() {
