@@ -19,18 +19,24 @@ AnswerStream::AnswerStream(const Tokenizer& tokenizer, AnswerStreamOptions optio
 }
 
 void AnswerStream::Push(int32_t id, std::vector<OutputEvent>* events) {
+  // Bytes of a character that never came to its end belong to what a special token ends.
+  if (parser_ && parser_->IsSpecial(id)) EndCharacter(events);
   std::string text;
   if (const Status known = detokenizer_.Push(id, &text); !known.ok()) return;
   num_characters_ += CountCharacters(text);
   Take(id, text, events);
 }
 
-void AnswerStream::Finish(std::vector<OutputEvent>* events) {
+void AnswerStream::EndCharacter(std::vector<OutputEvent>* events) {
   constexpr int32_t kNoToken = -1;
   std::string text;
   detokenizer_.Finish(&text);
   num_characters_ += CountCharacters(text);
   if (!text.empty()) Take(kNoToken, text, events);
+}
+
+void AnswerStream::Finish(std::vector<OutputEvent>* events) {
+  EndCharacter(events);
   if (parser_) {
     parser_->Finish(&parsed_);
     Filter(events);

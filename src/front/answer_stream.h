@@ -48,6 +48,8 @@ class AnswerStream {
   size_t num_characters() const { return num_characters_; }
 
  private:
+  // A character of which bytes are missing ends here.
+  void EndCharacter(std::vector<OutputEvent>* events);
   void Take(int32_t id, std::string_view text, std::vector<OutputEvent>* events);
   void AddContent(std::string_view text, std::vector<OutputEvent>* events);
   // Hands events on: content through the stop strings, nothing behind a match.

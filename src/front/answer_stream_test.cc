@@ -102,6 +102,23 @@ TEST_F(AnswerStreamTest, AStopStringMayBeTheReplacementOfALostByte) {
   EXPECT_TRUE(stream.matched());
 }
 
+TEST_F(AnswerStreamTest, UnfinishedCharactersStayInTheirThought) {
+  std::vector<int32_t> ids = Ids("<|channel>thought\nHm\u00e9");
+  ids.pop_back();  // half of a character
+  for (const int32_t id : Ids("<channel|>no")) ids.push_back(id);
+  AnswerStream stream(tokenizer_, {.parser = OutputParserOptions()});
+  std::vector<OutputEvent> events;
+  for (const int32_t id : ids) stream.Push(id, &events);
+  stream.Finish(&events);
+  std::string reasoning;
+  std::string content;
+  for (const OutputEvent& event : events) {
+    (event.kind == OutputEvent::Kind::kReasoning ? reasoning : content) += event.text;
+  }
+  EXPECT_EQ(reasoning, "Hm\uFFFD");
+  EXPECT_EQ(content, "no");
+}
+
 TEST_F(AnswerStreamTest, UnknownIdsHaveNoText) {
   AnswerStream stream(tokenizer_, {});
   EXPECT_EQ(Run(stream, {Ids("a")[0], 100000, -1, Ids("b")[0]}), "ab");

@@ -72,6 +72,9 @@ class OutputParser {
   // The output is over: flushes what was held back.
   void Finish(std::vector<OutputEvent>* events);
 
+  // Whether the token is one of the grammar's special ones.
+  bool IsSpecial(int token_id) const;
+
  private:
   enum class State {
     kStart,  // Nothing seen yet; a bare "thought\n" may follow.
@@ -84,7 +87,6 @@ class OutputParser {
     kBrokenCall,  // Not a call after all: content, up to its closing token.
   };
 
-  bool IsSpecial(int token_id) const;
   void PushSpecial(int token_id);
   void PushText(std::string_view text);
   void PushLabel(std::string_view text);
