@@ -30,6 +30,7 @@ struct ServeFlags {
   CudaFlags cuda;
   DraftFlags drafting;
   std::string tokenizer;
+  bool strict_tools = false;
   int threads = 0;
   BatchLimits limits;
   std::optional<double> max_step_ms;
@@ -162,12 +163,16 @@ Status Serve(ServeFlags flags) {
         flags.model);
   }
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
+  if (flags.strict_tools && device.kind != DeviceKind::kCpu) {
+    return MakeError("--strict-tools works on the CPU only so far: add --device cpu");
+  }
   ASSIGN_OR_RETURN(flags.limits, CompleteLimits(flags.limits, plan, device.kind));
   if (flags.served_model_names.empty()) {
     flags.served_model_names = {files.description.ShortName()};
   }
-  ASSIGN_OR_RETURN(const ServedModel model, ServedModel::Make(files.text, flags.served_model_names,
-                                                              flags.limits.max_model_len));
+  ASSIGN_OR_RETURN(const ServedModel model,
+                   ServedModel::Make(files.text, flags.served_model_names,
+                                     flags.limits.max_model_len, flags.strict_tools));
   if (model.tokenizer().vocab_size() > plan.vocab_size) {
     return MakeError("{}: the tokenizer knows {} tokens, the model only {}",
                      flags.tokenizer.empty() ? flags.model : flags.tokenizer,
@@ -225,6 +230,10 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(2, 1 << 28));
   add("--tokenizer", flags.tokenizer,
       "Directory with tokenizer.json and the chat template (default: the model's)");
+  WithVariable(
+      command.add_flag("--strict-tools", flags.strict_tools,
+                       "Tool calls always fit their schemas, as if every tool were strict"))
+      ->group("Model");
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
   for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);

@@ -49,7 +49,8 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
   if (spec.grammar != nullptr && !executor_->takes_constraints()) {
     return MakeError(
-        "structured output (schemas, grammars, forced tool calls) works on the CPU only so far: "
+        "structured output (schemas, grammars, forced tool calls, limits of thoughts) works on the "
+        "CPU only so far: "
         "leave it out, or serve with --device cpu");
   }
   if (num_copies > options_.max_queue) {

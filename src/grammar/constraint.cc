@@ -50,8 +50,9 @@ Result<NodeId> AddCall(GrammarBuilder* builder, const CallableTool& tool,
   return builder->Sequence({builder->Text("call:" + tool.name), *object});
 }
 
-Result<NodeId> AddToolCalls(GrammarBuilder* builder, const Constraint& constraint,
-                            const ControlTokens& control) {
+// A call, from its first token to its last.
+Result<NodeId> AddAnyCall(GrammarBuilder* builder, const Constraint& constraint,
+                          const ControlTokens& control) {
   if (control.tool_call_begin < 0 || control.tool_call_end < 0 || control.string_quote < 0) {
     return MakeError("the model's vocabulary has no tokens for tool calls");
   }
@@ -62,13 +63,19 @@ Result<NodeId> AddToolCalls(GrammarBuilder* builder, const Constraint& constrain
     ASSIGN_OR_RETURN(const NodeId call, AddCall(builder, tool, control));
     calls.push_back(call);
   }
-  const NodeId call =
-      builder->Sequence({builder->Token(control.tool_call_begin), builder->Choice(calls),
-                         builder->Token(control.tool_call_end)});
-  const uint32_t most = constraint.many_calls ? kUnbounded : 1;
-  if (constraint.must_call) return builder->Repeat(call, 1, most);
+  return builder->Sequence({builder->Token(control.tool_call_begin), builder->Choice(calls),
+                            builder->Token(control.tool_call_end)});
+}
+
+uint32_t MostCalls(const Constraint& constraint) { return constraint.many_calls ? kUnbounded : 1; }
+
+Result<NodeId> AddToolCalls(GrammarBuilder* builder, const Constraint& constraint,
+                            const ControlTokens& control) {
+  ASSIGN_OR_RETURN(const NodeId call, AddAnyCall(builder, constraint, control));
+  if (constraint.must_call) return builder->Repeat(call, 1, MostCalls(constraint));
   const NodeId text = FreeText(builder);
-  return builder->Sequence({text, builder->Repeat(builder->Sequence({call, text}), 0, most)});
+  return builder->Sequence(
+      {text, builder->Repeat(builder->Sequence({call, text}), 0, MostCalls(constraint))});
 }
 
 Result<NodeId> AddStructuralTag(GrammarBuilder* builder, std::string_view text) {
@@ -140,6 +147,8 @@ Result<NodeId> AddAnswer(GrammarBuilder* builder, const Constraint& constraint,
       return AddStructuralTag(builder, constraint.text);
     case Constraint::Kind::kToolCalls:
       return AddToolCalls(builder, constraint, control);
+    case Constraint::Kind::kAnything:
+      break;  // needs no grammar
   }
   return MakeError("an unknown kind of constraint");
 }
@@ -148,11 +157,26 @@ Result<NodeId> AddAnswer(GrammarBuilder* builder, const Constraint& constraint,
 
 Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constraint,
                                                        const CompileContext& context) {
-  GrammarBuilder builder;
-  ASSIGN_OR_RETURN(NodeId root, AddAnswer(&builder, constraint, context.control));
   const ControlTokens& control = context.control;
-  if (constraint.thought != Constraint::Thought::kNone && control.thought_begin >= 0 &&
-      control.thought_end >= 0) {
+  const bool has_thoughts = control.thought_begin >= 0 && control.thought_end >= 0;
+  ThoughtLimit limit;
+  if (has_thoughts) {
+    limit = {.begin_token = control.thought_begin,
+             .end_token = control.thought_end,
+             .is_open = constraint.thought == Constraint::Thought::kIsOpen,
+             .max_tokens = constraint.max_thought_tokens};
+  }
+  if (constraint.kind == Constraint::Kind::kAnything) {
+    return std::make_shared<const CompiledGrammar>(std::nullopt, context.vocabulary,
+                                                   context.stop_tokens, limit);
+  }
+  GrammarBuilder builder;
+  ASSIGN_OR_RETURN(NodeId root, AddAnswer(&builder, constraint, control));
+  if (constraint.kind != Constraint::Kind::kToolCalls && !constraint.tools.empty()) {
+    ASSIGN_OR_RETURN(const NodeId call, AddAnyCall(&builder, constraint, control));
+    root = builder.Choice({root, builder.Repeat(call, 1, MostCalls(constraint))});
+  }
+  if (constraint.thought != Constraint::Thought::kNone && has_thoughts) {
     NodeId thought = builder.Sequence({FreeText(&builder), builder.Token(control.thought_end)});
     if (constraint.thought == Constraint::Thought::kMayOpen) {
       thought = builder.Optional(builder.Sequence({builder.Token(control.thought_begin), thought}));
@@ -161,7 +185,7 @@ Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constra
   }
   ASSIGN_OR_RETURN(Grammar grammar, std::move(builder).Finish(root));
   return std::make_shared<const CompiledGrammar>(std::move(grammar), context.vocabulary,
-                                                 context.stop_tokens);
+                                                 context.stop_tokens, limit);
 }
 
 }  // namespace lapidary::grammar

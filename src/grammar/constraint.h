@@ -31,6 +31,7 @@ struct Constraint {
     kGrammar,        // a text of the grammar `text` (ebnf.h)
     kStructuralTag,  // free text with constrained passages: `text` as vLLM has it
     kToolCalls,      // one or more calls of `tools`, or free text with calls in it
+    kAnything,       // any answer: only its thoughts have a limit
   };
   enum class Thought {
     kNone,     // the answer begins at once
@@ -41,10 +42,11 @@ struct Constraint {
   Kind kind = Kind::kJsonObject;
   std::string text = {};
   std::vector<std::string> choices = {};
-  std::vector<CallableTool> tools = {};
-  bool must_call = false;  // tool calls and nothing else
-  bool many_calls = true;  // more than one
+  std::vector<CallableTool> tools = {};  // with another form: calls may come in place of it
+  bool must_call = false;                // tool calls and nothing else
+  bool many_calls = true;                // more than one
   Thought thought = Thought::kNone;
+  int32_t max_thought_tokens = -1;  // after which thoughts must end; -1: any number
 
   auto operator<=>(const Constraint&) const = default;
 };

@@ -265,6 +265,69 @@ TEST(ConstraintTest, ThoughtsComeFirst) {
   EXPECT_FALSE(open.Fits("no"));
 }
 
+TEST(ConstraintTest, ThoughtsEndAtTheirLimit) {
+  Constraint constraint = {.kind = Constraint::Kind::kChoice,
+                           .choices = {"yes", "no"},
+                           .thought = Constraint::Thought::kMayOpen,
+                           .max_thought_tokens = 3};
+  const Checker may(constraint);
+  EXPECT_TRUE(may.Fits("<think>abc<end-thought>no"));
+  EXPECT_TRUE(may.Fits("<think><end-thought>no"));
+  EXPECT_TRUE(may.Fits("no"));
+  EXPECT_FALSE(may.Fits("<think>abcd<end-thought>no"));
+  constraint.thought = Constraint::Thought::kIsOpen;
+  constraint.max_thought_tokens = 0;
+  const Checker open(constraint);
+  EXPECT_TRUE(open.Fits("<end-thought>no"));
+  EXPECT_FALSE(open.Fits("a<end-thought>no"));
+}
+
+TEST(ConstraintTest, ALimitOfThoughtsLeavesTheRestFree) {
+  const Checker checker({.kind = Constraint::Kind::kAnything, .max_thought_tokens = 2});
+  EXPECT_TRUE(checker.Fits("any<q>thing<call>\xFF"));
+  EXPECT_TRUE(checker.Fits("<think>ab<end-thought>any length"));
+  EXPECT_FALSE(checker.Fits("<think>abc"));
+  EXPECT_FALSE(checker.Fits("<think>ab"));  // It must end before the answer does.
+  EXPECT_TRUE(checker.Fits("<think>a<end-thought>x<think>b<end-thought>"));
+  EXPECT_FALSE(checker.Fits("<think>a<end-thought>x<think>bc<end-thought>"));
+}
+
+TEST(ConstraintTest, AMatcherGoesBackIntoAThought) {
+  const auto grammar =
+      Compile({.kind = Constraint::Kind::kAnything, .max_thought_tokens = 2}, ByteContext());
+  ASSERT_TRUE(grammar.ok());
+  Matcher matcher(*grammar);
+  for (const int32_t token : Tokens("x<think>ab")) ASSERT_TRUE(*matcher.Accept(token));
+  EXPECT_EQ(*matcher.OnlyAllowedToken(), kThinkEnd);
+  std::vector<uint32_t> words((kNumTokens + 31) / 32);
+  ASSERT_TRUE(matcher.FillMask(words).ok());
+  for (int32_t token = 0; token < kNumTokens; ++token) {
+    EXPECT_EQ(words[token / 32] >> (token % 32) & 1, token == kThinkEnd ? 1u : 0u) << token;
+  }
+  ASSERT_TRUE(*matcher.Accept(kThinkEnd));
+  matcher.Rollback(2);  // the end and "b"
+  ASSERT_TRUE(matcher.FillMask(words).ok());
+  for (int32_t token = 0; token < kNumTokens; ++token) {
+    EXPECT_EQ(words[token / 32] >> (token % 32) & 1, 1u) << token;
+  }
+  EXPECT_EQ(words.back() >> (kNumTokens % 32), 0u);  // no bits behind the vocabulary
+  EXPECT_TRUE(*matcher.Accept('c'));
+  EXPECT_FALSE(*matcher.Accept('d'));
+}
+
+TEST(ConstraintTest, ToolsMayBeCalledInPlaceOfAForm) {
+  const Checker checker({.kind = Constraint::Kind::kJsonSchema,
+                         .text = R"({"type": "integer"})",
+                         .tools = {{.name = "f", .parameters = R"({"properties": {"x": {"type":
+                                   "integer"}}, "required": ["x"], "additionalProperties": false})"}},
+                         .many_calls = false});
+  EXPECT_TRUE(checker.Fits("12"));
+  EXPECT_TRUE(checker.Fits("<call>call:f{x:1}<end>"));
+  EXPECT_FALSE(checker.Fits("<call>call:f{x:1}<end><call>call:f{x:1}<end>"));
+  EXPECT_FALSE(checker.Fits("12<call>call:f{x:1}<end>"));
+  EXPECT_FALSE(checker.Fits("text"));
+}
+
 TEST(ConstraintTest, RegexesJsonObjectsAndTags) {
   const Checker regex({.kind = Constraint::Kind::kRegex, .text = "\\d{3}-[a-f]+"});
   EXPECT_TRUE(regex.Fits("123-abc"));

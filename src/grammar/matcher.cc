@@ -6,13 +6,18 @@
 
 namespace lapidary::grammar {
 
-CompiledGrammar::CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
-                                 std::vector<int32_t> stop_tokens)
+CompiledGrammar::CompiledGrammar(std::optional<Grammar> grammar,
+                                 std::shared_ptr<const TokenVocabulary> vocabulary,
+                                 std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit)
     : grammar_(std::move(grammar)),
       vocabulary_(std::move(vocabulary)),
-      stop_tokens_(std::move(stop_tokens)) {
+      stop_tokens_(std::move(stop_tokens)),
+      thought_limit_(thought_limit) {
   for (int32_t token : stop_tokens_) {
     CHECK(token >= 0 && token < vocabulary_->num_tokens()) << "stop token " << token;
+  }
+  if (thought_limit_.max_tokens >= 0) {
+    CHECK(thought_limit_.end_token >= 0 && thought_limit_.end_token < vocabulary_->num_tokens());
   }
 }
 
@@ -21,19 +26,21 @@ bool CompiledGrammar::IsStopToken(int32_t token) const {
 }
 
 std::shared_ptr<Automaton> CompiledGrammar::CurrentAutomaton() const {
+  if (!grammar_) return nullptr;
   const std::lock_guard lock(mutex_);
   if (automaton_ != nullptr) {
     const std::lock_guard automaton_lock(automaton_->mutex);
     if (automaton_->num_bytes() < kRenewAtBytes) return automaton_;
   }
-  automaton_ = std::make_shared<Automaton>(grammar_, *vocabulary_);
+  automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_);
   return automaton_;
 }
 
 size_t CompiledGrammar::num_bytes() const {
+  if (!grammar_) return 0;
   const std::lock_guard lock(mutex_);
-  size_t num_bytes = grammar_.nodes.size() * sizeof(GrammarNode) +
-                     grammar_.children.size() * sizeof(NodeId) + grammar_.regex.num_bytes();
+  size_t num_bytes = grammar_->nodes.size() * sizeof(GrammarNode) +
+                     grammar_->children.size() * sizeof(NodeId) + grammar_->regex.num_bytes();
   if (automaton_ != nullptr) {
     const std::lock_guard automaton_lock(automaton_->mutex);
     num_bytes += automaton_->num_bytes();
@@ -42,43 +49,73 @@ size_t CompiledGrammar::num_bytes() const {
 }
 
 Matcher::Matcher(std::shared_ptr<const CompiledGrammar> grammar)
-    : grammar_(std::move(grammar)), automaton_(grammar_->CurrentAutomaton()) {
+    : grammar_(std::move(grammar)), automaton_(grammar_->CurrentAutomaton()), places_(1) {
+  places_[0].is_in_thought = grammar_->thought_limit_.is_open;
+  if (automaton_ == nullptr) return;
   const std::lock_guard lock(automaton_->mutex);
   // A start that passes a limit is reported by the first call that needs it.
   const Result<StateId> start = automaton_->Start();
-  states_.push_back(start.ok() ? *start : Automaton::kDead);
+  if (start.ok()) places_[0].state = *start;
 }
 
 Result<StateId> Matcher::Current() {
-  if (states_.size() == 1 && states_[0] == Automaton::kDead) {
-    ASSIGN_OR_RETURN(states_[0], automaton_->Start());
+  if (places_.size() == 1 && places_[0].state == Automaton::kDead) {
+    ASSIGN_OR_RETURN(places_[0].state, automaton_->Start());
   }
-  return states_.back();
+  return places_.back().state;
+}
+
+bool Matcher::MustEndThought() const {
+  const int32_t max_tokens = grammar_->thought_limit_.max_tokens;
+  const Place& place = places_.back();
+  return max_tokens >= 0 && place.is_in_thought && place.num_thought_tokens >= max_tokens;
+}
+
+Result<StateId> Matcher::StateAfter(int32_t token) {
+  const std::lock_guard lock(automaton_->mutex);
+  ASSIGN_OR_RETURN(const StateId current, Current());
+  ASSIGN_OR_RETURN(const StateId next, automaton_->AfterToken(current, token));
+  if (next != Automaton::kDead) return next;
+  return automaton_->IsAccepting(current) && grammar_->IsStopToken(token) ? kTerminated
+                                                                          : Automaton::kDead;
 }
 
 Result<bool> Matcher::Accept(int32_t token) {
   if (IsTerminated() || token < 0 || token >= grammar_->vocabulary().num_tokens()) return false;
-  const std::lock_guard lock(automaton_->mutex);
-  ASSIGN_OR_RETURN(const StateId current, Current());
-  ASSIGN_OR_RETURN(const StateId next, automaton_->AfterToken(current, token));
-  if (next != Automaton::kDead) {
-    states_.push_back(next);
-    return true;
+  const ThoughtLimit& limit = grammar_->thought_limit_;
+  if (MustEndThought() && token != limit.end_token) return false;
+  Place next = places_.back();
+  if (automaton_ != nullptr) {
+    ASSIGN_OR_RETURN(next.state, StateAfter(token));
+    if (next.state == Automaton::kDead) return false;
   }
-  if (!automaton_->IsAccepting(current) || !grammar_->IsStopToken(token)) return false;
-  states_.push_back(kTerminated);
+  if (next.is_in_thought) {
+    next.is_in_thought = token != limit.end_token;
+    next.num_thought_tokens += next.is_in_thought ? 1 : 0;
+  } else {
+    next.is_in_thought = token == limit.begin_token;
+  }
+  places_.push_back(next);
   return true;
 }
 
 void Matcher::Rollback(int num_tokens) {
   CHECK(num_tokens >= 0 && num_tokens <= num_accepted());
-  states_.resize(states_.size() - num_tokens);
+  places_.resize(places_.size() - num_tokens);
 }
 
 Status Matcher::FillMask(std::span<uint32_t> words) {
   CHECK_EQ(static_cast<int32_t>(words.size()), grammar_->vocabulary().num_words());
-  if (IsTerminated()) {
+  const auto allow = [&](int32_t token) { words[token / 32] |= 1u << (token % 32); };
+  if (IsTerminated() || MustEndThought()) {
     std::ranges::fill(words, 0);
+    if (!IsTerminated()) allow(grammar_->thought_limit_.end_token);
+    return {};
+  }
+  if (automaton_ == nullptr) {
+    std::ranges::fill(words, ~0u);
+    const int32_t num_left = grammar_->vocabulary().num_tokens() % 32;
+    if (num_left > 0) words.back() = (1u << num_left) - 1;
     return {};
   }
   const std::lock_guard lock(automaton_->mutex);
@@ -88,15 +125,17 @@ Status Matcher::FillMask(std::span<uint32_t> words) {
   if (!mask->words.empty()) {
     for (size_t i = 0; i < words.size(); ++i) words[i] |= mask->words[i];
   }
-  for (int32_t token : mask->tokens) words[token / 32] |= 1u << (token % 32);
+  for (int32_t token : mask->tokens) allow(token);
   if (automaton_->IsAccepting(current)) {
-    for (int32_t token : grammar_->stop_tokens()) words[token / 32] |= 1u << (token % 32);
+    for (int32_t token : grammar_->stop_tokens()) allow(token);
   }
   return {};
 }
 
 Result<std::optional<int32_t>> Matcher::OnlyAllowedToken() {
   if (IsTerminated()) return std::optional<int32_t>();
+  if (MustEndThought()) return std::optional<int32_t>(grammar_->thought_limit_.end_token);
+  if (automaton_ == nullptr) return std::optional<int32_t>();
   const std::lock_guard lock(automaton_->mutex);
   ASSIGN_OR_RETURN(const StateId current, Current());
   ASSIGN_OR_RETURN(const TokenMask* mask, automaton_->MaskOf(current));
@@ -109,9 +148,10 @@ Result<std::optional<int32_t>> Matcher::OnlyAllowedToken() {
 }
 
 bool Matcher::CanStop() const {
-  if (IsTerminated()) return false;
+  if (IsTerminated() || MustEndThought()) return false;
+  if (automaton_ == nullptr) return true;
   const std::lock_guard lock(automaton_->mutex);
-  return automaton_->IsAccepting(states_.back());
+  return automaton_->IsAccepting(places_.back().state);
 }
 
 }  // namespace lapidary::grammar

@@ -15,13 +15,26 @@
 
 namespace lapidary::grammar {
 
+// How many tokens thoughts may have, all of an answer together; then only their end may come.
+struct ThoughtLimit {
+  int32_t begin_token = -1;
+  int32_t end_token = -1;
+  bool is_open = false;     // the answer begins inside a thought
+  int32_t max_tokens = -1;  // -1: any number
+};
+
 // A grammar ready for a vocabulary. To its users immutable; any number of threads may hold it and
 // match with it at once. What one matcher finds out about the grammar, the others know.
 class CompiledGrammar {
  public:
-  // Allowed where the text may end, each of `stop_tokens` ends it.
-  CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
-                  std::vector<int32_t> stop_tokens);
+  // Allowed where the text may end, each of `stop_tokens` ends it. Where a thought's limit is
+  // reached, the grammar must allow its end. Without a grammar every token may come at any time,
+  // and none of them ends the text.
+  CompiledGrammar(std::optional<Grammar> grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
+                  std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit = {});
+
+  // Whether texts end by themselves, with a stop token.
+  bool ends() const { return grammar_.has_value(); }
 
   const TokenVocabulary& vocabulary() const { return *vocabulary_; }
   std::span<const int32_t> stop_tokens() const { return stop_tokens_; }
@@ -32,11 +45,12 @@ class CompiledGrammar {
   friend class Matcher;
   // A full automaton stays with the matchers that hold it; new ones begin a new automaton.
   static constexpr size_t kRenewAtBytes = size_t{64} << 20;
-  std::shared_ptr<Automaton> CurrentAutomaton() const;
+  std::shared_ptr<Automaton> CurrentAutomaton() const;  // null without a grammar
 
-  Grammar grammar_;
+  std::optional<Grammar> grammar_;
   std::shared_ptr<const TokenVocabulary> vocabulary_;
   std::vector<int32_t> stop_tokens_;
+  ThoughtLimit thought_limit_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Automaton> automaton_;
 };
@@ -51,7 +65,7 @@ class Matcher {
   Result<bool> Accept(int32_t token);
   // Takes back the last `num_tokens` accepted tokens.
   void Rollback(int num_tokens);
-  int num_accepted() const { return static_cast<int>(states_.size()) - 1; }
+  int num_accepted() const { return static_cast<int>(places_.size()) - 1; }
 
   // Bit t % 32 of words[t / 32] is set if and only if Accept(t) would succeed. words: [num_words]
   // of the vocabulary. No bit is set once terminated.
@@ -60,17 +74,26 @@ class Matcher {
   Result<std::optional<int32_t>> OnlyAllowedToken();
 
   // A stop token was accepted.
-  bool IsTerminated() const { return states_.back() == kTerminated; }
+  bool IsTerminated() const { return places_.back().state == kTerminated; }
   // The text may end here.
   bool CanStop() const;
 
  private:
   static constexpr StateId kTerminated = ~StateId{0} - 1;
+  struct Place {
+    StateId state = Automaton::kDead;
+    bool is_in_thought = false;
+    int32_t num_thought_tokens = 0;  // without those that begin and end thoughts
+  };
+
   Result<StateId> Current();
+  // kDead if the grammar does not allow `token` here.
+  Result<StateId> StateAfter(int32_t token);
+  bool MustEndThought() const;
 
   std::shared_ptr<const CompiledGrammar> grammar_;
-  std::shared_ptr<Automaton> automaton_;
-  std::vector<StateId> states_;  // before the first token and after each
+  std::shared_ptr<Automaton> automaton_;  // null without a grammar
+  std::vector<Place> places_;             // before the first token and after each
 };
 
 }  // namespace lapidary::grammar

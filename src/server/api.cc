@@ -198,7 +198,7 @@ ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
 ApiStatus Api::CompileConstraint(const GenerationRequest& request,
                                  std::shared_ptr<const grammar::CompiledGrammar>* compiled) const {
   if (!request.constraint) return {};
-  if (request.ignore_eos) {
+  if (request.ignore_eos && request.constraint->kind != grammar::Constraint::Kind::kAnything) {
     return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
   }
   auto grammar = session_.CompileConstraint(*request.constraint);
@@ -213,6 +213,7 @@ ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
   OrderedJson json;
   RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
   ChatRequest request;
+  request.strict_tools = model_.strict_tools();
   RETURN_IF_API_ERROR(ParseChatRequest(json, model_.defaults().sampling, &request));
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   GenerationJob::Prompt prompt;

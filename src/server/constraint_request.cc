@@ -154,14 +154,26 @@ void ReadConstraint(RequestFields* fields, std::optional<Constraint>* constraint
   Reader(fields, constraint, field).ReadAll();
 }
 
-void ReadToolChoice(RequestFields* fields, bool single_call, std::optional<OrderedJson>* tools,
-                    std::optional<Constraint>* constraint, std::string* field) {
+void ReadThinkingBudget(RequestFields* fields, std::optional<Constraint>* constraint,
+                        std::string* field) {
+  const int64_t budget = fields->Int("thinking_token_budget", -1, -1, INT32_MAX);
+  if (budget < 0) return;
+  if (!*constraint) {
+    *constraint = Constraint{.kind = Kind::kAnything};
+    *field = "thinking_token_budget";
+  }
+  (*constraint)->max_thought_tokens = static_cast<int32_t>(budget);
+}
+
+void ReadToolChoice(RequestFields* fields, const ToolRules& rules,
+                    std::optional<OrderedJson>* tools, std::optional<Constraint>* constraint,
+                    std::string* field) {
   const OrderedJson* choice = fields->Find("tool_choice");
   const auto fail = [&](const std::string& message) {
     fields->Fail(BadRequest("tool_choice", "{}", message));
   };
   Constraint calls{.kind = Kind::kToolCalls};
-  calls.many_calls = !single_call;
+  calls.many_calls = !rules.single_call;
   std::vector<std::string> names;  // empty: all
   if (choice == nullptr || *choice == "auto") {
   } else if (*choice == "none") {
@@ -190,12 +202,13 @@ void ReadToolChoice(RequestFields* fields, bool single_call, std::optional<Order
     if (calls.must_call) fail("'tool_choice' demands a call, but there are no 'tools'");
     return;
   }
-  bool is_any_strict = false;
+  bool is_any_strict = rules.all_strict;
   for (const OrderedJson& tool : **tools) {
     const OrderedJson& function = tool["function"];
     const std::string name = function["name"].get<std::string>();
     if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
-    const bool is_strict = function.contains("strict") && function["strict"] == true;
+    const bool is_strict =
+        rules.all_strict || (function.contains("strict") && function["strict"] == true);
     is_any_strict |= is_strict;
     const bool has_parameters =
         function.contains("parameters") && function["parameters"].is_object();
@@ -203,11 +216,16 @@ void ReadToolChoice(RequestFields* fields, bool single_call, std::optional<Order
                            .parameters = has_parameters ? DumpJson(function["parameters"]) : "",
                            .strict = is_strict || calls.must_call});
   }
-  if (calls.tools.empty()) return fail("'tool_choice' names a function that is not in 'tools'");
-  if (calls.must_call && *constraint) {
-    return fail("'tool_choice' demands a call, but the answer's form is given too");
+  for (const std::string& name : names) {
+    const bool is_there = std::any_of(calls.tools.begin(), calls.tools.end(),
+                                      [&](const auto& tool) { return tool.name == name; });
+    if (!is_there) return fail("'tool_choice' names a function that is not in 'tools'");
   }
-  if (calls.must_call || ((is_any_strict || !names.empty()) && !*constraint)) {
+  if (!calls.must_call && *constraint) {
+    if (*field != "response_format") return;
+    (*constraint)->tools = std::move(calls.tools);
+    (*constraint)->many_calls = calls.many_calls;
+  } else if (calls.must_call || is_any_strict || !names.empty()) {
     *constraint = std::move(calls);
     *field = "tools";
   }

@@ -14,9 +14,20 @@ namespace lapidary {
 void ReadConstraint(RequestFields* fields, std::optional<grammar::Constraint>* constraint,
                     std::string* field);
 
+struct ToolRules {
+  bool single_call = false;  // at most one
+  bool all_strict = false;   // calls fit their schemas, whether or not the tools say so
+};
+
 // tool_choice, and tools that are strict: calls of `tools`, a list that was checked. "none" clears
-// *tools. A constraint that is there already stays, unless a call is demanded.
-void ReadToolChoice(RequestFields* fields, bool single_call, std::optional<OrderedJson>* tools,
+// *tools. A constraint that is there already stays, unless a call is demanded; beside a
+// response_format the tools may be called.
+void ReadToolChoice(RequestFields* fields, const ToolRules& rules,
+                    std::optional<OrderedJson>* tools,
                     std::optional<grammar::Constraint>* constraint, std::string* field);
+
+// thinking_token_budget.
+void ReadThinkingBudget(RequestFields* fields, std::optional<grammar::Constraint>* constraint,
+                        std::string* field);
 
 }  // namespace lapidary

@@ -215,9 +215,11 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
   ReadChatLogprobs(&fields, &request->generation.sampling);
   request->single_call = !fields.Bool("parallel_tool_calls", true);
   if (!fields.status()) {
-    ReadToolChoice(&fields, request->single_call, &request->input.tools,
+    ReadToolChoice(&fields, {request->single_call, request->strict_tools}, &request->input.tools,
                    &request->generation.constraint, &request->generation.constraint_field);
   }
+  ReadThinkingBudget(&fields, &request->generation.constraint,
+                     &request->generation.constraint_field);
   fields.Refuse("continue_final_message", false);
   fields.Refuse("echo", false);
   fields.Refuse("modalities", OrderedJson::array({"text"}));
@@ -239,6 +241,7 @@ ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& 
       static_cast<int32_t>(fields.Int("logprobs", -1, 0, kMaxLogprobs));
   request->add_special_tokens = fields.Bool("add_special_tokens", true);
   fields.Refuse("suffix");
+  fields.Refuse("thinking_token_budget");
   fields.Refuse("best_of", request->generation.num_choices);
   if (!fields.status()) LogUnknownFields(fields);
   return fields.status();

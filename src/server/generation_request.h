@@ -37,7 +37,8 @@ struct GenerationRequest {
 struct ChatRequest {
   GenerationRequest generation;
   ChatInput input;
-  bool single_call = false;  // parallel_tool_calls: false
+  bool single_call = false;   // parallel_tool_calls: false
+  bool strict_tools = false;  // set before the request is parsed: the server's rule
 };
 
 // Text, or token ids used as they stand.

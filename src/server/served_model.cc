@@ -7,7 +7,8 @@
 namespace lapidary {
 
 Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
-                                      std::vector<std::string> names, int32_t max_model_len) {
+                                      std::vector<std::string> names, int32_t max_model_len,
+                                      bool strict_tools) {
   if (!text->tokenizer.ok()) return text->tokenizer.error();
   if (!text->chat_template.ok()) {
     spdlog::warn("no chat completions: {}", text->chat_template.error().message);
@@ -16,6 +17,7 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
   CHECK(!names.empty());
   model.names_ = std::move(names);
   model.max_model_len_ = max_model_len;
+  model.strict_tools_ = strict_tools;
   return model;
 }
 

@@ -15,15 +15,18 @@ namespace lapidary {
 // Immutable; every method may be called from many threads at once.
 class ServedModel {
  public:
-  // An error without a tokenizer. `names`: one or more.
+  // An error without a tokenizer. `names`: one or more. `strict_tools`: every call fits its tool's
+  // schema, whether or not a request asks for that.
   static Result<ServedModel> Make(std::shared_ptr<const TextModel> text,
-                                  std::vector<std::string> names, int32_t max_model_len);
+                                  std::vector<std::string> names, int32_t max_model_len,
+                                  bool strict_tools = false);
 
   const std::string& name() const { return names_[0]; }
   const std::vector<std::string>& names() const { return names_; }
   const Tokenizer& tokenizer() const { return *text_->tokenizer; }
   const GenerationDefaults& defaults() const { return text_->defaults; }
   int32_t max_model_len() const { return max_model_len_; }
+  bool strict_tools() const { return strict_tools_; }
   bool has_chat_template() const { return text_->chat_template.ok(); }
 
   ApiStatus CheckName(const std::string& name) const;
@@ -45,6 +48,7 @@ class ServedModel {
   std::vector<std::string> names_;
   std::shared_ptr<const TextModel> text_;  // its tokenizer is there
   int32_t max_model_len_ = 0;
+  bool strict_tools_ = false;
 };
 
 }  // namespace lapidary

@@ -73,7 +73,7 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Comp
   }
   ASSIGN_OR_RETURN(grammar::CompileContext context, Context());
   // Only behind tool calls may an answer end by asking for their results.
-  if (constraint.kind != grammar::Constraint::Kind::kToolCalls) {
+  if (constraint.tools.empty()) {
     const auto response = text_->tokenizer->TokenToId("<|tool_response>");
     std::erase_if(context.stop_tokens, [&](int32_t id) { return id == response; });
   }

@@ -35,7 +35,7 @@ SequenceSpec Session::MakeSpec(const Request& request) const {
   spec.grammar = request.grammar;
   spec.stop_ids = request.stop_ids;
   // A grammar ends with a stop token of the checkpoint: behind it nothing is defined.
-  if (!request.ignore_eos || request.grammar != nullptr) {
+  if (!request.ignore_eos || (request.grammar != nullptr && request.grammar->ends())) {
     const std::vector<int32_t>& defaults = text_->defaults.stop_ids;
     spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
   }

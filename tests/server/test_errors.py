@@ -58,7 +58,7 @@ def test_bad_messages(server, param, value):
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}),
     ("structured_outputs", 3), ("guided_regex", "("), ("guided_regex", 3), ("guided_choice", []),
     ("grammar", "root ::= missing"), ("json_schema", {"uniqueItems": True}),
-    ("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+    ("thinking_token_budget", -2), ("thinking_token_budget", "many"), ("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("tools", {}), ("tools[0]", [{}]), ("tools[0]", [{"type": "function", "function": {"name": 3}}]),
     ("chat_template_kwargs", 3), ("chat_template_kwargs.enable_thinking", "yes"), ("prompt_logprobs", "x"),
     ("echo", True), ("guided_json", {"minimum": "x"}), ("functions", []), ("model", 3), ("parallel_tool_calls", "no"),
