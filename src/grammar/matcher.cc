@@ -118,15 +118,21 @@ Status Matcher::FillMask(std::span<uint32_t> words) {
     if (num_left > 0) words.back() = (1u << num_left) - 1;
     return {};
   }
-  const std::lock_guard lock(automaton_->mutex);
-  ASSIGN_OR_RETURN(const StateId current, Current());
-  ASSIGN_OR_RETURN(const TokenMask* mask, automaton_->MaskOf(current));
+  const TokenMask* mask = nullptr;
+  bool can_stop = false;
+  {
+    const std::lock_guard lock(automaton_->mutex);
+    ASSIGN_OR_RETURN(const StateId current, Current());
+    ASSIGN_OR_RETURN(mask, automaton_->MaskOf(current));
+    can_stop = automaton_->IsAccepting(current);
+  }
+  // Masks stay as they are: matchers of one grammar copy them at the same time.
   grammar_->vocabulary().CopySlices(mask->slices, words);
   if (!mask->words.empty()) {
     for (size_t i = 0; i < words.size(); ++i) words[i] |= mask->words[i];
   }
   for (int32_t token : mask->tokens) allow(token);
-  if (automaton_->IsAccepting(current)) {
+  if (can_stop) {
     for (int32_t token : grammar_->stop_tokens()) allow(token);
   }
   return {};

@@ -67,6 +67,7 @@ class Matcher {
   void Rollback(int num_tokens);
   int num_accepted() const { return static_cast<int>(places_.size()) - 1; }
 
+  int32_t num_words() const { return grammar_->vocabulary().num_words(); }
   // Bit t % 32 of words[t / 32] is set if and only if Accept(t) would succeed. words: [num_words]
   // of the vocabulary. No bit is set once terminated.
   Status FillMask(std::span<uint32_t> words);

@@ -49,6 +49,7 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       forward_(plan_, weights_, layout_, kv_, tables_, threads_) {
   for (int thread_idx = 0; thread_idx < threads_.num_threads(); ++thread_idx) {
     samplers_.push_back(std::make_unique<Sampler>(plan_.vocab_size));
+    masks_.emplace_back();
   }
   if (drafter_options_) {
     const DraftTarget target{plan_, weights_, layout_, kv_, tables_};
@@ -108,6 +109,7 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
   for (const SequenceStep& step : batch.sequences) end_slot = std::max(end_slot, step.slot + 1);
   requests_.resize(end_slot);
   slot_states_.resize(end_slot);
+  constraints_.Reserve(end_slot);
   if (drafter_) last_hidden_.resize(end_slot);
   for (const SlotBinding& binding : batch.bindings) {
     Request& request = requests_[binding.slot];
@@ -126,11 +128,7 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
       request.history.AddPrompt(prompt);
       for (const int32_t id : outputs) request.history.AddOutput(id);
     }
-    if (binding.grammar != nullptr) {
-      request.matcher.emplace(binding.grammar);
-      // They were allowed when they were sampled; what is not now fails when the next one is.
-      for (const int32_t id : outputs) (void)request.matcher->Accept(id);
-    }
+    constraints_.Bind(binding);
     slot_states_[binding.slot] = {};
     tables_.Forget(binding.slot);
   }
@@ -262,46 +260,59 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
   }
 }
 
-Result<std::span<const uint32_t>> CpuExecutor::MakeMask(Request& request) {
-  // Behind the end come only rows of steps that were planned before it was seen.
-  if (!request.matcher || request.matcher->IsTerminated()) return std::span<const uint32_t>();
-  request.mask.resize((plan_.vocab_size + 31) / 32);
-  RETURN_IF_ERROR(request.matcher->FillMask(request.mask));
-  return std::span<const uint32_t>(request.mask);
+Result<SampledToken> CpuExecutor::SampleMasked(const Request& request, const RowMasks& masks,
+                                               int32_t row, std::span<const float> logits,
+                                               uint64_t draw_number, Sampler& sampler) {
+  if (row >= masks.num_made) return MakeError("{}", masks.error);
+  const int32_t only = masks.only[row];
+  if (only < 0) {
+    return sampler.Sample(logits, *request.sampling, request.history, draw_number, masks.Mask(row));
+  }
+  if (request.sampling->num_logprobs >= 0) {
+    return sampler.Score(logits, only, request.sampling->num_logprobs);
+  }
+  SampledToken token;
+  token.id = only;
+  return token;
 }
 
 void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_position,
                                  const float* rows, const float* hidden_rows, const int32_t* drafts,
-                                 Sampler& sampler, SequenceOutput& output) {
+                                 Sampler& sampler, RowMasks& masks, SequenceOutput& output) {
   Request& request = requests_[sequence.slot];
   SlotState& slot = slot_states_[sequence.slot];
   const bool has_penalties = request.sampling->has_penalties();
   const int32_t first_sampled = first_position + sequence.num_rows - sequence.num_sampled();
+  const bool is_constrained = constraints_.IsActive(sequence.slot);
+  if (is_constrained) {
+    constraints_.MakeMasks(sequence.slot, {drafts, static_cast<size_t>(sequence.num_drafts)},
+                           &masks);
+  }
   // A row is sampled only if it counts, so the first draft that is not accepted ends the round.
   bool counts = true;
   for (int32_t row = 0; counts; ++row) {
-    const auto mask = MakeMask(request);
-    if (!mask.ok()) {
-      output.error = mask.error().message;
-      return;
-    }
     const uint64_t draw_number = DrawNumber(first_sampled + row, request.prompt_len);
-    auto token = sampler.Sample(
-        {rows + int64_t{row} * plan_.vocab_size, static_cast<size_t>(plan_.vocab_size)},
-        *request.sampling, request.history, draw_number, *mask);
+    const std::span logits(rows + int64_t{row} * plan_.vocab_size,
+                           static_cast<size_t>(plan_.vocab_size));
+    auto token = is_constrained
+                     ? SampleMasked(request, masks, row, logits, draw_number, sampler)
+                     : sampler.Sample(logits, *request.sampling, request.history, draw_number);
     if (!token.ok()) {
       output.error = token.error().message;
       return;
     }
     counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
-    if (drafter_ && !request.matcher && row < std::ssize(drafter_options_->simulated_rates)) {
+    if (drafter_ && !is_constrained && row < std::ssize(drafter_options_->simulated_rates)) {
       counts = row < sequence.num_drafts && SimulatesAccept(drafter_options_->simulated_rates[row],
                                                             request.sampling->seed, draw_number);
       if (counts) token->id = drafts[row];
     }
-    if (!mask->empty()) {
-      const Result<bool> accepted = request.matcher->Accept(token->id);
-      CHECK(!accepted.ok() || *accepted) << "token " << token->id << " is in the mask";
+    // Behind the end nothing is under the grammar; the rows there were drafted before it was seen.
+    if (constraints_.IsActive(sequence.slot)) {
+      if (const Status moved = constraints_.Advance(sequence.slot, token->id); !moved.ok()) {
+        output.error = moved.error().message;
+        return;
+      }
     }
     output.tokens.push_back(*token);
     slot.last_token = token->id;
@@ -339,7 +350,7 @@ void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> l
                                logits.data() + first_output * plan_.vocab_size,
                                forward_.head_inputs().data() + first_output * plan_.hidden_size,
                                rows.token_ids.data() + end_row - sequence.num_drafts,
-                               *samplers_[thread_idx], output.sequences[idx]);
+                               *samplers_[thread_idx], masks_[thread_idx], output.sequences[idx]);
                          }
                        });
 }

@@ -12,7 +12,7 @@
 #include "executor/cpu/cpu_drafter.h"
 #include "executor/cpu/cpu_forward.h"
 #include "executor/executor.h"
-#include "grammar/matcher.h"
+#include "executor/slot_constraints.h"
 #include "model/weights.h"
 #include "tensor/dtype.h"
 
@@ -62,7 +62,7 @@ class CpuExecutor : public Executor {
   // moves its slot on. hidden_rows [1 + num_drafts, hidden]: what the head read.
   void SampleSequence(const SequenceStep& sequence, int32_t first_position, const float* rows,
                       const float* hidden_rows, const int32_t* drafts, Sampler& sampler,
-                      SequenceOutput& output);
+                      RowMasks& masks, SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
 
   const ModelPlan plan_;
@@ -78,6 +78,7 @@ class CpuExecutor : public Executor {
   CpuForward forward_;
   std::unique_ptr<CpuDrafter> drafter_;             // null: there is none
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
+  std::vector<RowMasks> masks_;                     // scratch, one per thread
 
   // By slot; they grow as slots are used.
   struct Request {
@@ -87,12 +88,13 @@ class CpuExecutor : public Executor {
     PenaltyState history;  // kept where there are penalties
     int32_t num_score_top = 0;
     int32_t prompt_len = 0;
-    std::optional<grammar::Matcher> matcher = {};  // where there is a grammar
-    std::vector<uint32_t> mask = {};               // of the matcher
   };
-  // Which tokens may be sampled next; empty: all.
-  Result<std::span<const uint32_t>> MakeMask(Request& request);
+  // The token of a row within its mask. logits [vocab].
+  Result<SampledToken> SampleMasked(const Request& request, const RowMasks& masks, int32_t row,
+                                    std::span<const float> logits, uint64_t draw_number,
+                                    Sampler& sampler);
   std::vector<Request> requests_;
+  SlotConstraints constraints_;
   std::vector<SlotState> slot_states_;
   // With a drafter: [hidden] of the row that gave the slot's last token, behind the final norm.
   std::vector<std::vector<float>> last_hidden_;
