@@ -1,0 +1,146 @@
+#include "media/decode_audio.h"
+
+#include <sndfile.h>
+#include <soxr.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+namespace lapidary {
+namespace {
+
+constexpr int kMinRate = 1000;
+constexpr int kMaxRate = 768000;
+constexpr int kMaxChannels = 32;
+constexpr sf_count_t kBlockFrames = 8192;
+
+// A file in memory for libsndfile.
+struct MemoryFile {
+  std::string_view data;
+  sf_count_t position = 0;
+};
+
+SF_VIRTUAL_IO MemoryIo() {
+  SF_VIRTUAL_IO io = {};
+  io.get_filelen = [](void* user) -> sf_count_t {
+    return static_cast<sf_count_t>(static_cast<MemoryFile*>(user)->data.size());
+  };
+  io.seek = [](sf_count_t offset, int whence, void* user) -> sf_count_t {
+    auto* file = static_cast<MemoryFile*>(user);
+    const auto size = static_cast<sf_count_t>(file->data.size());
+    const sf_count_t base = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? file->position : size;
+    if (offset < -base || offset > size - base) return -1;
+    return file->position = base + offset;
+  };
+  io.read = [](void* out, sf_count_t count, void* user) -> sf_count_t {
+    auto* file = static_cast<MemoryFile*>(user);
+    const auto left = static_cast<sf_count_t>(file->data.size()) - file->position;
+    count = std::clamp<sf_count_t>(count, 0, left);
+    std::memcpy(out, file->data.data() + file->position, static_cast<size_t>(count));
+    file->position += count;
+    return count;
+  };
+  io.tell = [](void* user) { return static_cast<MemoryFile*>(user)->position; };
+  io.write = [](const void*, sf_count_t, void*) -> sf_count_t { return 0; };
+  return io;
+}
+
+using SoundFile = std::unique_ptr<SNDFILE, decltype([](SNDFILE* file) { sf_close(file); })>;
+using Resampler = std::unique_ptr<soxr, decltype([](soxr_t resampler) { soxr_delete(resampler); })>;
+
+// Appends blocks of mono samples at the tower's rate.
+class Rate16kSink {
+ public:
+  static Result<Rate16kSink> Make(int rate) {
+    Rate16kSink sink;
+    if (rate == kAudioSampleRate) return sink;
+    const soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
+    soxr_error_t error = nullptr;
+    sink.resampler_.reset(
+        soxr_create(rate, kAudioSampleRate, 1, &error, nullptr, &quality, nullptr));
+    if (error != nullptr) return MakeError("audio at {} Hz cannot be resampled: {}", rate, error);
+    sink.ratio_ = static_cast<double>(kAudioSampleRate) / rate;
+    return sink;
+  }
+
+  // An empty block ends the stream.
+  void Append(const float* block, size_t count) {
+    if (!resampler_) {
+      samples_.insert(samples_.end(), block, block + count);
+      return;
+    }
+    size_t done = 0;
+    for (;;) {
+      const size_t room = static_cast<size_t>(static_cast<double>(count - done) * ratio_) + 1024;
+      const size_t begin = samples_.size();
+      samples_.resize(begin + room);
+      size_t consumed = 0;
+      size_t produced = 0;
+      const float* in = count == 0 ? nullptr : block + done;
+      CHECK(soxr_process(resampler_.get(), in, count - done, &consumed, samples_.data() + begin,
+                         room, &produced) == nullptr);
+      samples_.resize(begin + produced);
+      done += consumed;
+      if (done == count && produced < room) return;
+    }
+  }
+
+  std::vector<float> Take() { return std::move(samples_); }
+
+ private:
+  Resampler resampler_;  // null: the rate is right
+  double ratio_ = 1.0;
+  std::vector<float> samples_;
+};
+
+void MixDown(const float* frames, sf_count_t count, int channels, float* mono) {
+  for (sf_count_t frame = 0; frame < count; ++frame) {
+    float sum = 0.0f;
+    for (int channel = 0; channel < channels; ++channel) sum += frames[frame * channels + channel];
+    mono[frame] = sum / static_cast<float>(channels);
+  }
+}
+
+}  // namespace
+
+Result<std::vector<float>> DecodeAudio(std::string_view file, const AudioLimits& limits) {
+  if (static_cast<int64_t>(file.size()) > limits.max_bytes) {
+    return MakeError("the audio file has {} bytes; at most {} are taken", file.size(),
+                     limits.max_bytes);
+  }
+  MemoryFile memory{file};
+  SF_VIRTUAL_IO io = MemoryIo();
+  SF_INFO info = {};
+  const SoundFile sound(sf_open_virtual(&io, SFM_READ, &info, &memory));
+  if (!sound) return MakeError("the audio file cannot be read: {}", sf_strerror(nullptr));
+  if (info.channels < 1 || info.channels > kMaxChannels || info.samplerate < kMinRate ||
+      info.samplerate > kMaxRate) {
+    return MakeError("the audio file has {} channels at {} Hz; up to {} at {} to {} Hz are taken",
+                     info.channels, info.samplerate, kMaxChannels, kMinRate, kMaxRate);
+  }
+  ASSIGN_OR_RETURN(Rate16kSink sink, Rate16kSink::Make(info.samplerate));
+  const int64_t max_frames = int64_t{limits.max_seconds} * info.samplerate;
+  std::vector<float> frames(static_cast<size_t>(kBlockFrames * info.channels));
+  std::vector<float> mono(kBlockFrames);
+  for (int64_t num_frames = 0;;) {
+    const sf_count_t count = sf_readf_float(sound.get(), frames.data(), kBlockFrames);
+    if (count <= 0) break;
+    num_frames += count;
+    if (num_frames > max_frames) {
+      return MakeError("the audio is longer than {} seconds", limits.max_seconds);
+    }
+    MixDown(frames.data(), count, info.channels, mono.data());
+    sink.Append(mono.data(), static_cast<size_t>(count));
+  }
+  if (sf_error(sound.get()) != SF_ERR_NO_ERROR) {
+    return MakeError("the audio file cannot be decoded: {}", sf_strerror(sound.get()));
+  }
+  sink.Append(nullptr, 0);
+  std::vector<float> samples = sink.Take();
+  if (samples.empty()) return MakeError("the audio file has no samples");
+  return samples;
+}
+
+}  // namespace lapidary
