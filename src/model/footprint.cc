@@ -29,6 +29,8 @@ Footprint MakeFootprint(const ModelPlan& plan) {
       case TensorComponent::kLayerOther:
         footprint.layers += count;
         break;
+      case TensorComponent::kTower:
+        break;  // The decoder has none.
     }
   }
   for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) {

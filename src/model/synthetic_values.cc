@@ -26,7 +26,7 @@ struct Law {
 };
 
 Law LawFor(const TensorSpec& spec) {
-  const float fan_in = static_cast<float>(spec.shape.back());
+  const float fan_in = spec.shape.empty() ? 1.0f : static_cast<float>(spec.shape.back());
   switch (spec.role) {
     case TensorRole::kMatrix:
       return {true, 0.0f, 1.0f / std::sqrt(fan_in)};
@@ -42,6 +42,12 @@ Law LawFor(const TensorSpec& spec) {
       return {false, 1.4f / std::sqrt(std::sqrt(fan_in)), 0.6f / std::sqrt(std::sqrt(fan_in))};
     case TensorRole::kScale:
       return {false, 0.85f, 0.35f};
+    case TensorRole::kOffset:
+      return {true, 0.0f, 0.3f};
+    case TensorRole::kClipMin:
+      return {false, -2.0f, 0.8f};
+    case TensorRole::kClipMax:
+      return {false, 2.0f, 0.8f};
   }
   CHECK(false) << "unknown role";
   return {};

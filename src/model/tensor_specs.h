@@ -22,10 +22,22 @@ enum class TensorComponent {
   kExperts,
   kLayerOther,  // layer norms, scalars, router, PLE gate
   kFinalNorm,
+  kTower,  // of pictures and sounds (towers/tower_specs.h), not the decoder's
 };
 
 // How synthetic checkpoints draw a tensor; real ones do not care.
-enum class TensorRole { kMatrix, kTable, kRouter, kNorm, kQkNorm, kFinalNorm, kScale };
+enum class TensorRole {
+  kMatrix,
+  kTable,
+  kRouter,
+  kNorm,
+  kQkNorm,
+  kFinalNorm,
+  kScale,
+  kOffset,   // biases, positions: around zero
+  kClipMin,  // bounds of a clipped product, scalars
+  kClipMax,
+};
 
 struct TensorSpec {
   std::string name;

@@ -13,6 +13,7 @@
 #include "model/synthetic_values.h"
 #include "model/tensor_specs.h"
 #include "synth/byte_tokenizer.h"
+#include "towers/tower_specs.h"
 
 namespace lapidary {
 
@@ -159,6 +160,7 @@ Status WriteSyntheticCheckpoint(const Json& config, const SynthOptions& options,
                                 const std::filesystem::path& directory, ThreadPool& threads) {
   ASSIGN_OR_RETURN(const ModelConfig parsed, ParseModelConfig(config, "the configuration"));
   ASSIGN_OR_RETURN(const ModelPlan plan, MakeModelPlan(parsed));
+  ASSIGN_OR_RETURN(const TowersPlan towers, MakeTowersPlan(config, "the configuration"));
   RETURN_IF_ERROR(PrepareDirectory(directory));
 
   const std::string prefix = plan.is_multimodal ? "model.language_model." : "model.";
@@ -167,12 +169,17 @@ Status WriteSyntheticCheckpoint(const Json& config, const SynthOptions& options,
     std::string name = prefix + spec.name;
     tensors.push_back({std::move(name), std::move(spec), options.dtype, false, {}});
   }
+  for (const auto& specs : {VisionTensors(towers), AudioTensors(towers)}) {
+    for (const TensorSpec& spec : specs) {
+      tensors.push_back({"model." + spec.name, spec, options.dtype, false, {}});
+    }
+  }
   if (options.poison_unused) {
     for (TensorSpec& spec : UnusedSharedKvTensors(plan)) {
       std::string name = prefix + spec.name;
       tensors.push_back({std::move(name), std::move(spec), options.dtype, true, {}});
     }
-    if (plan.is_multimodal) {
+    if (plan.is_multimodal && !towers.has_vision() && !towers.has_audio()) {
       for (const char* name : {"model.vision_tower.patch_embedder.input_proj.weight",
                                "model.audio_tower.output_proj.weight",
                                "model.embed_vision.embedding_projection.weight"}) {

@@ -15,8 +15,8 @@ struct SynthOptions {
   uint64_t seed = 0;
   DType dtype = DType::kBF16;
   int64_t max_shard_bytes = int64_t{5} << 30;
-  // Also write what the decoder must ignore: K/V of layers that share KV, and a few tower tensors
-  // when the config is multimodal, all filled with NaN.
+  // Also write what must be ignored: K/V of layers that share KV, and a few tower tensors when the
+  // config is multimodal but describes no tower, all filled with NaN.
   bool poison_unused = false;
 };
 

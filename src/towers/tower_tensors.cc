@@ -1,0 +1,57 @@
+#include "towers/tower_tensors.h"
+
+#include <limits>
+
+#include "towers/tower_specs.h"
+
+namespace lapidary {
+
+Result<TowerTensors> TowerTensors::Open(const std::filesystem::path& directory,
+                                        const std::vector<TensorSpec>& specs) {
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
+  for (const TensorSpec& spec : specs) {
+    const TensorView* tensor = checkpoint.Find(spec.name);
+    if (tensor == nullptr) {
+      if (MayBeMissing(spec)) continue;
+      return MakeError("{}: tensor {} is missing, though config.json describes its tower",
+                       directory.string(), spec.name);
+    }
+    if (tensor->shape != spec.shape) {
+      return MakeError("{}: tensor {} has shape {}, config.json asks for {}", directory.string(),
+                       spec.name, ShapeToString(tensor->shape), ShapeToString(spec.shape));
+    }
+    if (!IsWeightDType(tensor->dtype)) {
+      return MakeError("{}: tensor {} is {}; weights must be BF16, F16 or F32", directory.string(),
+                       spec.name, DTypeName(tensor->dtype));
+    }
+  }
+  TowerTensors tensors;
+  tensors.checkpoint_ = std::make_shared<Checkpoint>(std::move(checkpoint));
+  return tensors;
+}
+
+MatrixRef TowerTensors::Matrix(const std::string& name) const {
+  const TensorView* tensor = checkpoint_->Find(name);
+  CHECK(tensor != nullptr) << name;
+  return MatrixOf(*tensor);
+}
+
+std::vector<float> TowerTensors::Vector(const std::string& name) const {
+  const TensorView* tensor = checkpoint_->Find(name);
+  CHECK(tensor != nullptr) << name;
+  return ToFloats(*tensor);
+}
+
+float TowerTensors::BoundOr(const std::string& name, float fallback) const {
+  const TensorView* tensor = checkpoint_->Find(name);
+  return tensor == nullptr ? fallback : ToFloats(*tensor)[0];
+}
+
+ClippedMatrix TowerTensors::Clipped(const std::string& name) const {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  return {Matrix(name + ".linear.weight"), BoundOr(name + ".input_min", -kInfinity),
+          BoundOr(name + ".input_max", kInfinity), BoundOr(name + ".output_min", -kInfinity),
+          BoundOr(name + ".output_max", kInfinity)};
+}
+
+}  // namespace lapidary
