@@ -163,9 +163,6 @@ Status Serve(ServeFlags flags) {
         flags.model);
   }
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
-  if (flags.strict_tools && device.kind != DeviceKind::kCpu) {
-    return MakeError("--strict-tools works on the CPU only so far: add --device cpu");
-  }
   ASSIGN_OR_RETURN(flags.limits, CompleteLimits(flags.limits, plan, device.kind));
   if (flags.served_model_names.empty()) {
     flags.served_model_names = {files.description.ShortName()};

@@ -84,6 +84,7 @@ class CudaDraftingTest : public DraftedAnswersTest {
 TEST_P(CudaDraftingTest, AnswersAreTheSameBitsInEveryMode) {
   const std::vector<SequenceSpec> specs = Specs();
   const std::vector<Answer> expected = Run(*Load({.name = "plain", .overlap = false}), specs);
+  ExpectInGrammar(specs, expected);
   for (const Mode& mode : Modes()) {
     const auto engine = Load(mode);
     ExpectSame(expected, Run(*engine, specs), mode.name);

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "grammar/constraint.h"
+#include "grammar/matcher.h"
 #include "load/load_model.h"
 #include "model/assistant_preset.h"
 #include "tests/test_models.h"
@@ -161,7 +163,42 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
       if (idx % 3 == 1) spec.stop_ids = {static_cast<int32_t>(idx), 106, 1};
       specs.push_back(std::move(spec));
     }
+    // Two of them under a grammar.
+    for (const size_t idx : {size_t{2}, size_t{4}}) {
+      specs.push_back(specs[idx]);
+      specs.back().grammar = SomeGrammar(plan.vocab_size);
+      specs.back().stop_ids = {1};
+    }
     return specs;
+  }
+
+  // Over tokens of one or two letters.
+  static std::shared_ptr<const grammar::CompiledGrammar> SomeGrammar(int32_t vocab_size) {
+    std::vector<std::string> bytes(vocab_size);
+    for (int32_t id = 2; id < vocab_size; ++id) {
+      bytes[id] = static_cast<char>('a' + id % 26);
+      if (id / 26 % 3 != 0) bytes[id] += static_cast<char>('a' + id / 26 % 26);
+    }
+    auto compiled = grammar::Compile(
+        {.kind = grammar::Constraint::Kind::kRegex, .text = "(a[a-m]|b[c-x]|[c-z][aeiou]|[e-k])+"},
+        {.vocabulary = std::make_shared<grammar::TokenVocabulary>(bytes), .stop_tokens = {1}});
+    CHECK(compiled.ok()) << compiled.error().message;
+    return *compiled;
+  }
+
+  static void ExpectInGrammar(const std::vector<SequenceSpec>& specs,
+                              const std::vector<Answer>& answers) {
+    int num_constrained = 0;
+    for (size_t idx = 0; idx < specs.size(); ++idx) {
+      if (specs[idx].grammar == nullptr) continue;
+      ++num_constrained;
+      EXPECT_GT(answers[idx].tokens.size(), 3u);
+      grammar::Matcher matcher(specs[idx].grammar);
+      for (const SampledToken& token : answers[idx].tokens) {
+        EXPECT_TRUE(matcher.Accept(token.id).value()) << "request " << idx;
+      }
+    }
+    EXPECT_EQ(num_constrained, 2);
   }
 
   static void ExpectSame(const std::vector<Answer>& expected, const std::vector<Answer>& actual,

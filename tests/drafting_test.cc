@@ -14,6 +14,7 @@ TEST_P(DraftingTest, AnswersAreTheSameBitsInEveryMode) {
   const std::vector<SequenceSpec> specs = Specs();
   const auto plain = Load({.name = "plain", .overlap = false});
   const std::vector<Answer> expected = Run(*plain, specs);
+  ExpectInGrammar(specs, expected);
   for (const Mode& mode : Modes()) {
     const auto engine = Load(mode);
     ExpectSame(expected, Run(*engine, specs), mode.name);

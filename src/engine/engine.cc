@@ -47,12 +47,6 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   CHECK(spec.sampling != nullptr);
   RETURN_IF_ERROR(scheduler_.CheckFits(spec));
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
-  if (spec.grammar != nullptr && !executor_->takes_constraints()) {
-    return MakeError(
-        "structured output (schemas, grammars, forced tool calls, limits of thoughts) works on the "
-        "CPU only so far: "
-        "leave it out, or serve with --device cpu");
-  }
   if (num_copies > options_.max_queue) {
     return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,
                      options_.max_queue);

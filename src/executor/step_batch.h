@@ -31,7 +31,7 @@ struct SlotBinding {
   // seed and its place alone.
   int32_t prompt_len = 0;
   int32_t max_len = 0;  // tokens the sequence ends with at most; 0: not known
-  // Only tokens that it allows are sampled; null: any. For executors that take constraints.
+  // Only tokens that it allows are sampled; null: any.
   std::shared_ptr<const grammar::CompiledGrammar> grammar = nullptr;
   // Known so far, where sampling has penalties or a grammar: the prompt, and what was generated
   // before the sequence was preempted.

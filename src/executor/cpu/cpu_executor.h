@@ -41,7 +41,6 @@ class CpuExecutor : public Executor {
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return kv_.num_pages(); }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
-  bool takes_constraints() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 

@@ -3,8 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <thread>
 
 #include "base/check.h"
 #include "device/device_turn.h"
@@ -58,6 +61,8 @@ struct CudaExecutor::InFlight {
   PinnedBuffer draft_ids;                  // where they are asked for: the step's ids
   std::vector<PlannedRound> rounds;        // as they were drafted
   std::vector<int32_t> rounds_with_draft;  // StepArrays
+  std::vector<MaskedSequence> masked;
+  bool has_advanced = false;  // its tokens have moved the grammars on
   Event done;
 };
 
@@ -124,6 +129,8 @@ CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
   // One slot more than sequences: that of padding rows.
   slots_ = std::make_unique<SlotMemory>(plan_, layout_, options.max_num_seqs + 1);
   step_arrays_ = std::make_unique<StepArrays>(ArrayOptions(device_, plan_, options, *slots_));
+  masks_ = std::make_unique<StepMasks>(options.max_num_seqs + 1, plan_.vocab_size,
+                                       MaxMaskedRows(ForwardLimits(options)));
   for (int idx = 0; idx < kMaxInFlight; ++idx) idle_.push_back(std::make_unique<InFlight>());
 }
 
@@ -218,6 +225,8 @@ void CudaExecutor::AllocateStepBuffers() {
   arrays_ = DeviceBuffer(StepArrayBytes(plan_, layout_, limits), kPurpose);
   const int64_t copy_bytes = PageCopyBytes(limits);
   copies_ = DeviceBuffer(copy_bytes, kPurpose);
+  published_ = PinnedBuffer((1 + limits.max_rows) * sizeof(int32_t), kPurpose);
+  *published_.As<int32_t>() = 0;
   for (const auto& step : idle_) {
     step->arrays = PinnedBuffer(num_bytes, kPurpose);
     step->copies = PinnedBuffer(copy_bytes, kPurpose);
@@ -249,8 +258,8 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
 }
 
 void CudaExecutor::RunOrReplay(const UniformStep& padded, const DeviceStep& step) {
-  Graph& graph =
-      graphs_[{padded.sequences, padded.rows_per_sequence, padded.drafts_here, step.sampling}];
+  Graph& graph = graphs_[{padded.sequences, padded.rows_per_sequence, padded.drafts_here,
+                          step.defers_sampling, step.sampling}];
   // The first time all libraries load what they need; a capture must find it loaded.
   if (++graph.times_seen == 1) {
     forward_->Run(context_, step);
@@ -283,11 +292,14 @@ void CudaExecutor::Submit(StepBatch batch) {
   if (slots_->Bind(context_, step->batch.bindings, step->bindings)) {
     graphs_.clear();
   }
+  masks_->Bind(step->batch.bindings);
   RunPageCopies(*step);
 
   // Padded with a graph or without: the two give the same bits.
   const UniformStep padded = PadForGraph(step->batch);
-  step_arrays_->Collect(step->batch, padded.sequences, slots_->requests());
+  // Never 0, which is no step's.
+  num_steps_ = num_steps_ == std::numeric_limits<int32_t>::max() ? 1 : num_steps_ + 1;
+  step_arrays_->Collect(step->batch, padded.sequences, slots_->requests(), num_steps_);
   DeviceStep device_step;
   device_step.shape = step_arrays_->shape();
   device_step.tile_rows = step_arrays_->tile_rows();
@@ -301,6 +313,16 @@ void CudaExecutor::Submit(StepBatch batch) {
     const StepShape graph_shape = GraphShape(padded);
     uses_graph = device_step.shape.FitsInto(graph_shape);
     if (uses_graph) device_step.shape = graph_shape;
+  }
+  step->masked = step_arrays_->masked();
+  step->has_advanced = step->masked.empty();
+  if (!step->masked.empty()) {
+    device_step.masks = masks_->masks();
+    device_step.ids_out = published_.As<int32_t>() + 1;
+    device_step.number_out = published_.As<int32_t>();
+    device_step.before_sampling = [&] { MakeMasks(*step, device_step); };
+    uses_graph &= device_step.shape.outputs <= ForwardLimits(options_).max_logit_rows;
+    device_step.defers_sampling = uses_graph;
   }
   device_step.offsets = LayOutStep(device_step.shape);
   Upload(*step, device_step.offsets);
@@ -316,6 +338,7 @@ void CudaExecutor::Submit(StepBatch batch) {
     if (forward_->IsResident(device_step)) turn.emplace(device_, stream_.get());
     if (uses_graph) {
       RunOrReplay(padded, device_step);
+      if (device_step.defers_sampling) forward_->Sample(context_, device_step);
     } else {
       forward_->Run(context_, device_step);
     }
@@ -336,6 +359,38 @@ void CudaExecutor::Submit(StepBatch batch) {
     slots_->requests().CountTokens(sequence.slot, sequence.num_sampled());
   }
   in_flight_.push_back(std::move(step));
+}
+
+void CudaExecutor::MakeMasks(InFlight& step, const DeviceStep& device_step) {
+  for (const auto& before : in_flight_) AdvanceMasks(*before);
+  std::span<const int32_t> ids = step.batch.token_ids;
+  if (device_step.shape.rounds > 0) {
+    const auto* number = static_cast<const volatile int32_t*>(device_step.number_out);
+    while (*number != num_steps_) {
+      const cudaError_t state = cudaStreamQuery(stream_.get());
+      if (state != cudaErrorNotReady) LAPIDARY_CUDA_CHECK(state);
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    ids = {device_step.ids_out, step.batch.token_ids.size()};
+  }
+  std::vector<int32_t> end_row;  // of each sequence
+  int32_t num_rows = 0;
+  for (const SequenceStep& sequence : step.batch.sequences) {
+    end_row.push_back(num_rows += sequence.num_rows);
+  }
+  const auto drafts_of = [&](int64_t idx) {
+    const MaskedSequence& sequence = step.masked[idx];
+    const int32_t num_drafts = sequence.num_rows - 1;
+    return ids.subspan(end_row[sequence.sequence] - num_drafts, num_drafts);
+  };
+  masks_->Make(step.masked, drafts_of, stream_.get());
+}
+
+void CudaExecutor::AdvanceMasks(InFlight& step) {
+  if (std::exchange(step.has_advanced, true)) return;
+  step.done.Wait();
+  masks_->Advance(step.masked, step.sampled.As<SampledRow>());
 }
 
 void CudaExecutor::ReserveDrafts(InFlight& step, DeviceStep& device_step) const {
@@ -405,6 +460,14 @@ StepOutput CudaExecutor::Collect() {
   output.sequences.resize(step->batch.sequences.size());
   for (size_t idx = 0; idx < step->batch.sequences.size(); ++idx) {
     TakeTokens(*step, idx, output.sequences[idx]);
+  }
+  AdvanceMasks(*step);
+  for (const MaskedSequence& masked : step->masked) {
+    SequenceOutput& sequence = output.sequences[masked.sequence];
+    if (std::ssize(sequence.tokens) > masked.num_made) {
+      sequence.tokens.resize(masked.num_made);
+      sequence.error = masked.error;
+    }
   }
   if (step->batch.return_logits) {
     int64_t num_outputs = 0;

@@ -38,8 +38,8 @@ class CudaExecutor : public Executor {
   // All that is neither weights nor pool: WorkspaceBytes::total(), and DrafterBytes::total().
   int64_t workspace_bytes_for_test() const {
     return forward_->num_bytes_for_test() + scratch_->num_bytes_for_test() +
-           slots_->num_bytes_for_test() + arrays_.num_bytes() + copies_.num_bytes() +
-           (drafter_ ? drafter_->num_bytes_for_test() : 0);
+           slots_->num_bytes_for_test() + masks_->num_bytes_for_test() + arrays_.num_bytes() +
+           copies_.num_bytes() + (drafter_ ? drafter_->num_bytes_for_test() : 0);
   }
   // For tests: every byte of the pool becomes 0xff, which is NaN in bf16.
   void PoisonPoolForTest();
@@ -58,6 +58,7 @@ class CudaExecutor : public Executor {
     int sequences;  // padded
     int rows_per_sequence;
     bool drafts_here;
+    bool defers_sampling;
     SamplingNeeds needs;
     auto operator<=>(const GraphKey& other) const = default;
   };
@@ -70,6 +71,10 @@ class CudaExecutor : public Executor {
   void Upload(InFlight& step, const StepOffsets& offsets);
   void RunPageCopies(InFlight& step);
   void RunOrReplay(const UniformStep& padded, const DeviceStep& step);
+  // Waits for the steps before and for this one's drafts.
+  void MakeMasks(InFlight& step, const DeviceStep& device_step);
+  // Once the step is done: its tokens move the grammars on.
+  void AdvanceMasks(InFlight& step);
   void ReserveDrafts(InFlight& step, DeviceStep& device_step) const;
   void TakeDrafts(InFlight& step, StepOutput& output) const;
   static void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
@@ -94,6 +99,9 @@ class CudaExecutor : public Executor {
   DeviceBuffer copies_;  // its page copies
   std::unique_ptr<SlotMemory> slots_;
   std::unique_ptr<StepArrays> step_arrays_;
+  std::unique_ptr<StepMasks> masks_;
+  int32_t num_steps_ = 0;
+  PinnedBuffer published_;  // PublishIdsCall: the number, then ids
   std::deque<std::unique_ptr<InFlight>> in_flight_;
   std::vector<std::unique_ptr<InFlight>> idle_;
   std::map<GraphKey, Graph> graphs_;

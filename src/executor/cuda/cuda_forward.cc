@@ -24,6 +24,13 @@ void CudaForward::Run(const LaunchContext& context, const DeviceStep& step) {
   if (step.shape.rounds > 0) {
     CHECK(drafter_ != nullptr);
     drafter_->Run(context, step, MakeSamplingCall(), step.draft_logits_out);
+    if (step.ids_out != nullptr) {
+      RunPublishIds(Context(kDependOther), {.rows = step.shape.rows,
+                                            .token_ids = step.At<int32_t>(step.offsets.token_ids),
+                                            .counts = step.At<PlannedCounts>(step.offsets.counts),
+                                            .ids_out = step.ids_out,
+                                            .number_out = step.number_out});
+    }
   }
   Embed();
   if (plan_.ple) MakePerLayerInputs();
@@ -34,6 +41,15 @@ void CudaForward::Run(const LaunchContext& context, const DeviceStep& step) {
       std::visit([&](const auto& known) { RunPhase(known); }, phase);
     }
   }
+  if (!step.defers_sampling) Accept();
+}
+
+void CudaForward::Sample(const LaunchContext& context, const DeviceStep& step) {
+  CHECK_LE(step.shape.outputs, limits_.max_logit_rows);
+  context_ = context;
+  step_ = step;
+  step_.defers_sampling = false;
+  SampleRows(0, step.shape.outputs);
   Accept();
 }
 
@@ -299,7 +315,7 @@ void CudaForward::HeadBatch(const MatrixRef& weight, int first_output, int num_o
 }
 
 void CudaForward::FinishLogits(int first_output, int num_outputs) {
-  Sample(first_output, num_outputs);
+  if (!step_.defers_sampling) SampleRows(first_output, num_outputs);
   if (step_.logits_out != nullptr) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step_.logits_out + int64_t{first_output} * plan_.vocab_size,
                                         logits_.As<void>(),
@@ -314,6 +330,7 @@ SamplingCall CudaForward::MakeSamplingCall() const {
   call.rows = step_.shape.sampled;
   call.vocab_size = plan_.vocab_size;
   call.needs = step_.sampling;
+  call.masks = step_.masks;
   call.logits = logits_.As<float>();
   call.spec = step_.At<SamplingRow>(step_.offsets.sampling);
   call.out = sampled_.As<SampledRow>();
@@ -322,8 +339,9 @@ SamplingCall CudaForward::MakeSamplingCall() const {
   return call;
 }
 
-void CudaForward::Sample(int first_output, int num_outputs) {
+void CudaForward::SampleRows(int first_output, int num_outputs) {
   if (step_.shape.sampled == 0) return;
+  if (step_.before_sampling) std::exchange(step_.before_sampling, nullptr)();
   SamplingCall call = MakeSamplingCall();
   call.first_logits_row = first_output;
   call.num_logits_rows = num_outputs;

@@ -37,6 +37,9 @@ class CudaForward : private CudaBlocks {
   // Queues the kernels of a step: the sampled rows are then on their way to sampled().
   void Run(const LaunchContext& context, const DeviceStep& step);
 
+  // What Run has left out of a step that defers it.
+  void Sample(const LaunchContext& context, const DeviceStep& step);
+
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
 
   // Of all its buffers.
@@ -77,7 +80,7 @@ class CudaForward : private CudaBlocks {
   // Samples from logits that are there, and copies them to the host where wanted.
   void FinishLogits(int first_output, int num_outputs);
   SamplingCall MakeSamplingCall() const;
-  void Sample(int first_output, int num_outputs);
+  void SampleRows(int first_output, int num_outputs);
   // Behind the last sampled row: accepts drafts, and keeps what the next ones begin with.
   void Accept();
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "executor/cuda/step_arrays.h"
@@ -17,7 +18,14 @@ struct DeviceStep {
   SamplingNeeds sampling;
   std::vector<int32_t> sampling_passes;    // StepArrays
   std::vector<int32_t> rounds_with_draft;  // StepArrays
+  const uint32_t* masks = nullptr;         // StepMasks
+  // Called once before anything is sampled, where masks have to be made first.
+  std::function<void()> before_sampling;
+  // Run stops before it; Sample does the rest. All outputs fit into the logits buffer.
+  bool defers_sampling = false;
   // Page-locked; null: not wanted.
+  int32_t* ids_out = nullptr;         // [rows] of steps with rounds, and
+  int32_t* number_out = nullptr;      // their number (PublishIdsCall)
   float* logits_out = nullptr;        // [outputs, vocab]
   float* draft_logits_out = nullptr;  // [drafts, vocab], round after round as they are sorted
 

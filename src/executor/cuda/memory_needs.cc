@@ -136,6 +136,12 @@ int TableStride(const ModelPlan& plan, const KvLayout& layout, int group) {
   return plan.max_context / layout.tokens_per_page[group] + 2;
 }
 
+int64_t MaskBytes(int vocab_size, int64_t rows) { return rows * MaskWords(vocab_size) * kInt32; }
+
+int MaxMaskedRows(const CudaForwardLimits& limits) {
+  return std::min(limits.max_sequences * (1 + limits.max_drafts), limits.max_rows);
+}
+
 int64_t StepArrayBytes(const ModelPlan& plan, const KvLayout& layout,
                        const CudaForwardLimits& limits) {
   // Attention reads an item per block before it knows how many there are.
@@ -195,6 +201,7 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
   AddEntries(plan, limits, bytes);
   bytes.logits = int64_t{limits.max_logit_rows} * plan.vocab_size * kF32;
   bytes.sampled = limits.max_rows * int64_t{sizeof(SampledRow)};
+  bytes.masks = MaskBytes(plan.vocab_size, MaxMaskedRows(limits));
   bytes.sampling_scratch = SamplingScratchBytes(limits.max_logit_rows, plan.vocab_size);
   bytes.partials =
       AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
@@ -214,8 +221,8 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
 
 int64_t WorkspaceBytes::total() const {
   return blocks.total() + 2 * stored_layers + ple + gathered + logits + sampled + sampling_scratch +
-         partials + counters + router_choice + expert_scratch + small_entries + large_entries +
-         linear + resident + slots + step_arrays + page_copies;
+         masks + partials + counters + router_choice + expert_scratch + small_entries +
+         large_entries + linear + resident + slots + step_arrays + page_copies;
 }
 
 DrafterBytes::HeadPlaces DrafterBytes::PlaceHead(const AssistantPlan& plan, int64_t rows) {

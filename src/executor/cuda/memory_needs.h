@@ -50,6 +50,11 @@ int64_t MaxReplacedWords(int vocab_size);
 // Blocks of a slot's page table.
 int TableStride(const ModelPlan& plan, const KvLayout& layout, int group);
 
+// Masks of so many rows under a grammar.
+int64_t MaskBytes(int vocab_size, int64_t rows);
+// The most that a step has.
+int MaxMaskedRows(const CudaForwardLimits& limits);
+
 // Of the largest step: its arrays (step_layout.h), and pairs of pages to be copied.
 int64_t StepArrayBytes(const ModelPlan& plan, const KvLayout& layout,
                        const CudaForwardLimits& limits);
@@ -76,6 +81,7 @@ struct WorkspaceBytes {
   int64_t logits = 0;
   int64_t sampled = 0;
   int64_t sampling_scratch = 0;
+  int64_t masks = 0;
   int64_t partials = 0;
   int64_t counters = 0;
   int64_t router_choice = 0;

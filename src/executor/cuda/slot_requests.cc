@@ -123,6 +123,7 @@ void SlotRequests::Bind(const SlotBinding& binding, std::vector<SlotBindingRecor
   slot.request.max_history = record.num_history;
   slot.request.needs.adjustments = !biases.empty() || !suppressed.empty() || params.has_penalties();
   slot.request.needs.logprobs = params.num_logprobs >= 0;
+  slot.request.needs.masks = binding.grammar != nullptr;
 
   record.lists_begin = slot.lists_begin;
   SamplingSlot& sampling = record.sampling;

@@ -15,7 +15,7 @@ namespace lapidary::cuda {
 class SlotRequests {
  public:
   struct Request {
-    SamplingNeeds needs;  // of a sampled row
+    SamplingNeeds needs;  // of a sampled row; masks: its slot has a grammar
     int32_t num_suppressed = 0;
     int32_t num_biases = 0;
     int32_t max_history = 0;  // entries of the penalty history there may be now

@@ -35,6 +35,8 @@ void StepArrays::Clear() {
   counts_ = {};
   planned_.clear();
   num_uncertain_.clear();
+  masked_.clear();
+  num_masks_ = 0;
   rounds_.clear();
   rounds_with_draft_.clear();
   planned_ids_.clear();
@@ -49,9 +51,10 @@ void StepArrays::Clear() {
   num_replaced_ = 0;
 }
 
-void StepArrays::Collect(const StepBatch& batch, int padded_sequences,
-                         const SlotRequests& requests) {
+void StepArrays::Collect(const StepBatch& batch, int padded_sequences, const SlotRequests& requests,
+                         int32_t step_number) {
   Clear();
+  counts_.step_number = step_number;
   planned_ids_ = batch.token_ids;
   for (const PageTableEntry& entry : batch.table_entries) {
     CHECK_LT(entry.block, options_.table_stride[entry.group_idx]);
@@ -159,11 +162,21 @@ void StepArrays::AddSampling(const SequenceStep& sequence, const SlotRequests::R
   needs_.adjustments |= request.needs.adjustments;
   needs_.logprobs |= request.needs.logprobs;
   needs_.drafts |= sequence.num_drafts > 0;
+  if (request.needs.masks) {
+    needs_.masks = true;
+    masked_.push_back({.sequence = static_cast<int32_t>(planned_.size()) - 1,
+                       .slot = sequence.slot,
+                       .first_sampled = static_cast<int32_t>(sampling_.size()),
+                       .first_mask_row = num_masks_,
+                       .num_rows = sequence.num_sampled()});
+    num_masks_ += sequence.num_sampled();
+  }
   row.scored_id = -1;
   row.num_drafts = sequence.num_drafts;
   for (int32_t idx = 0; idx < sequence.num_sampled(); ++idx) {
     at_output(sequence.num_outputs - sequence.num_sampled() + idx);
     row.rows_before = idx;
+    row.mask_row = request.needs.masks ? masked_.back().first_mask_row + idx : -1;
     AddSamplingRow(row, request.replaced_words());
   }
 }

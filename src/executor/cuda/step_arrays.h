@@ -14,6 +14,7 @@
 
 #include "executor/cuda/slot_requests.h"
 #include "executor/cuda/step_layout.h"
+#include "executor/cuda/step_masks.h"
 #include "executor/step_batch.h"
 #include "kv/kv_layout.h"
 #include "ops/cuda/attention/attention_work.h"
@@ -53,7 +54,8 @@ class StepArrays {
 
   // With more `padded_sequences` than the batch has (a uniform step), sequences that nobody reads
   // fill up.
-  void Collect(const StepBatch& batch, int padded_sequences, const SlotRequests& requests);
+  void Collect(const StepBatch& batch, int padded_sequences, const SlotRequests& requests,
+               int32_t step_number = 0);
 
   // Exactly what the step needs.
   StepShape shape() const;
@@ -67,6 +69,8 @@ class StepArrays {
   // row of each. One pass, nearly always.
   const std::vector<int32_t>& sampling_passes() const { return sampling_passes_; }
 
+  // Sequences whose sampled rows are under a grammar.
+  const std::vector<MaskedSequence>& masked() const { return masked_; }
   const std::vector<PlannedRound>& rounds() const { return rounds_; }
   // Rounds that have a draft of this index: the first so many, since the longest come first.
   const std::vector<int32_t>& rounds_with_draft() const { return rounds_with_draft_; }
@@ -92,6 +96,8 @@ class StepArrays {
   PlannedCounts counts_;
   std::vector<PlannedSequence> planned_;
   std::vector<int32_t> num_uncertain_;  // by sequence
+  std::vector<MaskedSequence> masked_;
+  int32_t num_masks_ = 0;
   std::vector<PlannedRound> rounds_;
   std::vector<int32_t> rounds_with_draft_;
   std::vector<int32_t> planned_ids_;

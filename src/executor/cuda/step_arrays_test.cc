@@ -371,6 +371,39 @@ TEST_F(StepArraysTest, RoundsOfDraftsSeeTheKeysBeforeTheLastToken) {
   }
 }
 
+TEST_F(StepArraysTest, EverySampledRowOfASlotWithAGrammarHasAMask) {
+  std::vector<SlotBindingRecord> records;
+  std::vector<int32_t> words;
+  SlotBinding binding;
+  binding.slot = 1;
+  binding.sampling = std::make_shared<SamplingParams>();
+  // Never looked into here.
+  binding.grammar = std::shared_ptr<const grammar::CompiledGrammar>(
+      std::shared_ptr<void>(), reinterpret_cast<const grammar::CompiledGrammar*>(&binding));
+  requests_.Bind(binding, records, words);
+  StepBatch batch;
+  const auto step = [](int slot, int drafts) {
+    return SequenceStep{.slot = slot,
+                        .num_cached = 5,
+                        .num_rows = 1 + drafts,
+                        .num_outputs = 1 + drafts,
+                        .samples = true,
+                        .num_drafts = drafts};
+  };
+  Add(batch, step(0, 0), 10);
+  Add(batch, step(1, 2), 20);
+  Collect(batch);
+  EXPECT_TRUE(arrays_->sampling_needs().masks);
+  ASSERT_EQ(arrays_->masked().size(), 1u);
+  EXPECT_EQ(arrays_->masked()[0].sequence, 1);
+  EXPECT_EQ(arrays_->masked()[0].first_sampled, 1);
+  EXPECT_EQ(arrays_->masked()[0].num_rows, 3);
+  Prepare(arrays_->shape());
+  const auto rows = At<SamplingRow>(offsets_.sampling, 4);
+  EXPECT_EQ(rows[0].mask_row, -1);
+  for (int row = 1; row < 4; ++row) EXPECT_EQ(rows[row].mask_row, row - 1);
+}
+
 TEST_F(StepArraysTest, DraftsThatAskFromTheLastKeysPositionSeeOneKeyMore) {
   EXPECT_EQ(DraftWindow(8, /*drafts_ask_before=*/false), 7);
   EXPECT_EQ(DraftWindow(8, /*drafts_ask_before=*/true), 8);

@@ -45,6 +45,7 @@ struct PlannedTableEntry {
 
 // Numbers that differ between steps of one shape.
 struct PlannedCounts {
+  int32_t step_number = 0;
   int32_t num_table_entries = 0;
   int32_t first_item[kNumKvGroups][kNumRowSets] = {};  // in PrepareStepCall::planned_items
   int32_t num_items[kNumKvGroups][kNumRowSets] = {};

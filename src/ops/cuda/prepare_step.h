@@ -184,4 +184,15 @@ LAPIDARY_HOST_DEVICE inline void PrepareStep(const PrepareStepCall& call, int th
 
 void RunPrepareStep(const LaunchContext& context, const PrepareStepCall& call);
 
+// For a host that waits for a step's ids while the step runs: they are there once `number` is the
+// step's own. Both in page-locked memory.
+struct PublishIdsCall {
+  int rows = 0;
+  const int32_t* token_ids = nullptr;  // [rows]
+  const PlannedCounts* counts = nullptr;
+  int32_t* ids_out = nullptr;     // [rows]
+  int32_t* number_out = nullptr;  // one
+};
+void RunPublishIds(const LaunchContext& context, const PublishIdsCall& call);
+
 }  // namespace lapidary::cuda

@@ -26,6 +26,7 @@ __device__ CallRow RowOfCall(const SamplingCall& call, int row) {
   at.index = call.draft.rounds[row].first_sampled + call.draft.draft_idx;
   at.spec = call.spec[at.index];
   at.spec.logits_row = row;
+  at.spec.mask_row = -1;
   return at;
 }
 
@@ -36,6 +37,11 @@ __device__ bool IsHere(const SamplingCall& call, const SamplingRow& spec) {
 
 __device__ float* RowLogits(const SamplingCall& call, const SamplingRow& spec) {
   return call.logits + int64_t{spec.logits_row - call.first_logits_row} * call.vocab_size;
+}
+
+__device__ LogitRow RowToDraw(const SamplingCall& call, const SamplingRow& spec) {
+  const int64_t words = MaskWords(call.vocab_size);
+  return {RowLogits(call, spec), spec.mask_row < 0 ? nullptr : call.masks + spec.mask_row * words};
 }
 
 __device__ bool WantsLogprobs(const SamplingCall& call, const SamplingRow& spec) {
@@ -240,7 +246,7 @@ __device__ int AcceptTokens(const SamplingCall& call, int row) {
 // round's results. `row` is its first.
 __device__ void AcceptRound(const SamplingCall& call, int row) {
   const SamplingRow& first = call.spec[row];
-  const int num_accepted = call.simulated_rates != nullptr
+  const int num_accepted = call.simulated_rates != nullptr && first.mask_row < 0
                                ? SimulateAcceptance(call, row, call.slots[first.slot])
                                : AcceptTokens(call, row);
   const SamplingSlot& slot = call.slots[first.slot];
@@ -262,7 +268,8 @@ __device__ void AcceptRound(const SamplingCall& call, int row) {
 // ---- scanning ----------------------------------------------------------------------------------
 
 // The maximum of every 64 logits; NaN where one of them is NaN. A warp takes two blocks at a time:
-// sixteen lanes with four logits each. `only_logprobs`: rows that want none are skipped.
+// sixteen lanes with four logits each. `only_logprobs`: rows that want none are skipped, and what
+// may not come counts as any other.
 __global__ void __launch_bounds__(kScanThreads) ScanKernel(SamplingCall call, bool only_logprobs) {
   AllowNextKernel();
   WaitForPreviousKernel();
@@ -270,6 +277,7 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(SamplingCall call, bo
   if (!IsHere(call, spec)) return;
   if (only_logprobs && !WantsLogprobs(call, spec)) return;
   const float* row = RowLogits(call, spec);
+  const uint32_t* mask = only_logprobs ? nullptr : RowToDraw(call, spec).mask;
   float* maxima = BlockMaxima(call, spec);
   const int num_blocks = NumRowBlocks(call.vocab_size);
   const int half = threadIdx.x / (kWarpSize / 2);
@@ -292,6 +300,12 @@ __global__ void __launch_bounds__(kScanThreads) ScanKernel(SamplingCall call, bo
     } else {
       for (int at = 0; at < 4; ++at) {
         values[at] = first + at < call.vocab_size ? row[first + at] : -kInfinity;
+      }
+    }
+    if (mask != nullptr && first < call.vocab_size) {
+      const uint32_t bits = mask[first / 32] >> (first % 32);
+      for (int at = 0; at < 4; ++at) {
+        if ((bits >> at & 1) == 0) values[at] = -kInfinity;
       }
     }
     for (const float value : values) {
@@ -350,7 +364,8 @@ struct Race {
 };
 
 // The whole row, four neighbours to a Philox block.
-__device__ int32_t RaceRow(const float* row, int vocab_size, const Race& race, DrawShared& shared) {
+__device__ int32_t RaceRow(const LogitRow& row, int vocab_size, const Race& race,
+                           DrawShared& shared) {
   float best_score = 0.0f;
   int32_t best_id = -1;
   for (int group = threadIdx.x; group * 4 < vocab_size; group += kDrawThreads) {
@@ -420,7 +435,7 @@ __device__ Cutoff SelectTopP(Candidates& candidates, const Race& race, float top
 }
 
 __device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const SamplingSlot& slot,
-                        const float* row, const float* maxima, float max, int32_t* list,
+                        const LogitRow& row, const float* maxima, float max, int32_t* list,
                         DrawShared& shared) {
   Race race{max,        slot.inv_temperature,
             slot.min_p, {},
@@ -439,7 +454,9 @@ __device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const
   if (use_top_k && (!is_listed || slot.top_k < slot.num_allowed)) {
     if (!is_listed) CollectTop(candidates, slot.top_k, list, shared);
     const auto one = [](float, int32_t) { return 1ull; };
-    race.cutoff = SelectCutoff(candidates, slot.top_k, one, shared);
+    if (candidates.count < 0 || candidates.count > slot.top_k) {
+      race.cutoff = SelectCutoff(candidates, slot.top_k, one, shared);
+    }
   }
   if (use_top_p) {
     race.cutoff = SelectTopP(candidates, race, slot.top_p, use_top_k || is_listed, list, shared);
@@ -456,7 +473,7 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
   if (!IsHere(call, spec)) return;
   const SamplingSlot& slot = call.slots[spec.slot];
   const bool is_draft = call.draft.rounds != nullptr;
-  const float* row = RowLogits(call, spec);
+  const LogitRow row = RowToDraw(call, spec);
   const float* maxima = BlockMaxima(call, spec);
   const int num_blocks = NumRowBlocks(call.vocab_size);
   int32_t* list = reinterpret_cast<int32_t*>(BlockMaxima(call, spec) + num_blocks);
@@ -541,7 +558,7 @@ __global__ void __launch_bounds__(kDrawThreads) LogprobKernel(SamplingCall call)
     if (threadIdx.x == 0) out.status = SamplingStatus::kNotFinite;
     return;
   }
-  Candidates candidates{row, maxima, call.vocab_size, -kInfinity, nullptr, -1};
+  Candidates candidates{{row, nullptr}, maxima, call.vocab_size, -kInfinity, nullptr, -1};
   unsigned long long own = 0;
   candidates.ForEach([&](float x, int32_t) { own += TokenMass(TokenWeight(x, max, 1.0f)); });
   const double total = static_cast<double>(BlockTotal(own, shared.select)) / draw::kMassScale;
@@ -608,7 +625,7 @@ void RunSampling(const LaunchContext& context, const SamplingCall& call) {
   Launch(context, DrawKernel, rows, dim3(kDrawThreads), 0, call);
   if (call.needs.adjustments) Launch(context, RestoreKernel, rows, dim3(kScanThreads), 0, call);
   if (call.needs.logprobs) {
-    if (call.needs.adjustments) {
+    if (call.needs.adjustments || call.needs.masks) {
       Launch(context, ScanKernel, scan_grid, dim3(kScanThreads), 0, call, true);
     }
     Launch(context, LogprobKernel, rows, dim3(kDrawThreads), 0, call);

@@ -40,11 +40,12 @@ struct SamplingCall {
   float* logits = nullptr;            // [num_logits_rows, vocab]; as before once the call is done
   const SamplingRow* spec = nullptr;  // [rows], rows of a sequence in order
   const SamplingSlot* slots = nullptr;
-  SlotState* states = nullptr;  // by slot
-  int32_t* lists = nullptr;     // of all slots
-  int32_t* replaced = nullptr;  // scratch: SamplingRow::replaced_begin
-  SampledRow* out = nullptr;    // [rows]
-  void* scratch = nullptr;      // SamplingScratchBytes(num_logits_rows, vocab_size)
+  SlotState* states = nullptr;      // by slot
+  int32_t* lists = nullptr;         // of all slots
+  int32_t* replaced = nullptr;      // scratch: SamplingRow::replaced_begin
+  SampledRow* out = nullptr;        // [rows]
+  void* scratch = nullptr;          // SamplingScratchBytes(num_logits_rows, vocab_size)
+  const uint32_t* masks = nullptr;  // [mask rows, MaskWords], where needs.masks
   DraftDraws draft;
   // By place in a round: drafts are accepted at these rates (sampling/simulated_acceptance.h), not
   // where they are the token. Null: as they should be.

@@ -105,9 +105,19 @@ __device__ uint32_t RadixSelect(SelectShared& shared, unsigned long long target,
   return prefix;
 }
 
+// A row as its draw sees it: -inf where a token may not come.
+struct LogitRow {
+  const float* logits;
+  const uint32_t* mask;  // null: any may
+
+  __device__ float operator[](int id) const {
+    return mask == nullptr || (mask[id / 32] >> (id % 32) & 1) != 0 ? logits[id] : -kInfinity;
+  }
+};
+
 // Candidates of a row: logits >= bound, as a list where they are few, otherwise found again.
 struct Candidates {
-  const float* row;
+  LogitRow row;
   const float* maxima;
   int vocab_size;
   float bound;
@@ -189,6 +199,7 @@ __device__ Cutoff SelectCutoff(const Candidates& candidates, unsigned long long 
 }
 
 // Every candidate that can be among the best k: the k-th largest block maximum is a lower bound.
+// There may be fewer than k, where most tokens may not come.
 __device__ inline void CollectTop(Candidates& candidates, int k, int32_t* list,
                                   DrawShared& shared) {
   const int num_blocks = NumRowBlocks(candidates.vocab_size);
@@ -201,7 +212,9 @@ __device__ inline void CollectTop(Candidates& candidates, int k, int32_t* list,
       }
     });
     const uint32_t sign = bits & 0x80000000u;
-    candidates.bound = __uint_as_float(sign ? bits ^ 0x80000000u : ~bits);
+    // Of masked rows, most blocks may be -inf throughout.
+    constexpr float kLowest = -3.402823466e38f;
+    candidates.bound = fmaxf(__uint_as_float(sign ? bits ^ 0x80000000u : ~bits), kLowest);
   }
   Collect(candidates, list, shared);
 }
@@ -226,7 +239,7 @@ __device__ inline float RowMax(const float* maxima, int num_blocks, DrawShared& 
 }
 
 // +inf where one of the values is NaN.
-__device__ inline float ListMax(const float* row, const int32_t* list, int count,
+__device__ inline float ListMax(const LogitRow& row, const int32_t* list, int count,
                                 DrawShared& shared) {
   float best = -kInfinity;
   for (int idx = threadIdx.x; idx < count; idx += kDrawThreads) {

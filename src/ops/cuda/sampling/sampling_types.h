@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "executor/step_positions.h"
 
 namespace lapidary::cuda {
@@ -57,6 +58,7 @@ struct SamplingRow {
   int32_t num_drafts = 0;      // of the round
   int32_t step_row = 0;        // row of the step
   int32_t replaced_begin = 0;  // where this row's replaced values are kept (ReplacedWords)
+  int32_t mask_row = -1;       // of SamplingCall::masks; -1: any token may come
   // Filled in by the prepare step.
   int32_t position = 0;  // of the row
   int32_t draft = -1;    // what the round's next row stands for; -1: there is no next row
@@ -79,8 +81,12 @@ struct SamplingNeeds {
   bool adjustments = false;  // penalties, biases or suppressed tokens
   bool logprobs = false;
   bool drafts = false;
+  bool masks = false;
   auto operator<=>(const SamplingNeeds&) const = default;
 };
+
+// Words of a mask: bit t % 32 of word t / 32 says whether token t may come.
+LAPIDARY_HOST_DEVICE constexpr int MaskWords(int vocab_size) { return (vocab_size + 31) / 32; }
 
 // Words that a row needs to keep what its adjustments replace.
 constexpr int64_t ReplacedWords(int64_t num_suppressed, int64_t num_biases, int64_t num_history) {
