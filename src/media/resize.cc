@@ -18,6 +18,9 @@ double CubicKernel(double x) {
   return 0.0;
 }
 
+// Taps are taken by eights: whole vectors of products of pairs, and no rest.
+constexpr int kTapBlock = 8;
+
 // out_i = (sum over taps of weight * in[first + tap]) >> bits, rounded and clamped.
 struct AxisFilter {
   struct Output {
@@ -25,7 +28,7 @@ struct AxisFilter {
     int num_taps = 0;
   };
   std::vector<Output> outputs;
-  int max_taps = 0;
+  int max_taps = 0;              // a multiple of kTapBlock
   std::vector<int16_t> weights;  // [outputs, max_taps], zero behind an output's taps
   int bits = 0;
 
@@ -37,7 +40,8 @@ AxisFilter MakeAxisFilter(int in_size, int out_size) {
   const double stretch = std::max(scale, 1.0);
   const double support = 2.0 * stretch;
   AxisFilter filter;
-  filter.max_taps = static_cast<int>(std::ceil(support)) * 2 + 1;
+  const int most_taps = static_cast<int>(std::ceil(support)) * 2 + 1;
+  filter.max_taps = (most_taps + kTapBlock - 1) / kTapBlock * kTapBlock;
   filter.outputs.resize(out_size);
   std::vector<double> exact(int64_t{out_size} * filter.max_taps);
   double largest = 0.0;
@@ -45,7 +49,7 @@ AxisFilter MakeAxisFilter(int in_size, int out_size) {
     const double centre = scale * (out_idx + 0.5);
     const int first = std::max(static_cast<int>(centre - support + 0.5), 0);
     const int end = std::min(static_cast<int>(centre + support + 0.5), in_size);
-    const int num_taps = std::min(end - first, filter.max_taps);
+    const int num_taps = std::min(end - first, most_taps);
     double* row = exact.data() + int64_t{filter.max_taps} * out_idx;
     double sum = 0.0;
     for (int tap = 0; tap < num_taps; ++tap) {
@@ -74,31 +78,41 @@ AxisFilter MakeAxisFilter(int in_size, int out_size) {
 
 uint8_t Round(int sum, int bits) { return static_cast<uint8_t>(std::clamp(sum >> bits, 0, 255)); }
 
-// One row: in [in_width, 3], out [outputs, 3].
-void ResizeRow(const AxisFilter& filter, const uint8_t* in, uint8_t* out) {
+int DotProduct(const int16_t* values, const int16_t* weights, int num_taps) {
+  const int end = (num_taps + kTapBlock - 1) / kTapBlock * kTapBlock;
+  int sum = 0;
+  for (int idx = 0; idx < end; ++idx) sum += values[idx] * weights[idx];
+  return sum;
+}
+
+// One row: planes [3, plane_len], of which kTapBlock values behind the row are zero; out
+// [outputs, 3].
+void ResizeRow(const AxisFilter& filter, const int16_t* planes, int64_t plane_len, uint8_t* out) {
   const int half = 1 << (filter.bits - 1);
   for (size_t out_idx = 0; out_idx < filter.outputs.size(); ++out_idx) {
     const auto [first, num_taps] = filter.outputs[out_idx];
     const int16_t* weights = filter.Weights(static_cast<int>(out_idx));
-    const uint8_t* pixel = in + 3 * first;
-    int red = half;
-    int green = half;
-    int blue = half;
-    for (int tap = 0; tap < num_taps; ++tap, pixel += 3) {
-      red += weights[tap] * pixel[0];
-      green += weights[tap] * pixel[1];
-      blue += weights[tap] * pixel[2];
+    for (int channel = 0; channel < 3; ++channel) {
+      const int16_t* values = planes + channel * plane_len + first;
+      out[3 * out_idx + channel] = Round(half + DotProduct(values, weights, num_taps), filter.bits);
     }
-    out[3 * out_idx] = Round(red, filter.bits);
-    out[3 * out_idx + 1] = Round(green, filter.bits);
-    out[3 * out_idx + 2] = Round(blue, filter.bits);
   }
 }
 
 Image ResizeWidth(const Image& image, int width) {
   const AxisFilter filter = MakeAxisFilter(image.width, width);
   Image resized{image.height, width, std::vector<uint8_t>(size_t{3} * image.height * width)};
-  for (int row = 0; row < image.height; ++row) ResizeRow(filter, image.Row(row), resized.Row(row));
+  const int64_t plane_len = int64_t{image.width} + kTapBlock;
+  std::vector<int16_t> planes(3 * plane_len);
+  for (int row = 0; row < image.height; ++row) {
+    const uint8_t* in = image.Row(row);
+    for (int column = 0; column < image.width; ++column) {
+      planes[column] = in[3 * column];
+      planes[plane_len + column] = in[3 * column + 1];
+      planes[2 * plane_len + column] = in[3 * column + 2];
+    }
+    ResizeRow(filter, planes.data(), plane_len, resized.Row(row));
+  }
   return resized;
 }
 
@@ -113,8 +127,8 @@ Image ResizeHeight(const Image& image, int height) {
     std::fill(sums.begin(), sums.end(), 1 << (filter.bits - 1));
     for (int tap = 0; tap < num_taps; ++tap) {
       const uint8_t* in = image.Row(first + tap);
-      const int weight = weights[tap];
-      for (int idx = 0; idx < row_values; ++idx) sums[idx] += weight * in[idx];
+      const int16_t weight = weights[tap];
+      for (int idx = 0; idx < row_values; ++idx) sums[idx] += weight * int16_t{in[idx]};
     }
     uint8_t* out = resized.Row(out_row);
     for (int idx = 0; idx < row_values; ++idx) out[idx] = Round(sums[idx], filter.bits);
