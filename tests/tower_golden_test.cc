@@ -39,14 +39,14 @@ TEST_P(TowerGoldenTest, SoftTokensAreTheReferences) {
                             : (*encoder)->EncodeImage(DecodeImage(TestFile(name)).value(), kBudget);
     ASSERT_TRUE(medium.ok()) << medium.error().message;
     EXPECT_EQ((std::vector<int64_t>{medium->num_tokens, plan.text_hidden}), entry.shape);
-    ASSERT_EQ(medium->rows.size(), size_t{1} * entry.shape[0] * entry.shape[1]);
+    ASSERT_EQ(medium->rows->size(), size_t{1} * entry.shape[0] * entry.shape[1]);
     const float* expected = golden.Tensor(entry.name).As<float>();
     double largest = 0.0;
     double worst = 0.0;
-    for (size_t idx = 0; idx < medium->rows.size(); ++idx) {
-      ASSERT_TRUE(std::isfinite(medium->rows[idx])) << name << " value " << idx;
+    for (size_t idx = 0; idx < medium->rows->size(); ++idx) {
+      ASSERT_TRUE(std::isfinite((*medium->rows)[idx])) << name << " value " << idx;
       largest = std::max(largest, std::abs(double{expected[idx]}));
-      worst = std::max(worst, std::abs(double{medium->rows[idx]} - expected[idx]));
+      worst = std::max(worst, std::abs(double{(*medium->rows)[idx]} - expected[idx]));
     }
     EXPECT_LE(worst / largest, kTolerance) << name;
     RecordProperty(name, std::to_string(worst / largest));

@@ -47,6 +47,10 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   CHECK(spec.sampling != nullptr);
   RETURN_IF_ERROR(scheduler_.CheckFits(spec));
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
+  if (spec.media != nullptr && !executor_->takes_media()) {
+    return MakeError(
+        "images and audio work on the CPU only so far: leave them out, or add --device cpu");
+  }
   if (num_copies > options_.max_queue) {
     return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,
                      options_.max_queue);

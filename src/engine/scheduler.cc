@@ -62,6 +62,13 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   RETURN_IF_ERROR(CheckFits(spec));
   CHECK_GT(id, last_id_);
   last_id_ = id;
+  // Nobody can go on inside an image whose rows see each other.
+  if (spec.media && plan_.images_see_both_ways) {
+    std::erase_if(spec.cache_points, [&](int32_t point) {
+      const SoftTokenRun* run = FindRun(*spec.media, point);
+      return run != nullptr && run->is_image && run->position < point;
+    });
+  }
   auto sequence = std::make_unique<Sequence>(
       id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
   waiting_.push_back(sequence.get());
@@ -121,6 +128,7 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) {
   binding.prompt_len = sequence.prompt_len();
   binding.max_len = sequence.prompt_len() + spec.max_new_tokens;
   binding.grammar = spec.grammar;
+  binding.media = spec.media;
   if (spec.grammar || (spec.sampling && spec.sampling->has_penalties())) {
     binding.tokens = sequence.tokens;
   }

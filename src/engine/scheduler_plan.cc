@@ -37,16 +37,18 @@ int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) con
     const int32_t num_unscored = std::max(sequence.num_scored - 1 - sequence.num_planned, 0);
     num_rows = std::min(num_rows, num_unscored + budget.scored_rows);
   }
-  if (!limits_.prefix_caching) return num_rows;
   // The sliding window before a cache point must still be there when the chunk is done.
   for (const int32_t point : sequence.spec.cache_points) {
+    if (!limits_.prefix_caching) break;
     const int32_t end = sequence.num_planned + num_rows;
     if (point > sequence.num_planned && end - point > limits_.sliding_slack) {
       num_rows = point - sequence.num_planned;
       break;
     }
   }
-  return num_rows;
+  // Rows that see each other are computed together, be it beyond the budget.
+  if (!sequence.spec.media || !plan_.images_see_both_ways) return num_rows;
+  return RowsWithWholeImages(*sequence.spec.media, sequence.num_planned, num_rows);
 }
 
 void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step,
@@ -149,8 +151,8 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
 void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
   budget.ms -= cost_.ChunkMilliseconds(num_rows, sequence.num_planned);
   AddToPlan(sequence, num_rows, {}, plan);
-  budget.rows -= num_rows;
-  budget.scored_rows -= plan.batch.sequences.back().num_scored;
+  budget.rows = std::max(budget.rows - num_rows, 0);
+  budget.scored_rows = std::max(budget.scored_rows - plan.batch.sequences.back().num_scored, 0);
 }
 
 std::vector<Sequence*> Scheduler::RunningPrompts() const {

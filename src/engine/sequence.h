@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "executor/soft_tokens.h"
 #include "kv/prefix_cache.h"
 #include "kv/sequence_pages.h"
 #include "sampling/sampling_params.h"
@@ -38,6 +39,9 @@ struct SequenceSpec {
   std::vector<int32_t> cache_points;
   // A later prompt may go on where this sequence ends.
   bool cache_at_end = true;
+  // Pictures and sounds of the prompt; null: none. Only where the executor takes media. `identity`
+  // has their digests.
+  std::shared_ptr<const SoftTokenRuns> media;
   // Media behind placeholder tokens of the prompt, and the adapter.
   PrefixIdentity identity;
   // Another sequence with the same prompt: this one waits until that prompt is in the cache. 0:

@@ -13,13 +13,23 @@ constexpr int32_t kSlack = 1;  // A drafter may look one token behind the window
 }  // namespace
 
 SingleSequence::SingleSequence(Executor& executor, int32_t max_chunk,
-                               std::shared_ptr<const SamplingParams> sampling, int32_t prompt_len)
+                               std::shared_ptr<const SamplingParams> sampling, int32_t prompt_len,
+                               std::shared_ptr<const SoftTokenRuns> media)
     : executor_(executor),
       max_chunk_(max_chunk),
       pool_(executor.num_pages()),
       pages_(executor.plan(), executor.kv_layout(), pool_, kSlack),
-      binding_(SlotBinding{.sampling = std::move(sampling), .prompt_len = prompt_len}) {
+      media_(std::move(media)),
+      binding_(
+          SlotBinding{.sampling = std::move(sampling), .prompt_len = prompt_len, .media = media_}) {
+  CHECK(!media_ || executor.takes_media());
   CHECK(!binding_->sampling || !binding_->sampling->has_penalties());
+}
+
+int32_t SingleSequence::ChunkRows(size_t num_left) const {
+  const auto num_rows = static_cast<int32_t>(std::min<size_t>(num_left, max_chunk_));
+  if (!media_ || !executor_.plan().images_see_both_ways) return num_rows;
+  return RowsWithWholeImages(*media_, pages_.length(), num_rows);
 }
 
 Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceStep step,
@@ -41,7 +51,7 @@ Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceSte
 Status SingleSequence::Append(std::span<const int32_t> ids,
                               const std::function<Status(std::span<const float>)>& on_logits) {
   while (!ids.empty()) {
-    const auto chunk = ids.first(std::min<size_t>(ids.size(), max_chunk_));
+    const auto chunk = ids.first(ChunkRows(ids.size()));
     SequenceStep step;
     step.num_outputs = on_logits ? static_cast<int32_t>(chunk.size()) : 0;
     StepBatch batch;
@@ -54,12 +64,15 @@ Status SingleSequence::Append(std::span<const int32_t> ids,
 }
 
 Result<SampledToken> SingleSequence::AppendAndSample(std::span<const int32_t> ids) {
-  const size_t last_chunk = (ids.size() - 1) % max_chunk_ + 1;
-  RETURN_IF_ERROR(Append(ids.first(ids.size() - last_chunk), nullptr));
+  while (static_cast<size_t>(ChunkRows(ids.size())) < ids.size()) {
+    const auto chunk = ids.first(ChunkRows(ids.size()));
+    RETURN_IF_ERROR(Append(chunk, nullptr));
+    ids = ids.subspan(chunk.size());
+  }
   SequenceStep step;
   step.num_outputs = 1;
   step.samples = true;
-  ASSIGN_OR_RETURN(const StepOutput output, Run(ids.last(last_chunk), step, {}));
+  ASSIGN_OR_RETURN(const StepOutput output, Run(ids, step, {}));
   const SequenceOutput& sequence = output.sequences[0];
   if (sequence.error) return MakeError("{}", *sequence.error);
   return sequence.tokens[0];

@@ -16,9 +16,11 @@ namespace lapidary {
 class SingleSequence {
  public:
   // `executor` must outlive the sequence. Steps have at most `max_chunk` rows. Without `sampling`
-  // there are logits only; draws are numbered from `prompt_len` on.
+  // there are logits only; draws are numbered from `prompt_len` on. `media`: see SlotBinding; steps
+  // have more rows where an image does.
   SingleSequence(Executor& executor, int32_t max_chunk,
-                 std::shared_ptr<const SamplingParams> sampling = nullptr, int32_t prompt_len = 0);
+                 std::shared_ptr<const SamplingParams> sampling = nullptr, int32_t prompt_len = 0,
+                 std::shared_ptr<const SoftTokenRuns> media = nullptr);
 
   int32_t length() const { return pages_.length(); }
 
@@ -35,6 +37,8 @@ class SingleSequence {
   Result<StepOutput> DraftRound(int32_t num_drafts);
 
  private:
+  // Rows of the next step, of so many that are left.
+  int32_t ChunkRows(size_t num_left) const;
   // One step; `step` says what to do with its rows.
   Result<StepOutput> Run(std::span<const int32_t> ids, SequenceStep step, StepBatch batch);
 
@@ -42,6 +46,7 @@ class SingleSequence {
   const int32_t max_chunk_;
   PagePool pool_;
   SequencePages pages_;
+  const std::shared_ptr<const SoftTokenRuns> media_;
   std::optional<SlotBinding> binding_;  // for the first step
 };
 

@@ -27,6 +27,8 @@ class Executor {
   // Drafts that its own drafter proposes for a sequence at most (kTokenFromDrafter); 0: it has
   // none.
   virtual int max_drafts() const { return 0; }
+  // Whether bindings may carry pictures and sounds.
+  virtual bool takes_media() const { return false; }
 
   // Queues a step; the batch is taken over. At most two may be uncollected.
   virtual void Submit(StepBatch batch) = 0;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/soft_tokens.h"
 #include "executor/step_positions.h"
 #include "kv/sequence_pages.h"
 #include "sampling/sampler.h"
@@ -33,6 +34,9 @@ struct SlotBinding {
   int32_t max_len = 0;  // tokens the sequence ends with at most; 0: not known
   // Only tokens that it allows are sampled; null: any.
   std::shared_ptr<const grammar::CompiledGrammar> grammar = nullptr;
+  // Pictures and sounds of the prompt; null: none. For executors that take media. Where images see
+  // both ways (ModelPlan), the rows of one come in one step.
+  std::shared_ptr<const SoftTokenRuns> media = nullptr;
   // Known so far, where sampling has penalties or a grammar: the prompt, and what was generated
   // before the sequence was preempted.
   std::vector<int32_t> tokens = {};

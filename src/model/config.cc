@@ -181,6 +181,22 @@ Status RefuseQuantised(const Json& json, const Json* text_config, std::string_vi
   return {};
 }
 
+// Placeholders may lie beyond the vocabulary: they are never embedded.
+MediaTokens ParseMediaTokens(JsonFields& top) {
+  const auto id = [&](const char* key, int fallback) {
+    return static_cast<int>(top.IntOr(key, fallback, {.min = 0, .max = INT32_MAX}));
+  };
+  MediaTokens tokens;
+  tokens.image = id("image_token_id", tokens.image);
+  tokens.audio = id("audio_token_id", tokens.audio);
+  tokens.video = id("video_token_id", tokens.video);
+  tokens.begin_image = id("boi_token_id", tokens.begin_image);
+  tokens.end_image = id("eoi_token_id", tokens.end_image);
+  tokens.begin_audio = id("boa_token_id", tokens.begin_audio);
+  tokens.end_audio = id("eoa_token_index", id("eoa_token_id", tokens.end_audio));
+  return tokens;
+}
+
 // What every decoder has, a model's and an assistant's.
 void ParseDecoder(JsonFields& fields, ModelConfig& config) {
   config.vocab_size = static_cast<int>(fields.Int("vocab_size", kCount));
@@ -232,6 +248,8 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
   RETURN_IF_ERROR(top.status());
   RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
   config.is_multimodal = text_config != nullptr;
+  if (config.is_multimodal) config.media_tokens = ParseMediaTokens(top);
+  RETURN_IF_ERROR(top.status());
 
   JsonFields fields(
       text_config != nullptr ? *text_config : json,
@@ -241,6 +259,11 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
   config.num_kv_shared_layers = static_cast<int>(
       fields.IntOr("num_kv_shared_layers", 0, {.min = 0, .max = config.num_layers - 1}));
   config.double_wide_mlp = fields.BoolOr("use_double_wide_mlp", false);
+  if (config.media_tokens) {
+    config.bidirectional_images = fields.StringOr("use_bidirectional_attention", "") == "vision";
+    config.media_tokens->pad =
+        static_cast<int>(fields.IntOr("pad_token_id", 0, {.min = 0, .max = config.vocab_size - 1}));
+  }
 
   // The unified text config has no PLE keys at all; gemma4_text defaults to 256 when the key is
   // absent.

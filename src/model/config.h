@@ -7,6 +7,7 @@
 // refused here. The derived facts live in ModelPlan (plan.h); nothing else should need this struct.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,9 +29,23 @@ struct RopeConfig {
   double factor = 1.0;                 // divides the frequencies (proportional only)
 };
 
+// Ids that stand for pictures and sounds in a prompt, and those put around them.
+struct MediaTokens {
+  int image = 258880;
+  int audio = 258881;
+  int video = 258884;
+  int begin_image = 255999;
+  int end_image = 258882;
+  int begin_audio = 256000;
+  int end_audio = 258883;
+  int pad = 0;  // what rows filled from a tower count as where a token is asked for
+};
+
 struct ModelConfig {
   std::string architecture;  // e.g. "Gemma4ForCausalLM"
   bool is_multimodal = false;
+  std::optional<MediaTokens> media_tokens;  // multimodal only
+  bool bidirectional_images = false;
 
   int vocab_size = 0;
   int hidden_size = 0;

@@ -46,6 +46,8 @@ ModelPlan MakeFrame(const ModelConfig& config) {
   ModelPlan plan;
   plan.architecture = config.architecture;
   plan.is_multimodal = config.is_multimodal;
+  plan.media_tokens = config.media_tokens;
+  plan.images_see_both_ways = config.bidirectional_images;
   plan.vocab_size = config.vocab_size;
   plan.hidden_size = config.hidden_size;
   plan.num_layers = config.num_layers;

@@ -81,6 +81,8 @@ struct PlePlan {
 struct ModelPlan {
   std::string architecture;
   bool is_multimodal = false;
+  std::optional<MediaTokens> media_tokens;  // of multimodal models
+  bool images_see_both_ways = false;        // rows of an image see each other, in sliding layers
   int vocab_size = 0;
   int hidden_size = 0;
   int num_layers = 0;

@@ -6,7 +6,9 @@
 #include <optional>
 #include <vector>
 
+#include "executor/soft_tokens.h"
 #include "front/prompt.h"
+#include "kv/prefix_hashes.h"
 #include "sampling/sampling_params.h"
 
 namespace lapidary {
@@ -22,6 +24,10 @@ struct Request {
   // What the answer may be (Session::CompileConstraint); none: anything. It ends where the
   // checkpoint's stop tokens end it.
   std::shared_ptr<const grammar::CompiledGrammar> grammar = {};
+  // Pictures and sounds behind placeholder tokens of the prompt, and their digests
+  // (session/prompt_media.h).
+  std::shared_ptr<const SoftTokenRuns> media = {};
+  std::vector<MediaDigest> media_digests = {};
   std::vector<int32_t> stop_ids = {};  // beside the checkpoint's own
   bool ignore_eos = false;             // the checkpoint's own do not stop it
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the

@@ -33,6 +33,8 @@ SequenceSpec Session::MakeSpec(const Request& request) const {
   const int32_t room = max_model_len() - static_cast<int32_t>(spec.prompt.size());
   spec.max_new_tokens = request.max_new_tokens.value_or(std::max(room, 1));
   spec.grammar = request.grammar;
+  spec.media = request.media;
+  spec.identity.media = request.media_digests;
   spec.stop_ids = request.stop_ids;
   // A grammar ends with a stop token of the checkpoint: behind it nothing is defined.
   if (!request.ignore_eos || (request.grammar != nullptr && request.grammar->ends())) {

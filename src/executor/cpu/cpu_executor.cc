@@ -117,7 +117,8 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
                .draft_sampling = {},
                .history = {},
                .num_score_top = binding.num_score_top,
-               .prompt_len = binding.prompt_len};
+               .prompt_len = binding.prompt_len,
+               .media = binding.media};
     if (drafter_ && binding.sampling) {
       request.draft_sampling = DraftSampling(*binding.sampling, drafter_options_->draw);
     }
@@ -135,12 +136,21 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
   tables_.Set(batch.table_entries);
 }
 
+StepRows CpuExecutor::MakeRows(const StepBatch& batch) const {
+  StepRows rows = FlattenBatch(batch, slot_states_);
+  for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
+    const auto& media = requests_[batch.sequences[idx].slot].media;
+    if (media) PlaceSoftTokens(plan_, *media, idx, rows);
+  }
+  return rows;
+}
+
 StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   BindSlots(batch);
   for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
   StepOutput output;
   if (drafter_) DraftTokens(batch, output);
-  forward_.Begin(FlattenBatch(batch, slot_states_));
+  forward_.Begin(MakeRows(batch));
   RunDecoder(plan_, skip_unneeded_rows_, forward_);
   output.sequences.resize(batch.sequences.size());
   ScoreOutputs(batch, forward_.logits(), output);

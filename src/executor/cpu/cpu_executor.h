@@ -41,6 +41,7 @@ class CpuExecutor : public Executor {
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return kv_.num_pages(); }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
+  bool takes_media() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
@@ -63,6 +64,8 @@ class CpuExecutor : public Executor {
                       const float* hidden_rows, const int32_t* drafts, Sampler& sampler,
                       RowMasks& masks, SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
+  // The batch as rows, with what towers made in place of placeholder tokens.
+  StepRows MakeRows(const StepBatch& batch) const;
 
   const ModelPlan plan_;
   const std::shared_ptr<const TensorSource> source_;
@@ -87,6 +90,7 @@ class CpuExecutor : public Executor {
     PenaltyState history;  // kept where there are penalties
     int32_t num_score_top = 0;
     int32_t prompt_len = 0;
+    std::shared_ptr<const SoftTokenRuns> media = {};
   };
   // The token of a row within its mask. logits [vocab].
   Result<SampledToken> SampleMasked(const Request& request, const RowMasks& masks, int32_t row,

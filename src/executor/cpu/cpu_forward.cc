@@ -38,6 +38,10 @@ void CpuForward::Embed() {
   const int64_t dim = plan_.hidden_size;
   hidden_.resize(num_active() * dim);
   ForEachActive([&](int64_t row) {
+    if (!rows_.soft_rows.empty() && rows_.soft_rows[row] != nullptr) {
+      std::copy_n(rows_.soft_rows[row], dim, hidden_.data() + row * dim);
+      return;
+    }
     const int32_t token = rows_.token_ids[row];
     CHECK(token >= 0 && token < plan_.vocab_size) << token;
     GatherRow(weights_.embedding, token, plan_.embedding_scale, hidden_.data() + row * dim);
@@ -158,11 +162,16 @@ std::vector<KeySegment> CpuForward::KeySegments(const LayerPlan& layer, int32_t 
   return segments;
 }
 
+int32_t CpuForward::LastKey(const LayerPlan& layer, int32_t row) const {
+  const bool sees_ahead = layer.kind == AttentionKind::kSliding && !rows_.last_seen.empty();
+  return sees_ahead ? rows_.last_seen[row] : rows_.positions[row];
+}
+
 void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int kv_head,
                              AttentionScratch& scratch) {
   const int heads = layer.heads_per_kv_head();
   const int32_t first_key = FirstKey(layer, rows_.positions[active_[block.begin]]);
-  const int32_t last_key = rows_.positions[active_[block.end - 1]];
+  const int32_t last_key = LastKey(layer, active_[block.end - 1]);
   const std::vector<KeySegment> segments =
       KeySegments(layer, rows_.sequence_of[active_[block.begin]], kv_head, first_key, last_key);
   std::vector<AttentionRow> rows;
@@ -172,7 +181,7 @@ void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int kv_head
     rows.push_back({.q = queries_.data() + first_head * layer.kv_entry.key_len,
                     .out = attended_.data() + first_head * layer.head_dim,
                     .begin = FirstKey(layer, position) - first_key,
-                    .end = position - first_key + 1});
+                    .end = LastKey(layer, active_[row]) - first_key + 1});
   }
   if (rows.size() == 1) {
     AttendRow(segments, layer.kv_entry, rows[0].q, heads, scratch, rows[0].out);

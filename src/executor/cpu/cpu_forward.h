@@ -41,6 +41,8 @@ class CpuForward : public ForwardOps, private CpuBlocks {
 
  private:
   void ProjectKv(const LayerPlan& layer);
+  // The last key that a row sees: its own, or in sliding layers the last of its image.
+  int32_t LastKey(const LayerPlan& layer, int32_t row) const;
   // Active rows [begin, end), all of one sequence.
   struct RowBlock {
     int64_t begin;

@@ -34,4 +34,27 @@ StepRows FlattenBatch(const StepBatch& batch, std::span<const SlotState> slots) 
   return rows;
 }
 
+void PlaceSoftTokens(const ModelPlan& plan, const SoftTokenRuns& media, size_t sequence_idx,
+                     StepRows& rows) {
+  const int32_t begin = rows.sequence_begin[sequence_idx];
+  const int32_t end = rows.sequence_begin[sequence_idx + 1];
+  if (begin == end) return;
+  if (rows.soft_rows.empty()) {
+    rows.soft_rows.resize(rows.num_rows());
+    rows.last_seen = rows.positions;
+  }
+  for (int32_t row = begin; row < end; ++row) {
+    const int32_t position = rows.positions[row];
+    const SoftTokenRun* run = FindRun(media, position);
+    if (run == nullptr) continue;
+    rows.token_ids[row] = plan.media_tokens->pad;
+    rows.soft_rows[row] = run->rows->data() + int64_t{position - run->position} * plan.hidden_size;
+    if (!run->is_image || !plan.images_see_both_ways) continue;
+    // Its keys are those of this step.
+    CHECK(rows.positions[begin] <= run->position && run->end() - 1 <= rows.positions[end - 1])
+        << "an image is cut";
+    rows.last_seen[row] = run->end() - 1;
+  }
+}
+
 }  // namespace lapidary::cpu

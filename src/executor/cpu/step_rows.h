@@ -19,6 +19,10 @@ struct StepRows {
   // Of each sequence: its slot, and the position of its first row. Keys before that lie in pages.
   std::vector<int32_t> slot_of;
   std::vector<int32_t> first_position;
+  // Of each row, where some sequence has media; else empty: its embedding (null: its token's), and
+  // the last position that it sees in sliding layers.
+  std::vector<const float*> soft_rows;
+  std::vector<int32_t> last_seen;
   // Rows that produce logits, ascending.
   std::vector<int32_t> output_rows;
 
@@ -33,5 +37,10 @@ struct SlotState {
 
 // `slots` by slot, for every sequence of the batch.
 StepRows FlattenBatch(const StepBatch& batch, std::span<const SlotState> slots);
+
+// Puts the media of a sequence into its rows: their ids become the pad token's, whose per-layer
+// embedding such rows have.
+void PlaceSoftTokens(const ModelPlan& plan, const SoftTokenRuns& media, size_t sequence_idx,
+                     StepRows& rows);
 
 }  // namespace lapidary::cpu

@@ -1,0 +1,24 @@
+// A picture or a sound as the rows that replace its placeholder tokens.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "towers/content_digest.h"
+
+namespace lapidary {
+
+enum class MediaKind { kImage, kAudio };
+const char* MediaKindName(MediaKind kind);
+
+struct EncodedMedium {
+  MediaKind kind = MediaKind::kImage;
+  int num_tokens = 0;
+  // Of a picture as the tower saw it.
+  int height = 0;
+  int width = 0;
+  std::shared_ptr<const std::vector<float>> rows;  // [num_tokens, text hidden]
+  ContentDigest digest;                            // over what the tower saw or heard
+};
+
+}  // namespace lapidary
