@@ -7,6 +7,7 @@
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/constraint_flags.h"
+#include "apps/media_flags.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
 #include "front/conversation.h"
@@ -21,6 +22,7 @@ struct GenerateFlags {
   std::optional<std::string> text;
   std::optional<std::string> chat;
   std::optional<std::string> ids;
+  MediaFlags media;
   std::string system_prompt;
   bool think = false;
   SamplingFlags sampling;
@@ -37,7 +39,7 @@ Result<ChatPrompt> ChatMessage(const GenerateFlags& flags, const TextModel& mode
   Conversation conversation;
   conversation.set_system_prompt(flags.system_prompt);
   conversation.set_thinking(flags.think);
-  conversation.AddUser(*flags.chat);
+  conversation.AddUser(*flags.chat, std::ssize(flags.media.images), std::ssize(flags.media.audio));
   return EncodeChatPrompt(model, conversation.Input());
 }
 
@@ -140,6 +142,19 @@ Status Generate(const GenerateFlags& flags) {
   }
   Request request;
   ASSIGN_OR_RETURN(request.prompt, MakePrompt(flags, text));
+  ASSIGN_OR_RETURN(const PromptMedia media,
+                   flags.media.Encode(files.description, flags.model.threads));
+  if (!flags.ids && !media.empty()) {
+    ASSIGN_OR_RETURN(request.prompt.ids, ExpandPlaceholders(plan, request.prompt.ids, media));
+  }
+  const std::vector<int32_t> prompt_ids = request.prompt.ids;
+  PlacedMedia placed;
+  if (plan.media_tokens || !media.empty()) {
+    ASSIGN_OR_RETURN(placed, PlaceMedia(plan, prompt_ids, media));
+    ReplaceIdsBeyondVocabulary(plan, placed, request.prompt.ids);
+  }
+  request.media = placed.runs;
+  request.media_digests = placed.digests;
   RETURN_IF_ERROR(CheckPrompt(plan, request.prompt.ids, flags.max_tokens));
   request.prompt.cache_points.clear();
   request.goes_on = false;  // No other prompt follows.
@@ -165,12 +180,12 @@ Status Generate(const GenerateFlags& flags) {
                  flags.max_tokens);
   }
   if (!flags.json) return {};
-  const Json json = {
-      {"prompt_ids", request.prompt.ids},
-      {"output_ids", output.ids()},
-      {"text", output.Text()},
-      {"finish_reason", FinishReasonName(*last.finish)},
-      {"timings", TimingsJson(last.timings, session->load_ms(), output.ids().size())}};
+  Json json = {{"prompt_ids", prompt_ids},
+               {"output_ids", output.ids()},
+               {"text", output.Text()},
+               {"finish_reason", FinishReasonName(*last.finish)},
+               {"timings", TimingsJson(last.timings, session->load_ms(), output.ids().size())}};
+  if (!flags.media.empty()) json["media"] = MediaJson(placed);
   fmt::print("{}\n", json.dump());
   return {};
 }
@@ -212,6 +227,7 @@ void AddGenerateCommand(CommandLine& command_line) {
       ->group("Stopping")
       ->check(CLI::Range(1, 1 << 28))
       ->capture_default_str();
+  flags->media.AddTo(*command);
   flags->stop.AddTo(*command);
   flags->form.AddTo(*command);
   flags->sampling.AddTo(*command);

@@ -6,7 +6,7 @@ namespace lapidary {
 
 using Json = nlohmann::ordered_json;
 
-void Conversation::AddUser(const std::string& text) {
+void Conversation::AddUser(const std::string& text, int64_t num_images, int64_t num_sounds) {
   // Calls without results leave the model's turn open, so that nothing else could follow.
   const Json calls = turns_.empty() ? Json() : turns_.back().value("tool_calls", Json());
   for (const Json& call : calls) {
@@ -14,7 +14,15 @@ void Conversation::AddUser(const std::string& text) {
                       {"tool_call_id", call["id"]},
                       {"content", "error: there are no tools in this conversation"}});
   }
-  turns_.push_back({{"role", "user"}, {"content", text}});
+  if (num_images + num_sounds == 0) {
+    turns_.push_back({{"role", "user"}, {"content", text}});
+    return;
+  }
+  Json parts = Json::array();
+  for (int64_t idx = 0; idx < num_images; ++idx) parts.push_back({{"type", "image"}});
+  for (int64_t idx = 0; idx < num_sounds; ++idx) parts.push_back({{"type", "audio"}});
+  parts.push_back({{"type", "text"}, {"text", text}});
+  turns_.push_back({{"role", "user"}, {"content", std::move(parts)}});
 }
 
 void Conversation::AddAnswer(const ParsedOutput& output) {

@@ -18,8 +18,9 @@ class Conversation {
   void set_thinking(bool thinking) { thinking_ = thinking; }
   bool thinking() const { return thinking_; }
 
-  // Tool calls still open are answered with an error first.
-  void AddUser(const std::string& text);
+  // Tool calls still open are answered with an error first. Placeholders of so many images and
+  // sounds come before the text.
+  void AddUser(const std::string& text, int64_t num_images = 0, int64_t num_sounds = 0);
   // The model's answer. One that has neither text nor calls (stopped too early) takes the question
   // back instead: models expect the roles to alternate.
   void AddAnswer(const ParsedOutput& output);

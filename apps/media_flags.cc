@@ -1,0 +1,78 @@
+#include "apps/media_flags.h"
+
+#include "base/read_file.h"
+#include "media/decode_audio.h"
+#include "media/decode_image.h"
+
+namespace lapidary {
+namespace {
+
+template <typename T>
+Result<T> WithName(const std::string& path, Result<T> result) {
+  if (result.ok()) return result;
+  return MakeError("{}: {}", path, result.error().message);
+}
+
+}  // namespace
+
+void MediaFlags::AddTo(CLI::App& command) {
+  constexpr const char* kGroup = "Images and audio";
+  command
+      .add_option("--image", images,
+                  "A JPEG, PNG or WebP file for the next image placeholder; may be given again")
+      ->group(kGroup)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option("--audio", audio,
+                  "A WAV, FLAC, Ogg or MP3 file for the next audio placeholder; may be given again")
+      ->group(kGroup)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      .add_option("--max-soft-tokens", max_soft_tokens,
+                  "Tokens that an image may become: more see finer detail")
+      ->group(kGroup)
+      ->check(CLI::IsMember({70, 140, 280, 560, 1120}))
+      ->capture_default_str();
+}
+
+Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model, int num_threads) const {
+  PromptMedia media;
+  if (empty()) return media;
+  if (!model.directory) {
+    return MakeError("{} has no towers for images and audio: name a checkpoint directory",
+                     model.name);
+  }
+  ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
+  ASSIGN_OR_RETURN(const auto encoder, MediaEncoder::Load(plan, *model.directory, !images.empty(),
+                                                          !audio.empty(), num_threads));
+  for (const std::string& path : images) {
+    ASSIGN_OR_RETURN(const std::string file,
+                     ReadFile(path, static_cast<size_t>(ImageLimits{}.max_bytes)));
+    ASSIGN_OR_RETURN(EncodedMedium medium,
+                     WithName(path, encoder->EncodeImageFile(file, max_soft_tokens)));
+    media.images.push_back({path, std::move(medium)});
+  }
+  for (const std::string& path : audio) {
+    ASSIGN_OR_RETURN(const std::string file,
+                     ReadFile(path, static_cast<size_t>(AudioLimits{}.max_bytes)));
+    ASSIGN_OR_RETURN(EncodedMedium medium, WithName(path, encoder->EncodeAudioFile(file)));
+    media.audio.push_back({path, std::move(medium)});
+  }
+  return media;
+}
+
+Json MediaJson(const PlacedMedia& placed) {
+  Json list = Json::array();
+  for (const EncodedMedium* medium : placed.media) {
+    const bool is_image = medium->kind == MediaKind::kImage;
+    list.push_back({{"kind", MediaKindName(medium->kind)},
+                    {"soft_tokens", medium->num_tokens},
+                    {"height", is_image ? Json(medium->height) : Json(nullptr)},
+                    {"width", is_image ? Json(medium->width) : Json(nullptr)}});
+  }
+  return list;
+}
+
+}  // namespace lapidary

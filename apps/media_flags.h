@@ -1,0 +1,29 @@
+// --image, --audio and --max-soft-tokens, of the commands whose prompts may hold media.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/command_line.h"
+#include "load/model_directory.h"
+#include "media/image_size.h"
+#include "session/prompt_media.h"
+
+namespace lapidary {
+
+struct MediaFlags {
+  std::vector<std::string> images;
+  std::vector<std::string> audio;
+  int max_soft_tokens = kDefaultSoftTokens;
+
+  void AddTo(CLI::App& command);
+  bool empty() const { return images.empty() && audio.empty(); }
+  // Decodes the files and runs the model's towers over them, which are read for it.
+  Result<PromptMedia> Encode(const ModelDescription& model, int num_threads) const;
+};
+
+// For --json: [{kind, soft_tokens, height, width}] in the prompt's order; sizes are those the model
+// saw, null for audio.
+Json MediaJson(const PlacedMedia& placed);
+
+}  // namespace lapidary
