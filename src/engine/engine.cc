@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "base/random_bits.h"
@@ -94,6 +95,46 @@ void Engine::Cancel(RequestId id) {
   inbox_changed_.notify_all();
 }
 
+Status Engine::BorrowExecutor(std::function<Status(Executor&)> work) {
+  Loan loan{std::move(work), {}};
+  std::future<Status> outcome = loan.outcome.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    loans_.push_back(std::move(loan));
+  }
+  inbox_changed_.notify_all();
+  return outcome.get();
+}
+
+void Engine::LendExecutor() {
+  std::deque<Loan> loans;
+  {
+    const std::lock_guard lock(mutex_);
+    loans.swap(loans_);
+  }
+  for (Loan& loan : loans) {
+    scheduler_.ClearPrefixCache();
+    Status status;
+    try {
+      status = loan.work(*executor_);
+    } catch (const std::exception& error) {
+      loan.outcome.set_value(MakeError("{}", error.what()));
+      throw;
+    }
+    loan.outcome.set_value(std::move(status));
+  }
+  has_just_lent_ = !loans.empty();
+}
+
+void Engine::RefuseLoans(const std::string& reason) {
+  std::deque<Loan> loans;
+  {
+    const std::lock_guard lock(mutex_);
+    loans.swap(loans_);
+  }
+  for (Loan& loan : loans) loan.outcome.set_value(MakeError("{}", reason));
+}
+
 EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   return published_;
@@ -112,18 +153,32 @@ bool Engine::TakeInbox(bool may_wait) {
   {
     std::unique_lock lock(mutex_);
     if (may_wait) {
-      inbox_changed_.wait(
-          lock, [&] { return stopping_ || !submissions_.empty() || !cancellations_.empty(); });
+      inbox_changed_.wait(lock, [&] {
+        return stopping_ || !submissions_.empty() || !cancellations_.empty() || !loans_.empty();
+      });
     }
     if (stopping_) return false;
-    submissions.swap(submissions_);
+    // A borrower waits for what runs: nothing begins, but for what waited during the last loan.
+    if (loans_.empty() || has_just_lent_) submissions.swap(submissions_);
+    has_just_lent_ = false;
     cancellations.swap(cancellations_);
   }
   for (Submission& submission : submissions) StartRequest(std::move(submission));
   for (const RequestId id : cancellations) {
+    if (std::optional<Submission> waiting = TakeSubmission(id)) StartRequest(std::move(*waiting));
     if (open_.contains(id)) End(id, FinishReason::kCancelled, "");
   }
   return true;
+}
+
+std::optional<Engine::Submission> Engine::TakeSubmission(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(submissions_.begin(), submissions_.end(),
+                                  [&](const Submission& waiting) { return waiting.id == id; });
+  if (found == submissions_.end()) return std::nullopt;
+  Submission submission = std::move(*found);
+  submissions_.erase(found);
+  return submission;
 }
 
 void Engine::StartRequest(Submission submission) {
@@ -288,6 +343,7 @@ void Engine::Loop() {
       while (in_flight_.size() < max_in_flight && SubmitNextStep()) {
       }
       if (!in_flight_.empty()) CollectStep();
+      if (in_flight_.empty() && !scheduler_.has_sequences()) LendExecutor();
       PublishStats();
     }
     while (!in_flight_.empty()) CollectStep();
@@ -297,8 +353,10 @@ void Engine::Loop() {
     has_failed_ = true;
     FailAll(error.what());
     while (true) {  // Answer whatever still arrives.
+      RefuseLoans(error.what());
       std::unique_lock lock(mutex_);
-      inbox_changed_.wait(lock, [&] { return stopping_ || !submissions_.empty(); });
+      inbox_changed_.wait(lock,
+                          [&] { return stopping_ || !submissions_.empty() || !loans_.empty(); });
       if (stopping_) break;
       std::deque<Submission> submissions;
       submissions.swap(submissions_);
@@ -317,6 +375,7 @@ void Engine::Loop() {
   }
   for (Submission& submission : late) StartRequest(std::move(submission));
   while (!open_.empty()) End(open_.begin()->first, FinishReason::kCancelled, "");
+  RefuseLoans("the engine was stopped");
   PublishStats();
 }
 

@@ -12,6 +12,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -111,6 +112,12 @@ class Engine {
   // Ends the request soon, with kCancelled; nothing happens if it has ended.
   void Cancel(RequestId id);
 
+  // Lends the executor for work of another kind (SingleSequence): waits until what runs has ended;
+  // what comes meanwhile waits. All pages and slots are the borrower's, so the prefix cache is
+  // lost. `work` runs on the engine's thread; its error is returned, and one that says so when the
+  // device fails or the engine is stopped.
+  Status BorrowExecutor(std::function<Status(Executor&)> work);
+
   EngineStats stats() const;
 
   // The device failed for good. Every request ends with kError then; only a new engine helps.
@@ -133,10 +140,20 @@ class Engine {
     Clock::time_point time;
   };
 
+  struct Loan {
+    std::function<Status(Executor&)> work;
+    std::promise<Status> outcome;
+  };
+
   void Loop();
+  void LendExecutor();
+  // Ends loans that cannot be given any more.
+  void RefuseLoans(const std::string& reason);
   // False when the engine shall stop.
   bool TakeInbox(bool may_wait);
   void StartRequest(Submission submission);
+  // One that waits in the inbox.
+  std::optional<Submission> TakeSubmission(RequestId id);
   bool SubmitNextStep();
   void CollectStep();
   void MarkStarted(const StepPlan& plan);
@@ -171,6 +188,7 @@ class Engine {
   uint64_t num_rows_ = 0;
   uint64_t num_output_tokens_ = 0;
   uint64_t num_finished_ = 0;
+  bool has_just_lent_ = false;
 
   std::atomic<bool> has_failed_{false};
   // Submitted and not yet running. Only Submit can still refuse, so it counts; preempted sequences
@@ -182,6 +200,7 @@ class Engine {
   RequestId last_id_ = 0;
   std::deque<Submission> submissions_;
   std::deque<RequestId> cancellations_;
+  std::deque<Loan> loans_;
   bool stopping_ = false;
   EngineStats published_;
 
