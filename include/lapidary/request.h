@@ -1,0 +1,65 @@
+// What a session is asked for. Plain data; whatever is left out is as the checkpoint likes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lapidary/export.h"
+
+namespace lapidary::v0 {
+
+struct ChatDetails;  // how the answer to a conversation is read
+
+// Made by Session::EncodePrompt and EncodeChat, or of ids that are used as they stand.
+struct Prompt {
+  std::vector<int32_t> ids;
+  // Where a later prompt may go on: what is computed up to there is kept.
+  std::vector<int32_t> cache_points = {};
+  // Of a conversation: its answer is split into reasoning, text and tool calls.
+  std::shared_ptr<const ChatDetails> chat = {};
+};
+
+// How tokens are drawn. Those left out are the checkpoint's own (generation_config.json).
+struct Sampling {
+  std::optional<float> temperature = {};                   // 0: always the likeliest token
+  std::optional<int32_t> top_k = {};                       // 0 or -1: off
+  std::optional<float> top_p = {};                         // (0, 1]; 1: off
+  std::optional<float> min_p = {};                         // [0, 1]; 0: off
+  std::optional<float> repetition_penalty = {};            // 1: off
+  std::optional<float> presence_penalty = {};              // [-2, 2]; 0: off
+  std::optional<float> frequency_penalty = {};             // [-2, 2]; 0: off
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // token id, added to its logit
+  std::vector<int32_t> allowed_token_ids = {};  // nothing else is drawn; empty: all may be
+  std::optional<uint64_t> seed = {};            // none: a random one
+};
+
+// What the answer must be. On the CPU only, so far.
+struct Constraint {
+  enum class Kind { kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar, kStructuralTag };
+  Kind kind = Kind::kJsonObject;
+  std::string text = {};                  // the schema, expression, grammar or tag
+  std::vector<std::string> choices = {};  // of kChoice
+};
+
+struct Request {
+  Prompt prompt;
+  Sampling sampling = {};
+  int num_answers = 1;                       // each with its own seed: the given one plus its index
+  std::optional<int32_t> max_tokens = {};    // none: what the context leaves; 0: the prompt alone
+  std::vector<std::string> stop = {};        // the answer ends before any of these
+  std::vector<int32_t> stop_token_ids = {};  // beside the checkpoint's own
+  bool include_stop = false;                 // the text keeps the stop string
+  bool ignore_eos = false;                   // the checkpoint's own stop tokens do not stop it
+  bool skip_special_tokens = true;           // they have no text
+  int num_logprobs = -1;         // -1: none; 0: of the drawn token; up to 20: also of the likeliest
+  int num_prompt_logprobs = -1;  // the same for every prompt token but the first
+  std::optional<Constraint> constraint = {};
+  // Of a conversation: tokens after which thoughts must end. On the CPU only, so far.
+  std::optional<int32_t> thinking_token_budget = {};
+};
+
+}  // namespace lapidary::v0

@@ -1,0 +1,97 @@
+#include "lapidary/session.h"
+
+#include "library/session_core.h"
+#include "library/stream_impl.h"
+#include "server/constraint_request.h"
+#include "server/generation_request.h"
+
+namespace lapidary::v0 {
+namespace {
+
+void ThrowIfRefused(const ApiStatus& status) {
+  if (status) throw InvalidInput(status->message);
+}
+
+struct ParsedConversation {
+  ChatInput input;
+  ChatDetails details;  // but for what the prompt decides
+};
+
+ParsedConversation ParseConversation(std::string_view text) {
+  OrderedJson json;
+  ThrowIfRefused(ParseRequestJson(text, &json));
+  ParsedConversation parsed;
+  RequestFields fields(json);
+  ReadChatInput(&fields, &parsed.input);
+  parsed.details.single_call = !fields.Bool("parallel_tool_calls", true);
+  std::string constraint_field;
+  if (!fields.status()) {
+    ReadToolChoice(&fields, {.single_call = parsed.details.single_call}, &parsed.input.tools,
+                   &parsed.details.calls, &constraint_field);
+  }
+  ThrowIfRefused(fields.status());
+  if (const std::string unknown = fields.UnknownFields(); !unknown.empty()) {
+    throw InvalidInput("the conversation has fields that are not known: " + unknown);
+  }
+  return parsed;
+}
+
+}  // namespace
+
+Session::Session(const std::string& model, const SessionOptions& options)
+    : core_(std::make_shared<SessionCore>(model, options)) {}
+
+Session::~Session() { Close(); }
+
+void Session::Close() { core_->Close(); }
+
+const std::string& Session::model() const { return core_->model(); }
+
+std::string Session::device() const { return core_->device() == DeviceKind::kCpu ? "cpu" : "cuda"; }
+
+int32_t Session::vocab_size() const { return core_->session().plan().vocab_size; }
+
+int32_t Session::max_model_len() const { return core_->session().max_model_len(); }
+
+std::vector<int32_t> Session::stop_token_ids() const { return core_->text().defaults.stop_ids; }
+
+int32_t Session::bos_token_id() const { return core_->tokenizer().bos_id(); }
+
+std::vector<int32_t> Session::Encode(std::string_view text, bool add_special_tokens) const {
+  if (const Status valid = CheckUtf8(text, "the text"); !valid.ok()) Throw(valid.error());
+  return add_special_tokens ? EncodeRawPrompt(core_->tokenizer(), text)
+                            : core_->tokenizer().Encode(text, SpecialTokens::kParse);
+}
+
+std::string Session::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+  return ValueOrThrow(core_->tokenizer().Decode(ids, skip_special_tokens));
+}
+
+Prompt Session::EncodePrompt(std::string_view text) const {
+  Prompt prompt;
+  prompt.ids = Encode(text);
+  if (prompt.ids.empty()) throw InvalidInput("the prompt has no tokens");
+  prompt.cache_points = ChatCachePoints(core_->tokenizer(), prompt.ids);
+  return prompt;
+}
+
+Prompt Session::EncodeChat(std::string_view conversation) const {
+  ParsedConversation parsed = ParseConversation(conversation);
+  auto details = std::make_shared<ChatDetails>(std::move(parsed.details));
+  details->parser.accept_bare_thought = !parsed.input.enable_thinking.value_or(false);
+  if (parsed.input.tools) details->parser.tools = *parsed.input.tools;
+  ChatPrompt encoded = ValueOrThrow(EncodeChatPrompt(core_->text(), std::move(parsed.input)));
+  details->parser.starts_in_thought = encoded.starts_in_thought;
+  return {std::move(encoded.ids), std::move(encoded.cache_points), std::move(details)};
+}
+
+std::string Session::Render(std::string_view conversation) const {
+  ParsedConversation parsed = ParseConversation(conversation);
+  const Result<ChatTemplate>& chat_template = core_->text().chat_template;
+  if (!chat_template.ok()) Throw(chat_template.error());
+  return JoinSegments(ValueOrThrow(chat_template->RenderPrompt(std::move(parsed.input))));
+}
+
+Stream Session::Open() { return Stream(std::make_unique<Stream::Impl>(core_)); }
+
+}  // namespace lapidary::v0

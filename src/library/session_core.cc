@@ -1,0 +1,190 @@
+#include "library/session_core.h"
+
+#include <unistd.h>
+
+#include "base/random_bits.h"
+#include "library/log.h"
+
+namespace lapidary::v0 {
+namespace {
+
+// Requests of a library come from one program: it may have as many as it has memory for.
+constexpr int kMaxQueue = 1 << 20;
+
+DeviceRequest ParseDevice(const std::string& name) {
+  if (name == "auto") return DeviceRequest::kAuto;
+  if (name == "cpu") return DeviceRequest::kCpu;
+  if (name == "cuda") return DeviceRequest::kCuda;
+  throw InvalidInput("device '" + name + "' is not there; it must be auto, cpu or cuda");
+}
+
+lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceChoice& device) {
+  lapidary::SessionOptions options;
+  LoadOptions& load = options.load;
+  load.device = device;
+  load.format = wanted.dummy_weights ? LoadFormat::kDummy : LoadFormat::kAuto;
+  load.dummy_seed = wanted.dummy_seed;
+  load.num_threads = wanted.num_threads;
+  load.limits.max_model_len = wanted.max_model_len;
+  load.limits.max_num_seqs = wanted.max_num_seqs;
+  load.limits.max_num_batched_tokens = wanted.max_num_batched_tokens;
+  if (wanted.kv_cache_memory_bytes > 0) load.kv_cache_memory_bytes = wanted.kv_cache_memory_bytes;
+  load.drafting.enabled = wanted.drafting;
+  load.drafting.assistant = wanted.draft_model;
+  if (wanted.num_draft_tokens > 0) load.drafting.num_drafts = wanted.num_draft_tokens;
+  load.cuda.memory_utilization = wanted.gpu_memory_utilization;
+  load.cuda.batch_invariant = wanted.batch_invariant;
+  load.cuda.use_graphs = !wanted.enforce_eager;
+  options.engine.limits.prefix_caching = wanted.prefix_caching;
+  options.engine.max_queue = kMaxQueue;
+  return options;
+}
+
+void CheckOptions(const SessionOptions& options) {
+  const auto check = [](bool is_right, const char* message) {
+    if (!is_right) throw InvalidInput(message);
+  };
+  check(options.max_model_len >= 0, "max_model_len must be at least 1");
+  check(options.max_num_seqs >= 0, "max_num_seqs must be at least 1");
+  check(options.max_num_batched_tokens >= 0, "max_num_batched_tokens must be at least 1");
+  check(options.kv_cache_memory_bytes >= 0, "kv_cache_memory_bytes must be at least 1");
+  check(options.num_threads >= 0 && options.num_threads <= 1024,
+        "num_threads must be between 1 and 1024");
+  check(options.num_draft_tokens >= 0 && options.num_draft_tokens <= kMaxDrafts,
+        "num_draft_tokens is out of range");
+  check(options.gpu_memory_utilization >= 0.01 && options.gpu_memory_utilization <= 1.0,
+        "gpu_memory_utilization must be between 0.01 and 1");
+}
+
+}  // namespace
+
+void Throw(const lapidary::Error& error) {
+  if (error.kind == ErrorKind::kBusy) throw Busy(error.message);
+  throw InvalidInput(error.message);
+}
+
+SessionCore::SessionCore(const std::string& model, const SessionOptions& options)
+    : model_(model), process_(getpid()) {
+  PrepareLog();
+  CheckOptions(options);
+  ModelFiles files = ValueOrThrow(ModelFiles::Open(model, options.tokenizer));
+  const DeviceChoice device = ValueOrThrow(ChooseDevice(ParseDevice(options.device)));
+  device_ = device.kind;
+  try {
+    session_ =
+        ValueOrThrow(lapidary::Session::Load(std::move(files), MakeOptions(options, device)));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DeviceError(error.what());
+  }
+}
+
+SessionCore::~SessionCore() {
+  if (is_forked()) session_.release();
+}
+
+bool SessionCore::is_forked() const { return getpid() != process_; }
+
+lapidary::Session& SessionCore::session() const {
+  if (is_forked()) {
+    throw Error(
+        "this process was forked from the one that loaded the model, whose threads it does not "
+        "have: load the model here, or start processes afresh ('spawn')");
+  }
+  const std::lock_guard lock(mutex_);
+  if (closed_) throw Error("the session is closed");
+  return *session_;
+}
+
+const Tokenizer& SessionCore::tokenizer() const {
+  const Result<Tokenizer>& tokenizer = text().tokenizer;
+  if (!tokenizer.ok()) Throw(tokenizer.error());
+  return *tokenizer;
+}
+
+std::shared_ptr<Mailbox> SessionCore::OpenMailbox() {
+  session();
+  auto mailbox = std::make_shared<Mailbox>();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(mailboxes_, [](const auto& known) { return known.expired(); });
+  mailboxes_.push_back(mailbox);
+  if (closed_) mailbox->Close();
+  return mailbox;
+}
+
+void SessionCore::Close() {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  for (const auto& known : mailboxes_) {
+    if (const auto mailbox = known.lock()) mailbox->Close();
+  }
+}
+
+SamplingParams SessionCore::MakeSampling(const Request& request) const {
+  const Sampling& wanted = request.sampling;
+  SamplingParams sampling = text().defaults.sampling;
+  const auto replace = [](auto& value, const auto& other) {
+    if (other) value = *other;
+  };
+  replace(sampling.temperature, wanted.temperature);
+  replace(sampling.top_k, wanted.top_k);
+  replace(sampling.top_p, wanted.top_p);
+  replace(sampling.min_p, wanted.min_p);
+  replace(sampling.repetition_penalty, wanted.repetition_penalty);
+  replace(sampling.presence_penalty, wanted.presence_penalty);
+  replace(sampling.frequency_penalty, wanted.frequency_penalty);
+  for (const auto& [id, bias] : wanted.logit_bias) sampling.logit_bias.push_back({id, bias});
+  sampling.allowed_tokens = wanted.allowed_token_ids;
+  sampling.seed = wanted.seed ? *wanted.seed : RandomBits();
+  sampling.num_logprobs = request.num_logprobs;
+  return sampling;
+}
+
+std::shared_ptr<const grammar::CompiledGrammar> SessionCore::MakeGrammar(
+    const Request& request) const {
+  const ChatDetails* chat = request.prompt.chat.get();
+  std::optional<grammar::Constraint> constraint = chat ? chat->calls : std::nullopt;
+  if (request.constraint) {
+    if (constraint && constraint->must_call) {
+      throw InvalidInput("'tool_choice' demands a call, but the answer's form is given too");
+    }
+    using Kind = grammar::Constraint::Kind;
+    constexpr std::array kKinds = {Kind::kJsonObject, Kind::kJsonSchema, Kind::kRegex,
+                                   Kind::kChoice,     Kind::kGrammar,    Kind::kStructuralTag};
+    constraint =
+        grammar::Constraint{.kind = kKinds.at(static_cast<size_t>(request.constraint->kind)),
+                            .text = request.constraint->text,
+                            .choices = request.constraint->choices};
+  }
+  if (request.thinking_token_budget.value_or(-1) >= 0 && chat != nullptr) {
+    if (!constraint) constraint = grammar::Constraint{.kind = grammar::Constraint::Kind::kAnything};
+    constraint->max_thought_tokens = *request.thinking_token_budget;
+  }
+  if (!constraint) return nullptr;
+  if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
+    throw InvalidInput("'ignore_eos' and a form of the answer exclude each other");
+  }
+  if (chat != nullptr) {
+    constraint->thought = chat->parser.starts_in_thought ? grammar::Constraint::Thought::kIsOpen
+                                                         : grammar::Constraint::Thought::kMayOpen;
+  }
+  return ValueOrThrow(session().CompileConstraint(*constraint));
+}
+
+lapidary::Request SessionCore::MakeRequest(const Request& wanted) const {
+  if (wanted.num_answers < 1) throw InvalidInput("n must be at least 1");
+  lapidary::Request request;
+  request.prompt.ids = wanted.prompt.ids;
+  request.prompt.cache_points = wanted.prompt.cache_points;
+  request.max_new_tokens = wanted.max_tokens;
+  request.stop_ids = wanted.stop_token_ids;
+  request.ignore_eos = wanted.ignore_eos;
+  request.num_prompt_logprobs = wanted.num_prompt_logprobs;
+  request.sampling = std::make_shared<const SamplingParams>(MakeSampling(wanted));
+  request.grammar = MakeGrammar(wanted);
+  return request;
+}
+
+}  // namespace lapidary::v0

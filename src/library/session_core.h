@@ -1,0 +1,68 @@
+// What a session of the interface and its streams share.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lapidary/session.h"
+#include "library/mailbox.h"
+#include "session/session.h"
+#include "text/output_parser.h"
+
+namespace lapidary::v0 {
+
+// Throws what an internal error is to the caller.
+[[noreturn]] void Throw(const lapidary::Error& error);
+
+template <typename T>
+T ValueOrThrow(Result<T> result) {
+  if (!result.ok()) Throw(result.error());
+  return *std::move(result);
+}
+
+struct ChatDetails {
+  OutputParserOptions parser;
+  bool single_call = false;
+  std::optional<grammar::Constraint> calls;  // what tools and tool_choice demand
+};
+
+class SessionCore {
+ public:
+  SessionCore(const std::string& model, const SessionOptions& options);
+  // Does nothing in a process forked from the one that made it: the engine's threads are not there.
+  ~SessionCore();
+
+  bool is_forked() const;
+  // Throws when it is closed, or belongs to the process that this one was forked from.
+  lapidary::Session& session() const;
+  const TextModel& text() const { return session().text(); }
+  const Tokenizer& tokenizer() const;
+  const std::string& model() const { return model_; }
+  DeviceKind device() const { return device_; }
+
+  // A mailbox that Close closes.
+  std::shared_ptr<Mailbox> OpenMailbox();
+  void Close();
+
+  // What the engine shall do; throws InvalidInput.
+  lapidary::Request MakeRequest(const Request& request) const;
+
+ private:
+  SamplingParams MakeSampling(const Request& request) const;
+  std::shared_ptr<const grammar::CompiledGrammar> MakeGrammar(const Request& request) const;
+
+  const std::string model_;
+  const pid_t process_;
+  DeviceKind device_ = DeviceKind::kCpu;
+  std::unique_ptr<lapidary::Session> session_;
+
+  mutable std::mutex mutex_;  // guards the following
+  bool closed_ = false;
+  std::vector<std::weak_ptr<Mailbox>> mailboxes_;
+};
+
+}  // namespace lapidary::v0
