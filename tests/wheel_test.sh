@@ -17,6 +17,8 @@ answer=$(PYTHONPATH=$scratch/site "$python" - <<'PYTHON'
 import importlib.metadata
 import lapidary
 assert importlib.metadata.version("lapidary") == lapidary.__version__
+[point] = importlib.metadata.distribution("lapidary").entry_points.select(group="lm_eval.models")
+assert point.name == "lapidary"
 question = [{"role": "user", "content": "What is 48 + 17?"}]
 params = lapidary.SamplingParams(temperature=0, max_tokens=None)
 print(lapidary.LLM(device="cpu", max_model_len=512).chat(question, params, use_tqdm=False)[0].outputs[0].text)
