@@ -12,6 +12,9 @@ wheel=$("$source_dir/lapidary" wheel "$scratch/dist" 2>"$scratch/err") || fail "
 [[ ! -s $scratch/err ]] || fail "packing a finished build is not silent: $(<"$scratch/err")"
 
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --target "$scratch/site" "$wheel"
+# No CUDA is needed to import it, whatever it was built with: that is loaded when a GPU is used.
+needed=$(readelf --dynamic "$scratch"/site/lapidary/_core*.so | grep NEEDED)
+[[ $needed != *cu[db]* ]] || fail "it needs CUDA: $needed"
 cd "$scratch"
 answer=$(PYTHONPATH=$scratch/site "$python" - <<'PYTHON'
 import importlib.metadata
