@@ -14,10 +14,11 @@ constexpr double kFirstWeight = 8.0;
 // Beyond so many drafts old ones count half.
 constexpr double kMemory = 2048.0;
 
-constexpr int kFirstTrials = 2;   // of every number of drafts, before numbers are compared
-constexpr int kMaxAskings = 16;   // for those, where the steps cannot be measured
-constexpr double kNewest = 0.25;  // weight of a step's time against those before it
-constexpr double kTrialShare = 0.01;
+constexpr int kFirstTrials = 2;      // of every number of drafts, before numbers are compared
+constexpr int kMaxAskings = 16;      // for those, where the steps cannot be measured
+constexpr double kLeastGain = 0.03;  // Drafts that promise fewer tokens than this are not worth it.
+constexpr double kNewest = 0.25;     // weight of a step's time against those before it
+constexpr double kTrialShare = 0.005;
 
 constexpr double kCollapsedRate = 0.05;
 constexpr double kCollapsedAfter = 500.0;  // first drafts
@@ -52,6 +53,33 @@ double DraftPolicy::ExpectedTokens(int num_drafts) const {
   return tokens;
 }
 
+double DraftPolicy::SecondsOf(const LoadClass& load, int num_drafts) {
+  if (load.costs[num_drafts].num_measured > 0) return load.costs[num_drafts].seconds;
+  // From the nearest that is known, as if every draft cost half a step.
+  for (int fewer = num_drafts - 1; fewer >= 0; --fewer) {
+    const Cost& cost = load.costs[fewer];
+    if (cost.num_measured > 0) return cost.seconds * (1.0 + 0.5 * (num_drafts - fewer));
+  }
+  for (const Cost& cost : load.costs) {
+    if (cost.num_measured > 0) return cost.seconds;
+  }
+  return 0.0;
+}
+
+bool DraftPolicy::IsPromising(const LoadClass& load, int num_drafts) const {
+  const double tokens = ExpectedTokens(num_drafts);
+  // What is hardly ever accepted cannot pay, whatever a step with it takes.
+  if (tokens < 1.0 + kLeastGain) return false;
+  // Nor will, most likely, what does not pay where fewer sequences share a step.
+  for (ptrdiff_t idx = &load - classes_.data() - 1; idx >= 0; --idx) {
+    const std::vector<Cost>& costs = classes_[idx].costs;
+    if (costs.empty() || costs[num_drafts].num_measured == 0 || costs[0].num_measured == 0)
+      continue;
+    return tokens * costs[0].seconds > costs[num_drafts].seconds;
+  }
+  return true;
+}
+
 int DraftPolicy::Choose(int num_sequences) {
   if (!adapts_ || max_drafts_ == 0) return max_drafts_;
   LoadClass& load = ClassOf(num_sequences);
@@ -59,6 +87,7 @@ int DraftPolicy::Choose(int num_sequences) {
   for (int num_drafts = max_drafts_; num_drafts >= 0; --num_drafts) {
     Cost& cost = load.costs[num_drafts];
     if (cost.num_measured >= kFirstTrials || cost.num_asked >= kMaxAskings) continue;
+    if (num_drafts > 0 && !IsPromising(load, num_drafts)) continue;
     ++cost.num_asked;
     return num_drafts;
   }
@@ -76,9 +105,8 @@ int DraftPolicy::Choose(int num_sequences) {
   if (best_rate == 0.0) return max_drafts_;
 
   const int trial = load.next_trial;
-  const Cost& cost = load.costs[trial];
-  const double lost_seconds = cost.seconds - ExpectedTokens(trial) / best_rate;
-  if (trial == best || cost.num_measured == 0) {
+  const double lost_seconds = SecondsOf(load, trial) - ExpectedTokens(trial) / best_rate;
+  if (trial == best) {
     load.next_trial = (trial + 1) % (max_drafts_ + 1);
   } else if (lost_seconds <= load.allowance) {
     load.allowance -= lost_seconds;

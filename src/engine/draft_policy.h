@@ -3,7 +3,8 @@
 // Two things are measured: the share of drafts accepted, by their place in a round, and the time of
 // steps by the number of sequences and of drafts (more rows cost more, in a mixture of experts much
 // more). Drafts(K) then promise 1 + a1 + a1 a2 + ... tokens in a known time. Measurements grow old,
-// so other numbers are tried again now and then, as far as a hundredth of the time pays for it.
+// so other numbers are tried again now and then, as far as half a hundredth of the time pays for
+// it.
 //
 // Plain arithmetic without a clock: one thread, any device.
 #pragma once
@@ -52,6 +53,10 @@ class DraftPolicy {
   };
 
   LoadClass& ClassOf(int num_sequences);
+  // Of a step, measured or guessed; 0 where nothing was measured.
+  static double SecondsOf(const LoadClass& load, int num_drafts);
+  // Whether it is worth finding out what a step with so many drafts takes under this load.
+  bool IsPromising(const LoadClass& load, int num_drafts) const;
   // What a step with so many drafts gives a sequence.
   double ExpectedTokens(int num_drafts) const;
 

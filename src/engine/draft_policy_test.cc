@@ -55,6 +55,21 @@ TEST(DraftPolicy, CostsAtMostTwoHundredthsWhereNothingIsAccepted) {
   EXPECT_GT(simulation.rate(), 0.98 * 8 / 0.010);
 }
 
+// A server that starts under load must not pay for every load and every number of drafts anew.
+TEST(DraftPolicy, FindsOutSoonThatNothingIsAccepted) {
+  Simulation simulation;
+  const auto cost = [](int num_drafts) { return 0.010 * (1 + 0.4 * num_drafts); };
+  double tokens = 0.0;
+  for (const int num_sequences : {1, 3, 6, 12, 25, 50, 100}) {
+    simulation.Run(100, num_sequences, 0.0, cost);
+    tokens += 100 * num_sequences;
+  }
+  simulation.Run(300, 100, 0.0, cost);
+  tokens += 300 * 100;
+  EXPECT_EQ(simulation.tokens, tokens);
+  EXPECT_LT(simulation.seconds, 1.02 * 1000 * 0.010);
+}
+
 TEST(DraftPolicy, FindsTheBestNumberBetween) {
   // Two rows for the price of one, then each costs as much again.
   const auto cost = [](int num_drafts) { return 0.010 + 0.008 * std::max(0, num_drafts - 1); };
