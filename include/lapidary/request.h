@@ -37,7 +37,7 @@ struct Sampling {
   std::optional<uint64_t> seed = {};            // none: a random one
 };
 
-// What the answer must be. On the CPU only, so far.
+// What the answer must be.
 struct Constraint {
   enum class Kind { kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar, kStructuralTag };
   Kind kind = Kind::kJsonObject;
@@ -58,7 +58,7 @@ struct Request {
   int num_logprobs = -1;         // -1: none; 0: of the drawn token; up to 20: also of the likeliest
   int num_prompt_logprobs = -1;  // the same for every prompt token but the first
   std::optional<Constraint> constraint = {};
-  // Of a conversation: tokens after which thoughts must end. On the CPU only, so far.
+  // Of a conversation: tokens after which thoughts must end.
   std::optional<int32_t> thinking_token_budget = {};
 };
 

@@ -23,7 +23,7 @@ class RequestOutputKind(enum.Enum):
 
 @dataclass
 class StructuredOutputsParams:
-    """What the answer must be; exactly one field says it. On the CPU only, so far."""
+    """What the answer must be; exactly one field says it."""
 
     json: str | dict[str, Any] | None = None
     """A JSON Schema."""
@@ -88,7 +88,7 @@ class SamplingParams:
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     structured_outputs: StructuredOutputsParams | None = None
     thinking_token_budget: int | None = None
-    """Of a chat: tokens after which thoughts must end. On the CPU only, so far."""
+    """Of a chat: tokens after which thoughts must end."""
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
 
