@@ -30,6 +30,7 @@ struct ServeFlags {
   CudaFlags cuda;
   DraftFlags drafting;
   std::string tokenizer;
+  std::string limit_mm_per_prompt = R"({"image": 4, "audio": 1})";
   bool strict_tools = false;
   int threads = 0;
   BatchLimits limits;
@@ -93,6 +94,19 @@ Status WarmUp(Session& session) {
   return {};
 }
 
+// {"image": 4, "audio": 1}; what is not named is 0. On a GPU there are no towers yet.
+Result<MediaLimits> ReadMediaLimits(const std::string& text, DeviceKind device) {
+  constexpr const char* kFlag = "--limit-mm-per-prompt";
+  constexpr IntRange kRange{.min = 0, .max = 1024};
+  ASSIGN_OR_RETURN(const Json json, ParseJson(text, kFlag));
+  JsonFields fields(json, kFlag);
+  MediaLimits limits;
+  limits.images = static_cast<int>(fields.IntOr("image", 0, kRange));
+  limits.audio = static_cast<int>(fields.IntOr("audio", 0, kRange));
+  RETURN_IF_ERROR(fields.status());
+  return device == DeviceKind::kCpu ? limits : MediaLimits{};
+}
+
 Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFiles files,
                                                 const DeviceChoice& device) {
   SessionOptions options;
@@ -101,6 +115,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
+  ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt, device.kind));
   ASSIGN_OR_RETURN(options.load.drafting, flags.drafting.Request());
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
@@ -225,6 +240,11 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
       ->check(CLI::Range(2, 1 << 28));
+  add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
+      "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded (CPU only "
+      "so "
+      "far)")
+      ->capture_default_str();
   add("--tokenizer", flags.tokenizer,
       "Directory with tokenizer.json and the chat template (default: the model's)");
   WithVariable(

@@ -22,7 +22,9 @@ ParsedConversation ParseConversation(std::string_view text) {
   ThrowIfRefused(ParseRequestJson(text, &json));
   ParsedConversation parsed;
   RequestFields fields(json);
-  ReadChatInput(&fields, &parsed.input);
+  std::vector<MediaPart> media;
+  ReadChatInput(&fields, &parsed.input, &media);
+  if (!media.empty()) fields.Fail(NotSupportedYet(media[0].where));
   parsed.details.single_call = !fields.Bool("parallel_tool_calls", true);
   std::string constraint_field;
   if (!fields.status()) {

@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "server/chat_page.h"
 #include "server/prompt_echo.h"
+#include "server/request_media.h"
 
 namespace lapidary {
 namespace {
@@ -218,6 +219,8 @@ ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   GenerationJob::Prompt prompt;
   RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt.prepared));
+  RETURN_IF_API_ERROR(PlaceRequestMedia(session_, request.media, request.max_soft_tokens,
+                                        &prompt.prepared, &prompt.media));
   RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
                                          &prompt.max_new_tokens));
   OutputParserOptions options;
@@ -288,7 +291,9 @@ ApiStatus Api::TokenizeBody(const std::string& body, OrderedJson* answer) const 
   ChatInput input;
   std::string text;
   if (is_chat) {
-    ReadChatInput(&fields, &input);
+    std::vector<MediaPart> media;
+    ReadChatInput(&fields, &input, &media);
+    if (!media.empty()) fields.Fail(NotSupportedYet(media[0].where));
     fields.Refuse("continue_final_message", false);
   } else if (fields.Find("prompt") != nullptr) {
     text = fields.String("prompt", "");

@@ -28,8 +28,7 @@ ApiStatus CheckPart(const OrderedJson& part, const std::string& where) {
     if (HasString(part, type.c_str())) return {};
     return BadRequest(where, "{} needs a string \"{}\"", where, type);
   }
-  constexpr std::array kMedia = {"image_url", "input_image", "image", "input_audio", "audio_url",
-                                 "audio",     "video_url",   "video", "file"};
+  constexpr std::array kMedia = {"input_image", "image", "audio", "video_url", "video", "file"};
   if (std::find(kMedia.begin(), kMedia.end(), type) == kMedia.end()) {
     return BadRequest(where, "{} has a type that is not known; use \"text\"", where);
   }
@@ -38,8 +37,9 @@ ApiStatus CheckPart(const OrderedJson& part, const std::string& where) {
   return error;
 }
 
-// A string stays one; parts are reduced to their texts.
-ApiStatus ReadContent(const OrderedJson& content, const std::string& where, OrderedJson* checked) {
+// A string stays one; parts are reduced to their texts and to placeholders of media.
+ApiStatus ReadContent(const OrderedJson& content, const std::string& where, OrderedJson* checked,
+                      std::vector<MediaPart>* media) {
   if (content.is_string()) {
     *checked = content;
     return {};
@@ -50,7 +50,13 @@ ApiStatus ReadContent(const OrderedJson& content, const std::string& where, Orde
   *checked = OrderedJson::array();
   for (size_t part_idx = 0; part_idx < content.size(); ++part_idx) {
     const OrderedJson& part = content[part_idx];
-    RETURN_IF_API_ERROR(CheckPart(part, fmt::format("{}[{}]", where, part_idx)));
+    const std::string at = fmt::format("{}[{}]", where, part_idx);
+    if (part.is_object() && HasString(part, "type") && IsMediaPart(std::string(part["type"]))) {
+      OrderedJson& placeholder = checked->emplace_back();
+      RETURN_IF_API_ERROR(ReadMediaPart(part, at, &media->emplace_back(), &placeholder));
+      continue;
+    }
+    RETURN_IF_API_ERROR(CheckPart(part, at));
     const std::string type = part["type"];
     checked->push_back({{"type", "text"}, {"text", part[type]}});
   }
@@ -88,7 +94,8 @@ ApiStatus ReadToolCalls(const OrderedJson& calls, const std::string& where, Orde
   return {};
 }
 
-ApiStatus ReadMessage(const OrderedJson& message, const std::string& where, OrderedJson* checked) {
+ApiStatus ReadMessage(const OrderedJson& message, const std::string& where, OrderedJson* checked,
+                      std::vector<MediaPart>* media) {
   if (!message.is_object()) return BadRequest(where, "{} must be an object", where);
   constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                       "tool"};
@@ -99,7 +106,7 @@ ApiStatus ReadMessage(const OrderedJson& message, const std::string& where, Orde
   *checked = {{"role", role}};
   if (HasValue(message, "content")) {
     RETURN_IF_API_ERROR(
-        ReadContent(message["content"], where + ".content", &(*checked)["content"]));
+        ReadContent(message["content"], where + ".content", &(*checked)["content"], media));
   } else if (role != "assistant") {
     return BadRequest(where + ".content", "{}.content is missing", where);
   } else {
@@ -122,15 +129,16 @@ ApiStatus ReadMessage(const OrderedJson& message, const std::string& where, Orde
 
 }  // namespace
 
-ApiStatus ReadMessages(const OrderedJson& messages, OrderedJson* checked) {
+ApiStatus ReadMessages(const OrderedJson& messages, OrderedJson* checked,
+                       std::vector<MediaPart>* media) {
   if (!messages.is_array() || messages.empty()) {
     return BadRequest("messages", "'messages' must be a list of at least one message");
   }
   *checked = OrderedJson::array();
   for (size_t message_idx = 0; message_idx < messages.size(); ++message_idx) {
     OrderedJson message;
-    RETURN_IF_API_ERROR(
-        ReadMessage(messages[message_idx], fmt::format("messages[{}]", message_idx), &message));
+    RETURN_IF_API_ERROR(ReadMessage(messages[message_idx], fmt::format("messages[{}]", message_idx),
+                                    &message, media));
     checked->push_back(std::move(message));
   }
   return {};

@@ -37,6 +37,8 @@ Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
   const GenerationRequest& asked = job_.request;
   Request request;
   request.prompt = prompt.prepared;
+  request.media = prompt.media.runs;
+  request.media_digests = prompt.media.digests;
   request.max_new_tokens = prompt.max_new_tokens;
   request.stop_ids = asked.stop_token_ids;
   request.ignore_eos = asked.ignore_eos;

@@ -10,6 +10,7 @@
 #include "server/metrics.h"
 #include "server/prompt_echo.h"
 #include "server/response_json.h"
+#include "session/prompt_media.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -21,6 +22,7 @@ struct GenerationJob {
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // of the request's constraint
   struct Prompt {
     ChatPrompt prepared;
+    PlacedMedia media = {};
     int32_t max_new_tokens = 1;
     PromptEcho echo;  // if asked for
   };

@@ -140,6 +140,22 @@ void ReadChatLogprobs(RequestFields* fields, SamplingParams* sampling) {
   if (wanted) sampling->num_logprobs = static_cast<int32_t>(num_top);
 }
 
+// mm_processor_kwargs.max_soft_tokens, as vLLM takes it.
+void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens) {
+  const OrderedJson* options = fields->Find("mm_processor_kwargs");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    return fields->Fail(
+        BadRequest("mm_processor_kwargs", "'mm_processor_kwargs' must be an object"));
+  }
+  RequestFields inner(*options, "mm_processor_kwargs.");
+  *max_soft_tokens = static_cast<int>(inner.Int("max_soft_tokens", *max_soft_tokens, 1, 1 << 20));
+  if (inner.status()) return fields->Fail(*inner.status());
+  if (const Status valid = CheckSoftTokenBudget(*max_soft_tokens); !valid.ok()) {
+    fields->Fail(BadRequest("mm_processor_kwargs.max_soft_tokens", "{}", valid.error().message));
+  }
+}
+
 // One prompt, or nothing if it is neither text nor ids.
 std::optional<RawPrompt> ReadPrompt(const OrderedJson& json) {
   if (json.is_string()) return json.get<std::string>();
@@ -173,9 +189,9 @@ void ReadPrompts(RequestFields* fields, CompletionRequest* request) {
 
 }  // namespace
 
-void ReadChatInput(RequestFields* fields, ChatInput* input) {
+void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPart>* media) {
   if (const OrderedJson* messages = fields->Find("messages")) {
-    if (auto error = ReadMessages(*messages, &input->messages)) fields->Fail(*error);
+    if (auto error = ReadMessages(*messages, &input->messages, media)) fields->Fail(*error);
   } else {
     fields->Fail(BadRequest("messages", "'messages' is missing"));
   }
@@ -211,7 +227,8 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
                            ChatRequest* request) {
   RequestFields fields(body);
   ReadCommon(&fields, defaults, &request->generation);
-  ReadChatInput(&fields, &request->input);
+  ReadChatInput(&fields, &request->input, &request->media);
+  ReadSoftTokenBudget(&fields, &request->max_soft_tokens);
   ReadChatLogprobs(&fields, &request->generation.sampling);
   request->single_call = !fields.Bool("parallel_tool_calls", true);
   if (!fields.status()) {

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "grammar/constraint.h"
+#include "media/image_size.h"
 #include "sampling/sampling_params.h"
 #include "server/api_error.h"
+#include "server/media_parts.h"
 #include "server/request_json.h"
 #include "text/chat_template.h"
 
@@ -37,8 +39,10 @@ struct GenerationRequest {
 struct ChatRequest {
   GenerationRequest generation;
   ChatInput input;
-  bool single_call = false;   // parallel_tool_calls: false
-  bool strict_tools = false;  // set before the request is parsed: the server's rule
+  std::vector<MediaPart> media;              // behind the input's placeholders
+  int max_soft_tokens = kDefaultSoftTokens;  // of an image
+  bool single_call = false;                  // parallel_tool_calls: false
+  bool strict_tools = false;                 // set before the request is parsed: the server's rule
 };
 
 // Text, or token ids used as they stand.
@@ -60,7 +64,7 @@ ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& 
                                  CompletionRequest* request);
 
 // messages, tools, chat_template_kwargs, add_generation_prompt: shared with /tokenize.
-void ReadChatInput(RequestFields* fields, ChatInput* input);
+void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPart>* media);
 void LogUnknownFields(const RequestFields& fields);
 
 }  // namespace lapidary

@@ -21,11 +21,19 @@
 #include "session/request.h"
 #include "session/request_handle.h"
 #include "session/request_stream.h"
+#include "towers/media_encoder.h"
 
 namespace lapidary {
 
+// Pictures and sounds that a prompt may hold; without any of a kind its tower is not read.
+struct MediaLimits {
+  int images = 0;
+  int audio = 0;
+};
+
 struct SessionOptions {
   LoadOptions load;
+  MediaLimits media;
   EngineOptions engine;  // its batch limits are those of `load`
 };
 
@@ -45,6 +53,11 @@ class Session {
   int32_t max_model_len() const;
   double load_ms() const { return load_ms_; }
   Engine& engine() const { return *engine_; }
+
+  // What was asked for and the model has.
+  const MediaLimits& media_limits() const { return media_limits_; }
+  // Null where both limits are 0. Not for the engine's thread: it takes its time.
+  MediaEncoder* media_encoder() const { return media_encoder_.get(); }
 
   // For Request::grammar. Takes milliseconds, for a hostile constraint up to seconds; the same
   // constraint again costs nothing.
@@ -77,6 +90,8 @@ class Session {
   const std::unique_ptr<Engine> engine_;
   const std::shared_ptr<EngineLink> link_;
   const std::unique_ptr<ConstraintCompiler> constraints_;
+  MediaLimits media_limits_;
+  std::unique_ptr<MediaEncoder> media_encoder_;
   double load_ms_ = 0.0;
 };
 

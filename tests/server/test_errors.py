@@ -37,7 +37,8 @@ def test_object_with_too_many_keys(server):
     ("messages[0].role", [{"content": "x"}]), ("messages[0].role", [{"role": "king", "content": "x"}]),
     ("messages[0].content", [{"role": "user"}]), ("messages[0].content", [{"role": "user", "content": 3}]),
     ("messages[0].content[0]", [{"role": "user", "content": [{"type": "text"}]}]),
-    ("messages[0].content[0]", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+    ("messages[0].content[0].image_url.url",
+     [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
     ("messages[0].content[0]", [{"role": "user", "content": [{"type": "input_audio"}]}]),
     ("messages[0].tool_calls[0]", [{"role": "assistant", "tool_calls": [{}]}]),
     ("messages[0].tool_calls[0]", [{"role": "assistant", "tool_calls": [

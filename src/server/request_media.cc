@@ -1,0 +1,48 @@
+#include "server/request_media.h"
+
+#include <algorithm>
+
+namespace lapidary {
+namespace {
+
+ApiStatus CheckCount(const std::vector<MediaPart>& parts, MediaKind kind, int limit) {
+  const auto count = std::count_if(parts.begin(), parts.end(),
+                                   [&](const MediaPart& part) { return part.kind == kind; });
+  if (count <= limit) return {};
+  if (limit == 0) {
+    return BadRequest("messages", "this server takes no {} (--limit-mm-per-prompt)",
+                      kind == MediaKind::kImage ? "images" : "audio");
+  }
+  return BadRequest("messages", "{} parts of kind {} are given; a prompt takes {} at most", count,
+                    MediaKindName(kind), limit);
+}
+
+}  // namespace
+
+ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>& parts,
+                            int max_soft_tokens, ChatPrompt* prompt, PlacedMedia* placed) {
+  if (parts.empty()) return {};
+  RETURN_IF_API_ERROR(CheckCount(parts, MediaKind::kImage, session.media_limits().images));
+  RETURN_IF_API_ERROR(CheckCount(parts, MediaKind::kAudio, session.media_limits().audio));
+  MediaEncoder& encoder = *session.media_encoder();
+  PromptMedia media;
+  for (const MediaPart& part : parts) {
+    const bool is_image = part.kind == MediaKind::kImage;
+    const int budget = part.max_soft_tokens > 0 ? part.max_soft_tokens : max_soft_tokens;
+    auto medium =
+        is_image ? encoder.EncodeImageFile(part.file, budget) : encoder.EncodeAudioFile(part.file);
+    if (!medium.ok()) return BadRequest(part.where, "{}: {}", part.where, medium.error().message);
+    (is_image ? media.images : media.audio).push_back({part.where, std::move(*medium)});
+  }
+  auto expanded = ExpandPlaceholders(session.plan(), prompt->ids, media);
+  if (!expanded.ok()) return BadRequest("messages", "{}", expanded.error().message);
+  prompt->ids = std::move(*expanded);
+  auto found = PlaceMedia(session.plan(), prompt->ids, media);
+  if (!found.ok()) return BadRequest("messages", "{}", found.error().message);
+  *placed = std::move(*found);
+  placed->media.clear();  // They end here.
+  prompt->cache_points = ChatCachePoints(*session.text().tokenizer, prompt->ids);
+  return {};
+}
+
+}  // namespace lapidary

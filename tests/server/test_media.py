@@ -1,0 +1,123 @@
+"""Images and audio in chat messages."""
+
+import base64
+import json
+import pathlib
+import subprocess
+
+import openai
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FILES = ROOT / "data" / "media"
+
+
+def data_uri(name):
+    kind = "image/png" if name.endswith("png") else "image/jpeg"
+    return f"data:{kind};base64,{base64.b64encode((FILES / name).read_bytes()).decode()}"
+
+
+def image(name="turned.jpg", **options):
+    return {"type": "image_url", "image_url": {"url": data_uri(name), **options}}
+
+
+def sound(name="short.wav"):
+    data = base64.b64encode((FILES / name).read_bytes()).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+@pytest.fixture(scope="module")
+def seeing_checkpoint(request, tmp_path_factory):
+    """The unified kind with the whole vocabulary, so that the placeholders have their tokens."""
+    directory = tmp_path_factory.mktemp("seeing")
+    config = json.loads((ROOT / "goldens" / "media-unified.config.json").read_text())
+    for key in list(config):
+        if key.endswith("_token_id") or key.endswith("_token_index"):
+            del config[key]
+    config["text_config"]["vocab_size"] = 262144
+    config["vision_config"]["mm_posemb_size"] = 64
+    (directory / "config.json").write_text(json.dumps(config))
+    subprocess.run([request.config.getoption("--lapidary"), "synth", "--config", directory / "config.json",
+                    "--out", directory / "seeing"], check=True, stderr=subprocess.DEVNULL)
+    return directory / "seeing"
+
+
+@pytest.fixture(scope="module")
+def seeing(start, seeing_checkpoint):
+    return start(model=seeing_checkpoint)
+
+
+def ask(server, *parts, **options):
+    client = server.client()
+    return client.chat.completions.create(model="seeing", temperature=0, max_tokens=8,
+                                          messages=[{"role": "user", "content": list(parts)}], **options)
+
+
+def test_images_and_sounds_are_counted_and_seen(seeing):
+    plain = ask(seeing, text("Hello"))
+    seen = ask(seeing, image(), text("Hello"))
+    # Two tokens are around them.
+    num_tokens = seen.usage.prompt_tokens - plain.usage.prompt_tokens - 2
+    assert 140 <= num_tokens <= 280
+    low = ask(seeing, image(detail="low"), text("Hello"))
+    assert 35 <= low.usage.prompt_tokens - plain.usage.prompt_tokens - 2 <= 70
+    fine = ask(seeing, image(), text("Hello"), extra_body={"mm_processor_kwargs": {"max_soft_tokens": 560}})
+    assert fine.usage.prompt_tokens > seen.usage.prompt_tokens
+    heard = ask(seeing, sound(), text("Hello"))
+    assert heard.usage.prompt_tokens - plain.usage.prompt_tokens - 2 == 3  # 1500 samples, 640 each
+
+
+def test_the_answer_is_that_of_generate(seeing, seeing_checkpoint, request):
+    result = subprocess.run(
+        [request.config.getoption("--lapidary"), "generate", seeing_checkpoint, "--chat", "What is it?", "--image",
+         FILES / "turned.jpg", "--temperature", "0", "--max-tokens", "8", "--json"],
+        check=True, capture_output=True)
+    answer = json.loads(result.stdout)
+    seen = ask(seeing, image(), text("What is it?"))
+    assert seen.choices[0].message.content == answer["text"]
+    assert seen.usage.prompt_tokens == len(answer["prompt_ids"])
+
+
+def test_the_same_image_is_found_again_and_another_is_not(seeing):
+    first = ask(seeing, image("turned.jpg", detail="low"), text("Which one?"))
+    again = ask(seeing, image("turned.jpg", detail="low"), text("Which one?"))
+    assert again.usage.prompt_tokens_details.cached_tokens > 40
+    assert again.choices[0].message.content == first.choices[0].message.content
+    other = ask(seeing, image("progressive.jpg", detail="low"), text("Which one?"))
+    assert other.usage.prompt_tokens_details.cached_tokens < 10
+
+
+@pytest.mark.parametrize("part, words", [
+    ({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}, "data: URI"),
+    ({"type": "image_url", "image_url": {"url": "data:image/png,abc"}}, "base64"),
+    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,*"}}, "base64"),
+    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}, "neither JPEG nor PNG"),
+    ({"type": "image_url", "image_url": {}}, "url"),
+    ({"type": "image_url", "image_url": {"url": "data:;base64,", "detail": "huge"}}, "detail"),
+    ({"type": "input_audio", "input_audio": {"data": "aGVsbG8=", "format": "wav"}}, "audio file cannot be read"),
+    ({"type": "input_audio"}, "input_audio"),
+])
+def test_bad_parts_are_refused_and_the_rest_goes_on(seeing, part, words):
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(seeing, part, text("Hello"))
+    assert words in refused.value.message
+    assert ask(seeing, text("Hello")).choices[0].message.content is not None
+
+
+def test_limits_are_kept(seeing):
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(seeing, *[image(detail="low")] * 5, text("Hello"))
+    assert "a prompt takes 4 at most" in refused.value.message
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(seeing, image(), text("Hello"), extra_body={"mm_processor_kwargs": {"max_soft_tokens": 100}})
+    assert "70, 140, 280, 560 or 1120" in refused.value.message
+
+
+def test_a_text_model_refuses_media(client):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [image(), text("Hello")]}])
+    assert "takes no images" in refused.value.message
