@@ -41,7 +41,16 @@ Result<std::string> FindBundled(std::string_view name) {
                    fmt::join(tried, " and no "), kVariable);
 }
 
-Status FillDefaultModel(std::string* model) {
+void ResolveBundled(std::string* model) {
+  std::error_code error;
+  if (model->empty() || model->find('/') != std::string::npos || fs::exists(*model, error)) return;
+  if (const auto path = FindBundled(*model); path.ok() && fs::is_directory(*path, error)) {
+    *model = *path;
+  }
+}
+
+Status ResolveModel(std::string* model) {
+  ResolveBundled(model);
   if (!model->empty()) return {};
   const auto path = FindBundled(kDefaultModel);
   if (!path.ok()) {

@@ -16,8 +16,11 @@ inline constexpr const char* kDefaultModelHelp =
 // tree that holds the program. An error says where it was looked for.
 Result<std::string> FindBundled(std::string_view name);
 
-// Commands that run a model run the bundled pebble-e when the user named none: fills in an empty
-// `model`.
-Status FillDefaultModel(std::string* model);
+// Replaces the name of a bundled model ("pebble-moe") by its directory; a directory of that name in
+// the current one goes before it. Anything else stays as it is.
+void ResolveBundled(std::string* model);
+
+// The same for commands that run the bundled pebble-e when the user named none.
+Status ResolveModel(std::string* model);
 
 }  // namespace lapidary

@@ -178,7 +178,7 @@ void AddChatCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* command =
       command_line.Add("chat", "Talk with a model on the terminal", [flags]() -> Status {
-        RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
         return Chat(*flags);
       });
   constexpr const char* kGroup = "Conversation";

@@ -1,6 +1,7 @@
 // `lapidary convert`: a checkpoint as one GGUF file with quantised weights.
 #include <fmt/format.h>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "convert/convert.h"
 #include "model/tensor_sources.h"
@@ -15,7 +16,8 @@ struct ConvertFlags {
   int threads = 0;
 };
 
-Status Convert(const ConvertFlags& flags) {
+Status Convert(ConvertFlags flags) {
+  ResolveBundled(&flags.model);
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!model.directory) {
     return MakeError("'{}' is not a checkpoint directory: only those are converted", flags.model);

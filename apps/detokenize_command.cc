@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/tokenizer_path.h"
 #include "text/tokenizer.h"
@@ -42,7 +43,8 @@ Result<std::vector<int32_t>> ParseIds(std::string_view list) {
   return ids;
 }
 
-Status Detokenize(const DetokenizeOptions& options) {
+Status Detokenize(DetokenizeOptions options) {
+  ResolveBundled(&options.model);
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(TokenizerPath(options.model)));
   ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(ids, options.skip_special));

@@ -81,7 +81,7 @@ void AddDraftCommand(CommandLine& command_line) {
   CLI::App* command = command_line.Add(
       "draft", "Print one greedy round of drafts behind a prompt, with the assistant's top logits",
       [flags]() -> Status {
-        RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
         return Draft(*flags);
       });
   flags->model.AddTo(*command);

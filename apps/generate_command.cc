@@ -203,7 +203,7 @@ void AddGenerateCommand(CommandLine& command_line) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = command_line.Add("generate", "Continue one prompt, or answer one message",
                                        [flags]() -> Status {
-                                         RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+                                         RETURN_IF_ERROR(ResolveModel(&flags->model.model));
                                          return Generate(*flags);
                                        });
   constexpr const char* kPrompt = "Prompt (one of --prompt, --chat, --ids)";

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "gguf/gguf_checkpoint.h"
 #include "kv/kv_layout.h"
@@ -190,8 +191,10 @@ void AddInspectCommand(CommandLine& command_line) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      command_line.Add("inspect", "Show a model's layers, parameters, bytes and KV sizes",
-                       [flags] { return Inspect(flags->model, flags->json); });
+      command_line.Add("inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags] {
+        ResolveBundled(&flags->model);
+        return Inspect(flags->model, flags->json);
+      });
   command
       ->add_option("model", flags->model,
                    "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")

@@ -50,7 +50,7 @@ void AddLogitsCommand(CommandLine& command_line) {
   CLI::App* command = command_line.Add(
       "logits", "Write the logits of every position of a prompt as float32 [tokens, vocab] (.npy)",
       [flags]() -> Status {
-        RETURN_IF_ERROR(FillDefaultModel(&flags->model.model));
+        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
         return Logits(flags->model, flags->media, flags->ids, flags->output);
       });
   flags->model.AddTo(*command);

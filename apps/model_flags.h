@@ -14,7 +14,7 @@
 namespace lapidary {
 
 struct ModelFlags {
-  std::string model;  // Empty until FillDefaultModel: the user named none.
+  std::string model;  // Empty until ResolveModel: the user named none.
   std::string load_format = "auto";
   int threads = 0;
   int chunk_rows = 0;  // 0: as the device likes it

@@ -1,6 +1,7 @@
 // `lapidary plan`: what fits into a memory, before anything is loaded.
 #include <fmt/format.h>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
 #include "load/drafting.h"
@@ -61,6 +62,7 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
 }
 
 Status Plan(PlanFlags& flags) {
+  ResolveBundled(&flags.model);
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!flags.kv_cache_memory.empty()) {
     ASSIGN_OR_RETURN(flags.request.kv_cache_bytes, ParseBytes(flags.kv_cache_memory));

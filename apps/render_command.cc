@@ -3,6 +3,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "base/read_file.h"
 #include "text/chat_template.h"
@@ -56,9 +57,11 @@ Status Render(const RenderFlags& flags) {
 
 void AddRenderCommand(CommandLine& command_line) {
   auto flags = std::make_shared<RenderFlags>();
-  CLI::App* command =
-      command_line.Add("render", "Print the prompt a chat template makes of a conversation",
-                       [flags] { return Render(*flags); });
+  CLI::App* command = command_line.Add(
+      "render", "Print the prompt a chat template makes of a conversation", [flags] {
+        ResolveBundled(&flags->model_dir);
+        return Render(*flags);
+      });
   command->add_option("model", flags->model_dir, "Model directory whose template to use");
   command->add_option("--template", flags->template_file, "Template file to use instead");
   command

@@ -348,7 +348,7 @@ void AddServeCommand(CommandLine& command_line) {
                                        [flags, app]() -> Status {
                                          if (!flags->config.empty())
                                            RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
-                                         RETURN_IF_ERROR(FillDefaultModel(&flags->model));
+                                         RETURN_IF_ERROR(ResolveModel(&flags->model));
                                          return Serve(*flags);
                                        });
   *app = command;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/tokenizer_path.h"
 #include "text/tokenizer.h"
@@ -24,7 +25,8 @@ struct TokenizeOptions {
   bool json = false;
 };
 
-Status Tokenize(const TokenizeOptions& options) {
+Status Tokenize(TokenizeOptions options) {
+  ResolveBundled(&options.model);
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(TokenizerPath(options.model)));
   const std::string text =
       options.has_text ? options.text : std::string{std::istreambuf_iterator<char>(std::cin), {}};

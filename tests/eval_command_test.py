@@ -240,6 +240,23 @@ class EvalTest(command_harness.CommandTest):
             self.assertTrue(line, log)
             log += line
 
+    def test_bundled_models_go_by_name_in_every_command(self):
+        models = self.scratch / "bundle"
+        shutil.copytree(self.model, models / "stone")
+        environment = {**os.environ, "LAPIDARY_MODELS_DIR": str(models)}
+        request = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
+        for command in (["inspect", "stone"], ["plan", "stone", "--memory", "80GB"],
+                        ["tokenize", "stone", "--text", "a"], ["detokenize", "stone", "--ids", "5"],
+                        ["render", "stone", "--input", "-"], ["generate", "stone", "--ids", "2", "--max-tokens", "1"],
+                        ["convert", "stone", "--to", "q8_0", "--out", self.scratch / "stone.gguf"]):
+            with self.subTest(command=command):
+                done = self.run_lapidary(*command, input=request, env=environment)
+                self.assertEqual(done.returncode, 0, done.stderr)
+        # What lies in the current directory goes first.
+        (self.scratch / "here" / "stone").mkdir(parents=True)
+        done = self.run_lapidary("inspect", "stone", cwd=self.scratch / "here", env=environment)
+        self.assertIn(b"stone/config.json", done.stderr)
+
     def test_a_program_beside_models_finds_them(self):
         tree = self.scratch / "tree"
         (tree / "build").mkdir(parents=True)

@@ -31,7 +31,7 @@ void AddLengthFlags(CLI::App& command, int& input_len, int& output_len) {
 }
 
 Status EngineBenchFlags::Complete() {
-  if (preset.empty()) return FillDefaultModel(&model.model);
+  if (preset.empty()) return ResolveModel(&model.model);
   if (!model.model.empty()) {
     return MakeError("name one model: a checkpoint directory, or --preset for random weights");
   }
