@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,33 +20,35 @@ namespace {
 struct DetokenizeOptions {
   std::string model;
   std::string ids;
+  bool has_ids = false;  // else they come from standard input
   bool skip_special = false;
 };
 
-// "1,2,3"; blanks around numbers are fine, and an empty list is an empty text.
+// Whatever `tokenize` prints: "1 2 3" or {"ids":[1,2,3]}; and "1,2,3". An empty list is an empty
+// text.
 Result<std::vector<int32_t>> ParseIds(std::string_view list) {
-  const auto trim = [](std::string_view text) {
-    const size_t begin = std::min(text.find_first_not_of(" \t\n"), text.size());
-    return text.substr(begin, text.find_last_not_of(" \t\n") + 1 - begin);
-  };
+  constexpr std::string_view kBetween = ", \t\r\n";
+  if (const size_t begin = list.find('['); begin != std::string_view::npos) {
+    list = list.substr(begin + 1, list.find(']', begin) - begin - 1);
+  }
   std::vector<int32_t> ids;
-  if (trim(list).empty()) return ids;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    const std::string_view number = trim(list.substr(begin, end - begin));
+  while (true) {
+    list.remove_prefix(std::min(list.find_first_not_of(kBetween), list.size()));
+    if (list.empty()) return ids;
+    const std::string_view number = list.substr(0, list.find_first_of(kBetween));
     int32_t id = 0;
     const auto [last, failure] = std::from_chars(number.begin(), number.end(), id);
     if (failure != std::errc() || last != number.end()) {
-      return MakeError("--ids: '{}' is not a token id", number);
+      return MakeError("'{}' is not a token id", number);
     }
     ids.push_back(id);
-    begin = end + 1;
+    list.remove_prefix(number.size());
   }
-  return ids;
 }
 
 Status Detokenize(DetokenizeOptions options) {
   ResolveBundled(&options.model);
+  if (!options.has_ids) options.ids = {std::istreambuf_iterator<char>(std::cin), {}};
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(TokenizerPath(options.model)));
   ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(ids, options.skip_special));
@@ -60,7 +64,14 @@ void AddDetokenizeCommand(CommandLine& command_line) {
       command_line.Add("detokenize", "Turn token ids into text, printed exactly, without a newline",
                        [options] { return Detokenize(*options); });
   command->add_option("model", options->model, kTokenizerModelHelp)->required();
-  command->add_option("--ids", options->ids, "Token ids, separated by commas")->required();
+  command->add_option_function<std::string>(
+      "--ids",
+      [options](const std::string& ids) {
+        options->ids = ids;
+        options->has_ids = true;
+      },
+      "Token ids as `tokenize` prints them, or separated by commas; without this, from standard "
+      "input");
   command->add_flag("--skip-special", options->skip_special,
                     "Leave out special tokens such as <bos>");
 }

@@ -75,6 +75,12 @@ class GenerateTest(command_harness.CommandTest):
         self.assertEqual(plain.count(TURN_OPEN), 3)  # system, user, model
         self.assertEqual(plain.count(TURN_END), 2)
 
+    def test_detokenize_reads_what_tokenize_prints(self):
+        for form in ((), ("--json",)):
+            ids = self.run_lapidary("tokenize", self.model, "--text", "Two and two", *form).stdout
+            done = self.run_lapidary("detokenize", self.model, input=ids)
+            self.assertEqual(done.stdout, b"Two and two", done.stderr)
+
     def test_think_writes_the_switch_into_the_prompt(self):
         think = 98
         self.assertNotIn(think, self.greedy("--chat", "a", "--max-tokens", "1")["prompt_ids"])
