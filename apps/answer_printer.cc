@@ -17,17 +17,22 @@ void WriteTo(std::FILE* file, std::string_view text) {
   std::fflush(file);
 }
 
-// The model's text may not steer the terminal.
+}  // namespace
+
 std::string WithoutControls(std::string_view text) {
-  std::string shown(text);
-  std::erase_if(shown, [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
-  });
+  std::string shown;
+  for (size_t pos = 0; pos < text.size(); ++pos) {
+    const auto byte = static_cast<unsigned char>(text[pos]);
+    const auto next = static_cast<unsigned char>(pos + 1 < text.size() ? text[pos + 1] : '\0');
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) continue;
+    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // C1: terminals obey them as well.
+      ++pos;
+      continue;
+    }
+    shown += text[pos];
+  }
   return shown;
 }
-
-}  // namespace
 
 AnswerPrinter::AnswerPrinter() : is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 

@@ -30,6 +30,9 @@ class AnswerPrinter {
   std::string call_name_;
 };
 
+// Without the characters that steer a terminal.
+std::string WithoutControls(std::string_view text);
+
 // A remark of the program's own, on stderr: dimmed on a terminal, a line by itself.
 void PrintNotice(std::string_view text);
 

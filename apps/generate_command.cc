@@ -1,9 +1,11 @@
 // `lapidary generate`: one prompt, one answer.
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <cstdio>
 
+#include "apps/answer_printer.h"
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/constraint_flags.h"
@@ -76,7 +78,9 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> CompileForm(const Genera
 // The answer as it grows: kept for --json, printed at once without.
 class Output {
  public:
-  Output(bool has_text, bool prints) : has_text_(has_text), prints_(prints) {}
+  // `splits`: thoughts are apart from the answer, as AnswerPrinter shows them.
+  Output(bool has_text, bool splits, bool prints)
+      : has_text_(has_text), splits_(splits), prints_(prints) {}
 
   void Take(const TextEvent& event) {
     for (const SampledToken& token : event.request.tokens) {
@@ -84,26 +88,36 @@ class Output {
       ids_.push_back(token.id);
     }
     for (const OutputEvent& output : event.output) {  // Without a parser all is content.
-      text_ += output.text;
-      Print(output.text);
+      const bool is_thought = output.kind == OutputEvent::Kind::kReasoning;
+      (is_thought ? thought_ : text_) += output.text;
+      if (!splits_) Print(output.text);
+      if (splits_ && prints_) printer_.Print(output);
     }
-    if (event.request.finish) Print("\n");
+    if (!event.request.finish) return;
+    if (splits_ && prints_) printer_.Finish();
+    if (!splits_) Print("\n");
   }
 
   const std::vector<int32_t>& ids() const { return ids_; }
   Json Text() const { return has_text_ ? Json(text_) : Json(nullptr); }
+  const std::string& thought() const { return thought_; }
 
  private:
   void Print(std::string_view text) const {
     if (!prints_ || text.empty()) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    const std::string shown = is_terminal_ ? WithoutControls(text) : std::string(text);
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
     std::fflush(stdout);
   }
 
   const bool has_text_;
+  const bool splits_;
   const bool prints_;
+  const bool is_terminal_ = isatty(STDOUT_FILENO) == 1;
+  AnswerPrinter printer_;
   std::vector<int32_t> ids_;
   std::string text_;
+  std::string thought_;
 };
 
 // Reads the request to its end and returns its last event.
@@ -170,10 +184,15 @@ Status Generate(const GenerateFlags& flags) {
       flags.model.LoadSession(std::move(files), std::ssize(request.prompt.ids) + flags.max_tokens));
   const auto& tokenizer = session->text().tokenizer;
   ASSIGN_OR_RETURN(RequestStream stream, session->Start(request));
-  Output output(tokenizer.ok(), /*prints=*/!flags.json);
+  Output output(tokenizer.ok(), /*splits=*/flags.think, /*prints=*/!flags.json);
+  std::optional<OutputParserOptions> parser;
+  if (flags.think) {
+    parser.emplace();
+    parser->starts_in_thought = request.prompt.starts_in_thought;
+  }
   ASSIGN_OR_RETURN(const RequestEvent last,
                    Follow(TextStream(std::move(stream), tokenizer.ok() ? &*tokenizer : nullptr,
-                                     {.stop_strings = std::move(stop_strings)}),
+                                     {.stop_strings = std::move(stop_strings), .parser = parser}),
                           output));
   if (request.grammar != nullptr && last.finish == FinishReason::kLength) {
     spdlog::warn("the answer was cut at {} tokens (--max-tokens): it has not the form asked for",
@@ -186,6 +205,7 @@ Status Generate(const GenerateFlags& flags) {
                {"finish_reason", FinishReasonName(*last.finish)},
                {"timings", TimingsJson(last.timings, session->load_ms(), output.ids().size())}};
   if (!flags.media.empty()) json["media"] = MediaJson(placed);
+  if (flags.think) json["reasoning"] = output.thought();
   fmt::print("{}\n", json.dump());
   return {};
 }
@@ -220,7 +240,10 @@ void AddGenerateCommand(CommandLine& command_line) {
   command->add_option("--system-prompt", flags->system_prompt, "Instructions before the message")
       ->needs(chat)
       ->group(kPrompt);
-  command->add_flag("--think", flags->think, "Let the model think before it answers")
+  command
+      ->add_flag("--think", flags->think,
+                 "Let the model think before it answers; thoughts go to stderr, or are dimmed on a "
+                 "terminal")
       ->needs(chat)
       ->group(kPrompt);
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")

@@ -81,6 +81,15 @@ class GenerateTest(command_harness.CommandTest):
             done = self.run_lapidary("detokenize", self.model, input=ids)
             self.assertEqual(done.stdout, b"Two and two", done.stderr)
 
+    def test_think_keeps_thoughts_apart_from_the_answer(self):
+        question = ("--chat", "Calculate 70 x 4.", "--think", "--temperature", "0")
+        answer = self.generate(*question, model="pebble-e")
+        self.assertEqual(answer["text"], "70 * 4 = 280")
+        self.assertIn("280 + 0 = 280", answer["reasoning"])
+        done = self.run_lapidary("generate", "pebble-e", *question)
+        self.assertEqual(done.stdout, b"70 * 4 = 280\n")
+        self.assertIn(b"280 + 0 = 280", done.stderr)
+
     def test_think_writes_the_switch_into_the_prompt(self):
         think = 98
         self.assertNotIn(think, self.greedy("--chat", "a", "--max-tokens", "1")["prompt_ids"])
