@@ -90,6 +90,11 @@ class GenerateTest(command_harness.CommandTest):
         self.assertEqual(done.stdout, b"70 * 4 = 280\n")
         self.assertIn(b"280 + 0 = 280", done.stderr)
 
+    def test_a_name_of_the_hub_is_told_how_to_get_the_weights(self):
+        done = self.run_lapidary("generate", "google/gemma-4-E2B-it", "--prompt", "a")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"hf download google/gemma-4-E2B-it --local-dir gemma-4-E2B-it", done.stderr)
+
     def test_think_writes_the_switch_into_the_prompt(self):
         think = 98
         self.assertNotIn(think, self.greedy("--chat", "a", "--max-tokens", "1")["prompt_ids"])

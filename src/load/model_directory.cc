@@ -6,6 +6,20 @@
 
 namespace lapidary {
 
+namespace {
+
+// "google/gemma-4-E2B-it": an owner and a name, as the Hugging Face Hub has them.
+bool IsHubName(const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == 0 || slash == std::string::npos || slash + 1 == name.size() || name[0] == '.') {
+    return false;
+  }
+  return name.find('/', slash + 1) == std::string::npos &&
+         name.substr(slash + 1).starts_with("gemma");
+}
+
+}  // namespace
+
 std::string ModelDescription::ShortName() const {
   if (gguf_file) return gguf_file->stem().string();
   return directory ? std::filesystem::weakly_canonical(*directory).filename().string() : name;
@@ -31,6 +45,12 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     source = "preset " + model_or_preset;
   } else if (error && error != std::errc::no_such_file_or_directory) {
     return MakeError("cannot open {}: {}", model_or_preset, error.message());
+  } else if (IsHubName(model_or_preset)) {
+    const std::string folder = model_or_preset.substr(model_or_preset.find('/') + 1);
+    return MakeError(
+        "there is no directory '{}', and nothing is downloaded here; get the weights with 'hf "
+        "download {} --local-dir {}' and name that directory",
+        model_or_preset, model_or_preset, folder);
   } else {
     return MakeError("'{}' is neither a checkpoint directory, nor a GGUF file, nor a preset ({})",
                      model_or_preset, fmt::join(PresetNames(), ", "));
