@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
@@ -43,10 +44,12 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string metrics_prefix = "lapidary";
+  double comment_interval = 15.0;
   double shutdown_timeout = 30.0;
   double idle_timeout = 120.0;
   double request_timeout = 30.0;
   double write_timeout = 30.0;
+  std::optional<size_t> max_body_bytes;
   HttpOptions http;
 };
 
@@ -56,6 +59,12 @@ std::chrono::milliseconds Seconds(double seconds) {
 
 Result<std::vector<std::string>> ReadApiKeys(const ServeFlags& flags) {
   std::vector<std::string> keys = flags.api_keys;
+  // CLI11 takes an empty variable for none, and the server would be open.
+  if (const char* variable = std::getenv("LAPIDARY_API_KEY"); variable != nullptr) {
+    if (variable[0] == '\0') {
+      return MakeError("LAPIDARY_API_KEY is empty: give it a key, or unset it to let everybody in");
+    }
+  }
   if (!flags.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.api_key_file, kMaxConfigFileBytes));
     for (size_t begin = 0; begin < text.size();) {
@@ -158,6 +167,13 @@ bool IsLoopback(std::string_view host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
 }
 
+// Text has at most so many bytes per token, escapes and token ids included; what is larger cannot
+// fit the context anyway.
+size_t DefaultMaxBody(int max_model_len) {
+  constexpr size_t kBytesPerToken = 64;
+  return std::max(size_t{1} << 20, kBytesPerToken * static_cast<size_t>(max_model_len));
+}
+
 Status Serve(ServeFlags flags) {
   if (!IsMetricName(flags.metrics_prefix)) {
     return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",
@@ -203,6 +219,8 @@ Status Serve(ServeFlags flags) {
   {
     Api api(*session, model, metrics, std::move(api_keys));
     HttpOptions http = flags.http;
+    http.max_body_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len));
+    http.comment_interval = Seconds(flags.comment_interval);
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
     http.idle_timeout = Seconds(flags.idle_timeout);
     http.request_timeout = Seconds(flags.request_timeout);
@@ -217,6 +235,9 @@ Status Serve(ServeFlags flags) {
   spdlog::info("stopped");
   return {};
 }
+
+// "2GB" is 2e9 bytes, "2GiB" 2^31, "4k" 4000.
+const CLI::AsSizeValue kSizes(/*kb_is_1000=*/true);
 
 // "--max-model-len" is also LAPIDARY_MAX_MODEL_LEN.
 CLI::Option* WithVariable(CLI::Option* option) {
@@ -280,6 +301,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM; "
       "on a "
       "GPU what --gpu-memory-utilization leaves)")
+      ->transform(kSizes)
       ->check(CLI::PositiveNumber);
   WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
                                 "Compute every prompt from its start"))
@@ -319,7 +341,13 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--max-connections", flags.http.max_connections, "Most clients at once")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  add("--max-body-bytes", flags.http.max_body_bytes, "Largest request")->capture_default_str();
+  add("--max-body-bytes", flags.max_body_bytes,
+      "Largest request (default: 64 bytes for each token of the context, at least 1 MiB)")
+      ->transform(kSizes);
+  add("--max-request-memory", flags.http.max_request_memory,
+      "Memory for requests being read and parsed, all together; beyond, they get a 503")
+      ->transform(kSizes)
+      ->default_str("512MiB");
   const CLI::Range seconds(0.0, 86400.0);
   add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")
       ->check(seconds)
@@ -333,6 +361,10 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--shutdown-timeout", flags.shutdown_timeout,
       "Seconds that open requests get to finish after SIGTERM")
       ->check(seconds)
+      ->capture_default_str();
+  add("--comment-interval", flags.comment_interval,
+      "Seconds of silence after which a stream gets a comment, for proxies to keep it open")
+      ->check(CLI::Range(0.01, 86400.0))
       ->capture_default_str();
   add("--metrics-prefix", flags.metrics_prefix,
       "Of the names at /metrics; vllm fits its dashboards")

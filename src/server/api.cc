@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "base/version.h"
 #include "server/chat_page.h"
 #include "server/prompt_echo.h"
@@ -15,10 +17,19 @@ constexpr int kNumWorkers = 2;
 
 constexpr std::string_view kModelsPath = "/v1/models";
 
+// A body from here on is prepared behind other long ones.
+constexpr size_t kLongBodyBytes = size_t{64} << 10;
+
 int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+bool EqualsIgnoringCase(std::string_view left, std::string_view right) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    [&](char a, char b) { return lower(a) == lower(b); });
 }
 
 // In a time that does not tell where the first difference is.
@@ -69,8 +80,9 @@ const std::vector<Api::Route>& Api::Routes() {
 bool Api::IsAuthorized(const std::string& authorization) const {
   constexpr std::string_view kScheme = "Bearer ";
   if (api_keys_.empty()) return true;
-  if (!authorization.starts_with(kScheme)) return false;
-  const std::string_view key = std::string_view(authorization).substr(kScheme.size());
+  std::string_view key = authorization;
+  if (!EqualsIgnoringCase(key.substr(0, kScheme.size()), kScheme)) return false;
+  key.remove_prefix(std::min(key.find_first_not_of(' ', kScheme.size()), key.size()));
   bool matches = false;
   for (const std::string& allowed : api_keys_) matches |= EqualInConstantTime(key, allowed);
   return matches;
@@ -147,13 +159,19 @@ void Api::Models(HttpRequest request, ResponderPtr responder) {
 }
 
 template <typename T>
-void Api::OnWorker(ResponderPtr responder, std::function<ApiStatus(T*)> work,
+void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
                    std::function<void(T)> then) {
-  workers_.Post([responder, work = std::move(work), then = std::move(then)] {
+  const bool is_long = request.body.size() >= kLongBodyBytes;
+  auto task = [responder, request = std::move(request), work = std::move(work),
+               then = std::move(then)] {
     auto result = std::make_shared<T>();
     ApiStatus status;
     try {
-      status = work(result.get());
+      OrderedJson body;
+      status = ParseRequestJson(request.body, &body, request.memory.get());
+      if (!status) status = work(body, result.get());
+    } catch (const std::bad_alloc&) {
+      status = OutOfMemory();
     } catch (const std::exception& error) {
       spdlog::error("a request could not be prepared: {}", error.what());
       status = InternalError();
@@ -162,27 +180,34 @@ void Api::OnWorker(ResponderPtr responder, std::function<ApiStatus(T*)> work,
       if (status) return responder->Send(ErrorResponse(*status));
       then(std::move(*result));
     });
-  });
+  };
+  is_long ? workers_.PostLong(std::move(task)) : workers_.Post(std::move(task));
 }
 
-void Api::Generate(ResponderPtr responder, std::function<ApiStatus(GenerationJob*)> prepare) {
+void Api::Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare) {
   const auto arrival = std::chrono::steady_clock::now();
-  OnWorker<GenerationJob>(responder, std::move(prepare), [=, this](GenerationJob job) {
-    job.arrival = arrival;
-    std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)->Start();
-  });
+  OnWorker<GenerationJob>(
+      std::move(request), responder, std::move(prepare), [=, this](GenerationJob job) {
+        job.arrival = arrival;
+        std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)
+            ->Start();
+      });
+}
+
+void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work) {
+  OnWorker<OrderedJson>(std::move(request), responder, std::move(work),
+                        [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
 }
 
 void Api::Chat(HttpRequest request, ResponderPtr responder) {
-  Generate(std::move(responder), [this, body = std::move(request.body)](GenerationJob* job) {
-    return PrepareChat(body, job);
-  });
+  Generate(std::move(request), std::move(responder),
+           [this](const OrderedJson& body, GenerationJob* job) { return PrepareChat(body, job); });
 }
 
 void Api::Complete(HttpRequest request, ResponderPtr responder) {
-  Generate(std::move(responder), [this, body = std::move(request.body)](GenerationJob* job) {
-    return PrepareCompletion(body, job);
-  });
+  Generate(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, GenerationJob* job) { return PrepareCompletion(body, job); });
 }
 
 ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
@@ -210,12 +235,10 @@ ApiStatus Api::CompileConstraint(const GenerationRequest& request,
   return {};
 }
 
-ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
-  OrderedJson json;
-  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
   ChatRequest request;
   request.strict_tools = model_.strict_tools();
-  RETURN_IF_API_ERROR(ParseChatRequest(json, model_.defaults().sampling, &request));
+  RETURN_IF_API_ERROR(ParseChatRequest(body, model_.defaults().sampling, &request));
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   GenerationJob::Prompt prompt;
   RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt.prepared));
@@ -240,11 +263,9 @@ ApiStatus Api::PrepareChat(const std::string& body, GenerationJob* job) const {
   return {};
 }
 
-ApiStatus Api::PrepareCompletion(const std::string& body, GenerationJob* job) const {
-  OrderedJson json;
-  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+ApiStatus Api::PrepareCompletion(const OrderedJson& body, GenerationJob* job) const {
   CompletionRequest request;
-  RETURN_IF_API_ERROR(ParseCompletionRequest(json, model_.defaults().sampling, &request));
+  RETURN_IF_API_ERROR(ParseCompletionRequest(body, model_.defaults().sampling, &request));
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   for (const RawPrompt& raw : request.prompts) {
     GenerationJob::Prompt prompt;
@@ -263,26 +284,18 @@ ApiStatus Api::PrepareCompletion(const std::string& body, GenerationJob* job) co
 }
 
 void Api::Tokenize(HttpRequest request, ResponderPtr responder) {
-  OnWorker<OrderedJson>(
-      responder,
-      [this, body = std::move(request.body)](OrderedJson* json) {
-        return TokenizeBody(body, json);
-      },
-      [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
+  AnswerJson(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, OrderedJson* json) { return TokenizeBody(body, json); });
 }
 
 void Api::Detokenize(HttpRequest request, ResponderPtr responder) {
-  OnWorker<OrderedJson>(
-      responder,
-      [this, body = std::move(request.body)](OrderedJson* json) {
-        return DetokenizeBody(body, json);
-      },
-      [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
+  AnswerJson(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, OrderedJson* json) { return DetokenizeBody(body, json); });
 }
 
-ApiStatus Api::TokenizeBody(const std::string& body, OrderedJson* answer) const {
-  OrderedJson json;
-  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+ApiStatus Api::TokenizeBody(const OrderedJson& json, OrderedJson* answer) const {
   RequestFields fields(json);
   const std::string model = fields.String("model", "");
   const bool with_strings = fields.Bool("return_token_strs", false);
@@ -323,9 +336,7 @@ ApiStatus Api::TokenizeBody(const std::string& body, OrderedJson* answer) const 
   return {};
 }
 
-ApiStatus Api::DetokenizeBody(const std::string& body, OrderedJson* answer) const {
-  OrderedJson json;
-  RETURN_IF_API_ERROR(ParseRequestJson(body, &json));
+ApiStatus Api::DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const {
   RequestFields fields(json);
   const std::string model = fields.String("model", "");
   if (fields.Find("tokens") == nullptr) {

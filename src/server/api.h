@@ -46,20 +46,24 @@ class Api final : public HttpHandler {
   void Detokenize(HttpRequest request, ResponderPtr responder);
 
   // Runs `work` on a worker and then, on the responder's strand, sends its error or goes on with
-  // `then`. What `work` throws is an internal error.
+  // `then`. What `work` throws is an internal error, or a lack of memory.
   template <typename T>
-  void OnWorker(ResponderPtr responder, std::function<ApiStatus(T*)> work,
+  using Work = std::function<ApiStatus(const OrderedJson& body, T* result)>;
+  template <typename T>
+  void OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
                 std::function<void(T)> then);
-  void Generate(ResponderPtr responder, std::function<ApiStatus(GenerationJob*)> prepare);
+  // A request whose job is prepared from its body.
+  void Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare);
+  void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
 
   // On the worker, for it may take long.
   ApiStatus CompileConstraint(const GenerationRequest& request,
                               std::shared_ptr<const grammar::CompiledGrammar>* compiled) const;
-  ApiStatus PrepareChat(const std::string& body, GenerationJob* job) const;
-  ApiStatus PrepareCompletion(const std::string& body, GenerationJob* job) const;
+  ApiStatus PrepareChat(const OrderedJson& body, GenerationJob* job) const;
+  ApiStatus PrepareCompletion(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
-  ApiStatus TokenizeBody(const std::string& body, OrderedJson* answer) const;
-  ApiStatus DetokenizeBody(const std::string& body, OrderedJson* answer) const;
+  ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
+  ApiStatus DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
   OrderedJson ModelJson(const std::string& name) const;
 
   Session& session_;

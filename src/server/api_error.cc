@@ -45,6 +45,13 @@ ApiError QueueFull() {
   return error;
 }
 
+ApiError OutOfMemory() {
+  ApiError error{503, "the requests being read hold too much memory; try again later"};
+  error.code = "out_of_memory";
+  error.retry_after_seconds = 1;
+  return error;
+}
+
 ApiError ShuttingDown() {
   ApiError error{503, "the server is shutting down"};
   error.code = "shutting_down";

@@ -36,13 +36,17 @@ std::string ToString(boost::beast::string_view text) { return {text.data(), text
 }  // namespace
 
 Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> tls,
-                       const HttpOptions& options, const OriginCheck& origins, HttpHandler& handler,
+                       const HttpOptions& options, const OriginCheck& origins,
+                       std::shared_ptr<ByteBudget> memory, HttpHandler& handler,
                        std::function<void()> on_closed)
     : stream_(std::move(socket)),
       tls_(std::move(tls)),
       departure_timer_(stream_.get_executor()),
+      reading_timer_(stream_.get_executor()),
+      silence_timer_(stream_.get_executor()),
       options_(options),
       origins_(origins),
+      memory_(std::move(memory)),
       handler_(handler),
       on_closed_(std::move(on_closed)),
       buffer_(std::max<size_t>(options.max_header_bytes, size_t{64} << 10)) {
@@ -88,8 +92,11 @@ void Connection::RefusePlainHttp() {
                     });
 }
 
-void Connection::Refuse() {
-  Post([this] { draining_ = refusing_ = true; });
+void Connection::Refuse(ApiError why) {
+  Post([this, why = std::move(why)] {
+    draining_ = true;
+    refusal_ = why;
+  });
   Start();
 }
 
@@ -135,7 +142,7 @@ void Connection::AwaitRequest() {
   events_begun_ = false;
   response_complete_ = false;
   omits_body_ = false;
-  if (draining_ && !refusing_) return Close();
+  if (draining_ && !refusal_) return Close();
   if (buffer_.size() > 0) return ReadHead();
   buffer_.shrink_to_fit();
   constexpr size_t kFirstRead = 1024;  // Small: most connections wait here.
@@ -160,7 +167,7 @@ void Connection::ReadHead() {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
   parser_->body_limit(options_.max_body_bytes);
-  stream_.expires_after(options_.request_timeout);
+  LimitReading();
   WithStream([&](auto& stream) {
     http::async_read_header(stream, buffer_, *parser_,
                             [self = shared_from_this()](ErrorCode error, size_t) {
@@ -170,17 +177,65 @@ void Connection::ReadHead() {
   });
 }
 
+void Connection::LimitReading() {
+  stream_.expires_never();
+  is_too_slow_ = false;
+  reading_timer_.expires_after(options_.request_timeout);
+  reading_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
+    if (cancelled || self->state_ != State::kReading) return;
+    self->is_too_slow_ = true;
+    self->stream_.cancel();  // OnReadError answers.
+  });
+}
+
+ApiStatus Connection::CheckHead() const {
+  const auto& head = parser_->get();
+  const size_t num_hosts = head.count(http::field::host);
+  if (num_hosts > 1 || (num_hosts == 0 && !is_http_1_0_)) {
+    return ApiError{400, "a request must name one Host"};
+  }
+  const auto coding = head.find(http::field::content_encoding);
+  if (coding != head.end() && !boost::beast::iequals(coding->value(), "identity")) {
+    return ApiError{415, "bodies must be sent without a Content-Encoding"};
+  }
+  return CheckFraming();
+}
+
+ApiStatus Connection::TakeMemory() {
+  const size_t body_bytes =
+      parser_->chunked() ? options_.max_body_bytes : parser_->content_length().value_or(0);
+  if (body_bytes > options_.max_body_bytes) return {};  // Reading it says so.
+  lease_ = std::make_shared<ByteLease>(memory_);
+  if (!lease_->Grow(body_bytes)) return OutOfMemory();
+  return {};
+}
+
+void Connection::WatchSilence() {
+  silence_timer_.expires_at(last_event_ + options_.comment_interval);
+  silence_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
+    if (cancelled || !self->events_begun_ || self->gone()) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - self->last_event_ >= self->options_.comment_interval) {
+      constexpr std::string_view kComment = ": still at work\n\n";
+      self->Write(self->chunked_ ? WriteChunk(kComment) : std::string(kComment));
+      self->last_event_ = now;
+    }
+    self->WatchSilence();
+  });
+}
+
 void Connection::OnHead() {
   const auto& head = parser_->get();
   keep_alive_ = head.keep_alive();
   is_http_1_0_ = head.version() < 11;
   omits_body_ = head.method() == http::verb::head;
   origin_ = ToString(head[http::field::origin]);
-  if (draining_) return Reject(ShuttingDown());
-  if (const ApiStatus bad = CheckFraming()) return Reject(*bad);
+  if (draining_) return Reject(refusal_.value_or(ShuttingDown()));
+  if (const ApiStatus bad = CheckHead()) return Reject(*bad);
   const std::string host = ToString(head[http::field::host]);
   if (const ApiStatus refused = origins_.Check(host, origin_)) return Reject(*refused);
   if (const ApiStatus refused = handler_.CheckHead(TakeRequest())) return Reject(*refused);
+  if (const ApiStatus refused = TakeMemory()) return Reject(*refused);
   if (!boost::beast::iequals(head[http::field::expect], "100-continue")) return ReadBody();
   WithStream([&](auto& stream) {
     asio::async_write(stream, asio::buffer(kContinue),
@@ -216,10 +271,12 @@ void Connection::ReadBody() {
 void Connection::OnBody() {
   state_ = State::kBusy;
   unread_input_ = false;
-  stream_.expires_never();
+  reading_timer_.cancel();
   WatchForDeparture();
   HttpRequest request = TakeRequest();
   request.body = std::move(parser_->get().body());
+  lease_->ShrinkTo(request.body.size());
+  request.memory = std::move(lease_);
   handler_.Handle(std::move(request), shared_from_this());
 }
 
@@ -236,6 +293,10 @@ HttpRequest Connection::TakeRequest() {
 
 void Connection::OnReadError(ErrorCode error) {
   if (closed()) return;
+  if (is_too_slow_) {
+    return Reject({408, fmt::format("the request did not arrive within {} s",
+                                    static_cast<double>(options_.request_timeout.count()) * 1e-3)});
+  }
   if (error == http::error::header_limit) {
     return Reject({431, fmt::format("the header exceeds {} bytes", options_.max_header_bytes)});
   }
@@ -252,6 +313,8 @@ void Connection::OnReadError(ErrorCode error) {
 
 void Connection::Reject(const ApiError& error) {
   keep_alive_ = false;
+  reading_timer_.cancel();
+  lease_.reset();
   state_ = State::kBusy;
   Send(ErrorResponse(error));
 }
@@ -312,11 +375,14 @@ void Connection::BeginEvents() {
   response.headers.emplace_back("Cache-Control", "no-cache");
   response.headers.emplace_back("X-Accel-Buffering", "no");
   Write(WriteHead(response, options));
+  last_event_ = std::chrono::steady_clock::now();
+  WatchSilence();
 }
 
 void Connection::SendEvent(std::string_view data) {
   if (gone()) return;
   if (unsent_.size() > options_.max_unsent_bytes) return Close();
+  last_event_ = std::chrono::steady_clock::now();
   std::string event = WriteEvent(data);
   Write(chunked_ ? WriteChunk(event) : std::move(event));
 }
@@ -324,6 +390,7 @@ void Connection::SendEvent(std::string_view data) {
 void Connection::EndEvents() {
   if (gone()) return;
   response_complete_ = true;
+  silence_timer_.cancel();
   Write(chunked_ ? WriteChunk("") : "");
 }
 
@@ -395,6 +462,8 @@ void Connection::Close() {
   if (closed()) return;
   state_ = State::kClosed;
   departure_timer_.cancel();
+  reading_timer_.cancel();
+  silence_timer_.cancel();
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();

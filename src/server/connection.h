@@ -29,13 +29,14 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   // `tls` may be null: plain HTTP. The references must outlive the connection's socket; `on_closed`
   // is called once.
   Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
-             const HttpOptions& options, const OriginCheck& origins, HttpHandler& handler,
+             const HttpOptions& options, const OriginCheck& origins,
+             std::shared_ptr<ByteBudget> memory, HttpHandler& handler,
              std::function<void()> on_closed);
 
   // On any thread.
   void Start();
-  void Refuse();  // instead of Start, while the server drains: one request is read, and gets a 503
-  void Drain();   // close now if idle, else after the response
+  void Refuse(ApiError why);  // instead of Start: one request is read, and gets this
+  void Drain();               // close now if idle, else after the response
   void GiveUp();  // as Drain, but a response that is not complete ends here, with an error
   void Abort();   // close now
 
@@ -68,6 +69,13 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void OnHead();
   // A body whose end we would not find where others do, and might take for a request.
   ApiStatus CheckFraming() const;
+  // What must be right about any head; our own checks come behind.
+  ApiStatus CheckHead() const;
+  // Takes the memory that the body will need.
+  ApiStatus TakeMemory();
+  void LimitReading();
+  // Breaks the silence of a stream.
+  void WatchSilence();
   void ReadBody();
   void OnBody();
   // Answers a request that was not read to its end; the connection closes behind it.
@@ -92,8 +100,11 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   const std::shared_ptr<boost::asio::ssl::context> tls_;
   std::optional<boost::asio::ssl::stream<boost::beast::tcp_stream&>> tls_stream_;
   boost::asio::steady_timer departure_timer_;
+  boost::asio::steady_timer reading_timer_;
+  boost::asio::steady_timer silence_timer_;
   const HttpOptions& options_;
   const OriginCheck& origins_;
+  const std::shared_ptr<ByteBudget> memory_;
   HttpHandler& handler_;
   std::function<void()> on_closed_;
   std::function<void()> on_gone_;
@@ -106,7 +117,10 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   bool is_http_1_0_ = false;
   bool omits_body_ = false;  // HEAD
   bool draining_ = false;
-  bool refusing_ = false;
+  ApiStatus refusal_;  // set: whoever asks gets this
+  bool is_too_slow_ = false;
+  std::chrono::steady_clock::time_point last_event_;
+  std::shared_ptr<ByteLease> lease_;  // until the handler has it
   bool watching_ = false;
   bool chunked_ = false;
   bool events_begun_ = false;

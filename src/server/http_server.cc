@@ -23,6 +23,16 @@ using ErrorCode = boost::system::error_code;
 // For clients to read that their answer ends here.
 constexpr std::chrono::seconds kFarewellTime{2};
 
+// Beyond --max-connections so many more are told that there are too many; the rest find out alone.
+constexpr size_t kMaxRefused = 64;
+
+ApiError TooManyConnections() {
+  ApiError error{503, "too many connections are open; try again later"};
+  error.code = "too_many_connections";
+  error.retry_after_seconds = 1;
+  return error;
+}
+
 // Sockets are files: the usual soft limit of 1024 is below what we promise to hold.
 void RaiseFileLimit() {
   rlimit limit{};
@@ -78,16 +88,34 @@ class HttpServer::Impl {
   // With the last signal set of a process the signals' default action comes back, and a second
   // SIGTERM while the process tidies up would end it with that signal instead of 0. One set stays.
   static void KeepSignalsHandled() {
-    static auto* const kept = new asio::signal_set(*new asio::io_context(1), SIGINT, SIGTERM);
+    static auto* const kept =
+        new asio::signal_set(*new asio::io_context(1), SIGINT, SIGTERM, SIGHUP);
     static_cast<void>(kept);
   }
 
   void AwaitSignal() {
-    signals_.async_wait([this](ErrorCode error, int) {
+    signals_.async_wait([this](ErrorCode error, int signal) {
       if (error) return;
-      draining_ ? AbortAll() : Drain();
+      if (signal == SIGHUP) {
+        OnHangUp();
+      } else {
+        draining_ ? AbortAll() : Drain();
+      }
       AwaitSignal();
     });
+  }
+
+  // A terminal that closes, or an administrator with a new certificate.
+  void OnHangUp() {
+    if (draining_) return;
+    if (tls_ == nullptr) return Drain();
+    auto renewed = LoadTls(options_.tls);
+    if (!renewed.ok()) {
+      spdlog::error("SIGHUP: the old certificate stays in use: {}", renewed.error().message);
+      return;
+    }
+    tls_ = std::move(*renewed);  // Open connections keep theirs.
+    spdlog::info("SIGHUP: new connections use the certificate as it is now");
   }
 
   void Accept() {
@@ -102,9 +130,7 @@ class HttpServer::Impl {
         });
         return;
       }
-      if (connections_.size() < static_cast<size_t>(options_.max_connections)) {
-        Open(std::move(socket));
-      }
+      if (connections_.size() < options_.max_connections + kMaxRefused) Open(std::move(socket));
       Accept();
     });
   }
@@ -113,9 +139,13 @@ class HttpServer::Impl {
     const uint64_t key = next_key_++;
     auto on_closed = [this, key] { asio::post(io_, [this, key] { Forget(key); }); };
     auto connection = std::make_shared<Connection>(std::move(socket), tls_, options_, *origins_,
-                                                   handler_, std::move(on_closed));
+                                                   memory_, handler_, std::move(on_closed));
+    const bool is_one_too_many =
+        connections_.size() >= static_cast<size_t>(options_.max_connections);
     connections_.emplace(key, connection);
-    refusing_ ? connection->Refuse() : connection->Start();
+    if (refusing_) return connection->Refuse(ShuttingDown());
+    if (is_one_too_many) return connection->Refuse(TooManyConnections());
+    connection->Start();
   }
 
   void Forget(uint64_t key) {
@@ -177,7 +207,9 @@ class HttpServer::Impl {
   std::shared_ptr<asio::ssl::context> tls_;  // null: plain HTTP
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
-  asio::signal_set signals_{io_, SIGINT, SIGTERM};
+  const std::shared_ptr<ByteBudget> memory_ =
+      std::make_shared<ByteBudget>(options_.max_request_memory);
+  asio::signal_set signals_{io_, SIGINT, SIGTERM, SIGHUP};
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
   bool draining_ = false;  // a signal has come

@@ -29,12 +29,16 @@ struct HttpOptions {
   int max_connections = 4096;
   size_t max_header_bytes = size_t{16} << 10;
   size_t max_body_bytes = size_t{8} << 20;
+  // Bodies being read, and what is made of them, of all clients together.
+  size_t max_request_memory = size_t{512} << 20;
   // Unsent bytes of one response; a client that lets more pile up is dropped.
   size_t max_unsent_bytes = size_t{4} << 20;
   std::chrono::milliseconds idle_timeout{120'000};    // between requests
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
   std::chrono::milliseconds write_timeout{30'000};    // to take what one write holds
   std::chrono::milliseconds shutdown_timeout{30'000};
+  // A stream that says nothing for so long gets a comment, or a proxy would take it for dead.
+  std::chrono::milliseconds comment_interval{15'000};
   std::vector<std::string> allowed_origins;  // of web pages, see OriginCheck; "*": any
 };
 
@@ -49,7 +53,8 @@ class HttpServer {
   int port() const;
 
   // Serves until SIGTERM or SIGINT, then finishes what is open for up to the shutdown timeout and
-  // ends the rest with an error; a second signal ends that at once.
+  // ends the rest with an error; a second signal ends that at once. SIGHUP reads the certificate
+  // anew, or does the same where there is none.
   void Run();
 
  private:

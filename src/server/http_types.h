@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/api_error.h"
+#include "server/byte_budget.h"
 
 namespace lapidary {
 
@@ -18,6 +19,7 @@ struct HttpRequest {
   std::string authorization;  // the header, as sent
   std::string if_none_match;  // the same
   std::string body;
+  std::shared_ptr<ByteLease> memory;  // what the body takes, and what is made of it
 };
 
 struct HttpResponse {

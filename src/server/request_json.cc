@@ -1,14 +1,12 @@
 #include "server/request_json.h"
 
-#include <algorithm>
-#include <cmath>
-
 namespace lapidary {
 namespace {
 
 // A scan of the text alone, before any tree is built. `problem` names what is too large.
-bool HasSaneShape(std::string_view text, const char** problem) {
+bool HasSaneShape(std::string_view text, const char** problem, size_t* num_values) {
   std::vector<int> num_commas;  // by open bracket
+  *num_values = 1;
   bool in_string = false;
   for (size_t pos = 0; pos < text.size(); ++pos) {
     const char c = text[pos];
@@ -18,6 +16,7 @@ bool HasSaneShape(std::string_view text, const char** problem) {
       continue;
     }
     if (c == '"') in_string = true;
+    *num_values += c == '{' || c == '[' || c == ',';
     if (c == '{' || c == '[') {
       // Arrays may be long: their count starts too low to reach the limit.
       num_commas.push_back(c == '{' ? 0 : INT32_MIN);
@@ -35,9 +34,17 @@ bool HasSaneShape(std::string_view text, const char** problem) {
 
 }  // namespace
 
-ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json) {
+ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* memory) {
+  // Of a value in a tree: itself, its key or text, and what a growing list keeps free.
+  constexpr size_t kBytesPerValue = 96;
   const char* problem = nullptr;
-  if (!HasSaneShape(body, &problem)) return BadRequest("", "the body is refused: {}", problem);
+  size_t num_values = 0;
+  if (!HasSaneShape(body, &problem, &num_values)) {
+    return BadRequest("", "the body is refused: {}", problem);
+  }
+  if (memory != nullptr && !memory->Grow(body.size() + num_values * kBytesPerValue)) {
+    return OutOfMemory();
+  }
   *json = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json->is_discarded()) return BadRequest("", "the body is not valid JSON");
   if (!json->is_object()) return BadRequest("", "the body must be a JSON object");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/api_error.h"
+#include "server/byte_budget.h"
 
 namespace lapidary {
 
@@ -19,8 +20,8 @@ namespace lapidary {
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr int kMaxJsonKeys = 2048;
 
-// The body must be one JSON object.
-ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json);
+// The body must be one JSON object. What its tree will take is added to `memory`, if there is one.
+ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* memory = nullptr);
 
 class RequestFields {
  public:

@@ -18,6 +18,11 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
   model.names_ = std::move(names);
   model.max_model_len_ = max_model_len;
   model.strict_tools_ = strict_tools;
+  const Tokenizer& tokenizer = model.tokenizer();
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    model.longest_token_bytes_ =
+        std::max(model.longest_token_bytes_, tokenizer.IdToPiece(id).value_or("").size());
+  }
   return model;
 }
 
@@ -28,10 +33,45 @@ ApiStatus ServedModel::CheckName(const std::string& name) const {
   return error;
 }
 
+ApiStatus ServedModel::CheckSize(const ChatInput& input) const {
+  // A turn, a call or a result is at least two special tokens and a name or a role between them.
+  constexpr size_t kTokensPerMessage = 3;
+  size_t num_parts = 0;
+  size_t num_bytes = 0;
+  const auto add_text = [&](const OrderedJson& text) {
+    if (text.is_string()) num_bytes += text.get_ref<const std::string&>().size();
+  };
+  for (const OrderedJson& message : input.messages) {
+    // Assistant's messages may share a turn, or be empty.
+    num_parts += message.at("role") != "assistant";
+    const auto calls = message.find("tool_calls");
+    if (calls != message.end()) num_parts += calls->size();
+    const auto content = message.find("content");
+    if (content == message.end()) continue;
+    add_text(*content);
+    if (!content->is_array()) continue;
+    for (const OrderedJson& part : *content) add_text(part.at("text"));
+  }
+  const size_t max_tokens = static_cast<size_t>(max_model_len_);
+  const bool has_too_many = num_parts * kTokensPerMessage > max_tokens;
+  if (!has_too_many && num_bytes / longest_token_bytes_ <= max_tokens) return {};
+  ApiError error =
+      has_too_many
+          ? BadRequest("messages",
+                       "too many messages: {} of them, calls counted, cannot fit a context of {} "
+                       "tokens",
+                       num_parts, max_model_len_)
+          : BadRequest("messages", "{} bytes of text cannot fit a context of {} tokens", num_bytes,
+                       max_model_len_);
+  error.code = "context_length_exceeded";
+  return error;
+}
+
 ApiStatus ServedModel::Prepare(const ChatInput& input, ChatPrompt* prompt) const {
   if (!has_chat_template()) {
     return BadRequest("messages", "this model has no chat template; use /v1/completions");
   }
+  RETURN_IF_API_ERROR(CheckSize(input));
   auto encoded = EncodeChatPrompt(*text_, input);
   if (!encoded.ok()) return BadRequest("messages", "{}", encoded.error().message);
   *prompt = std::move(*encoded);

@@ -45,10 +45,14 @@ class ServedModel {
  private:
   explicit ServedModel(std::shared_ptr<const TextModel> text) : text_(std::move(text)) {}
 
+  // Refuses, before the template runs, what cannot fit the context whatever it renders to.
+  ApiStatus CheckSize(const ChatInput& input) const;
+
   std::vector<std::string> names_;
   std::shared_ptr<const TextModel> text_;  // its tokenizer is there
   int32_t max_model_len_ = 0;
   bool strict_tools_ = false;
+  size_t longest_token_bytes_ = 1;
 };
 
 }  // namespace lapidary

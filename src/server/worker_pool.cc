@@ -1,6 +1,7 @@
 #include "server/worker_pool.h"
 
 #include <boost/asio/post.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 
 namespace lapidary {
@@ -9,6 +10,7 @@ class WorkerPool::Impl {
  public:
   explicit Impl(int num_threads) : pool(static_cast<size_t>(num_threads)) {}
   boost::asio::thread_pool pool;
+  boost::asio::strand<boost::asio::thread_pool::executor_type> long_tasks{pool.get_executor()};
 };
 
 WorkerPool::WorkerPool(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
@@ -16,6 +18,10 @@ WorkerPool::~WorkerPool() { impl_->pool.join(); }
 
 void WorkerPool::Post(std::function<void()> task) {
   boost::asio::post(impl_->pool, std::move(task));
+}
+
+void WorkerPool::PostLong(std::function<void()> task) {
+  boost::asio::post(impl_->long_tasks, std::move(task));
 }
 
 }  // namespace lapidary

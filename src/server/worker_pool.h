@@ -14,6 +14,8 @@ class WorkerPool {
   ~WorkerPool();
 
   void Post(std::function<void()> task);
+  // One after another, on one thread at most: the others are there for short tasks.
+  void PostLong(std::function<void()> task);
 
  private:
   class Impl;

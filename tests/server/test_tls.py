@@ -205,3 +205,29 @@ def test_a_wrong_password_is_told_even_when_it_decrypts_to_bytes_that_look_padde
         pytest.fail("every wrong password was found by its padding")
     flags = ("--ssl-certfile", certificate, "--ssl-keyfile", key, "--ssl-keyfile-password", f"wrong{number}")
     assert "--ssl-keyfile-password is wrong" in refusal(request, checkpoint, *flags)
+
+
+def test_sighup_reads_the_certificate_anew(start, files, tmp_path):
+    for name in ("crt", "key"):
+        (tmp_path / f"now.{name}").write_text((files / f"one.{name}").read_text())
+    server = start("--ssl-certfile", str(tmp_path / "now.crt"), "--ssl-keyfile", str(tmp_path / "now.key"))
+
+    def certificate():
+        address = urlparse(server.url)
+        return ssl.get_server_certificate((address.hostname, address.port)).strip()
+
+    def hang_up(until):
+        server.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while not any(until in line for line in list(server.log)):
+            assert time.monotonic() < deadline, server.log
+            time.sleep(0.02)
+
+    assert certificate() == (files / "one.crt").read_text().strip()
+    (tmp_path / "now.crt").write_text("no certificate\n")
+    hang_up("the old certificate stays in use")
+    assert certificate() == (files / "one.crt").read_text().strip()
+    for name in ("crt", "key"):
+        (tmp_path / f"now.{name}").write_text((files / f"two.{name}").read_text())
+    hang_up("new connections use the certificate as it is now")
+    assert certificate() == (files / "two.crt").read_text().strip()

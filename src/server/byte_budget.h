@@ -1,0 +1,55 @@
+// Memory that requests may hold between them while they are read and parsed. Whoever finds no more
+// is told to come back later; the server goes on.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace lapidary {
+
+class ByteBudget {
+ public:
+  explicit ByteBudget(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  bool TryTake(size_t num_bytes) {
+    size_t taken = taken_.load();
+    do {
+      if (num_bytes > max_bytes_ - taken) return false;
+    } while (!taken_.compare_exchange_weak(taken, taken + num_bytes));
+    return true;
+  }
+  void Give(size_t num_bytes) { taken_.fetch_sub(num_bytes); }
+
+ private:
+  const size_t max_bytes_;
+  std::atomic<size_t> taken_{0};
+};
+
+// One request's part of it, given back when it goes.
+class ByteLease {
+ public:
+  explicit ByteLease(std::shared_ptr<ByteBudget> budget) : budget_(std::move(budget)) {}
+  ~ByteLease() { budget_->Give(num_bytes_); }
+  ByteLease(const ByteLease&) = delete;
+  ByteLease& operator=(const ByteLease&) = delete;
+
+  bool Grow(size_t num_bytes) {
+    if (!budget_->TryTake(num_bytes)) return false;
+    num_bytes_ += num_bytes;
+    return true;
+  }
+  // Gives back what turned out not to be needed.
+  void ShrinkTo(size_t num_bytes) {
+    if (num_bytes >= num_bytes_) return;
+    budget_->Give(num_bytes_ - num_bytes);
+    num_bytes_ = num_bytes;
+  }
+
+ private:
+  const std::shared_ptr<ByteBudget> budget_;
+  size_t num_bytes_ = 0;
+};
+
+}  // namespace lapidary

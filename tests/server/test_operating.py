@@ -1,0 +1,116 @@
+"""What an operator sets: limits, signals, keys."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+
+from raw_client import COMPLETIONS, request_bytes
+
+ASK = {"prompt": "Hello", "max_tokens": 3}
+
+
+def talk(server, data, seconds=20):
+    """Everything the server says to these bytes until it closes."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port), timeout=seconds) as connection:
+        connection.sendall(data)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer
+
+
+def test_a_silent_stream_gets_comments(start):
+    server = start("--comment-interval", "0.01", "--max-num-seqs", "1")
+    holder = threading.Thread(target=lambda: server.post(
+        "/v1/completions", json={"prompt": "Hello", "max_tokens": 900, "ignore_eos": True}))
+    holder.start()
+    while not server.metric("num_requests_running"):
+        time.sleep(0.001)
+    with httpx.stream("POST", server.url + "/v1/completions", json={**ASK, "stream": True}, timeout=60) as response:
+        text = "".join(response.iter_text())
+    holder.join()
+    assert text.endswith("data: [DONE]\n\n")
+    assert text.startswith(": "), "it waited for the other, and was told so"
+    assert [line for line in text.split("\n") if line.startswith("data: {")]
+
+
+def test_a_slow_request_is_told_so(start):
+    server = start("--request-timeout", "0.3")
+    answer = talk(server, request_bytes(ASK, COMPLETIONS)[:-5])
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"0.3 s" in answer
+
+
+@pytest.mark.parametrize("head, status", [
+    (b"GET /version HTTP/1.1\r\n", 400),
+    (b"GET /version HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n", 400),
+    (b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n", 415),
+])
+def test_heads_that_cannot_be_right_are_refused(server, head, status):
+    assert talk(server, head + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_one_connection_too_many_is_told_so(start):
+    server = start("--max-connections", "2")
+    with httpx.Client() as first, httpx.Client() as second:
+        assert first.get(server.url + "/health").status_code == 200
+        assert second.get(server.url + "/health").status_code == 200
+        third = httpx.get(server.url + "/health")
+        assert third.status_code == 503
+        assert third.json()["error"]["code"] == "too_many_connections"
+    time.sleep(0.2)
+    assert httpx.get(server.url + "/health").status_code == 200
+
+
+def test_sighup_drains_where_there_is_no_certificate(start):
+    server = start()
+    os.kill(server.process.pid, signal.SIGHUP)
+    assert server.process.wait(20) == 0
+
+
+def test_an_empty_key_is_refused(request, checkpoint):
+    done = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint)], capture_output=True,
+                          text=True, timeout=60, env={**os.environ, "LAPIDARY_API_KEY": ""})
+    assert done.returncode == 1
+    assert "LAPIDARY_API_KEY is empty" in done.stderr
+
+
+def test_a_scheme_is_written_in_any_case(start):
+    server = start("--api-key", "sesame")
+    for header, status in (("bearer sesame", 200), ("BEARER  sesame", 200), ("Basic sesame", 401), ("sesame", 401)):
+        assert server.post("/v1/completions", json=ASK, headers={"Authorization": header}).status_code == status, header
+
+
+def test_requests_share_a_bounded_memory(start):
+    server = start("--max-request-memory", "1MB", "--max-body-bytes", "900kB")
+    big = server.post("/v1/completions", json={"prompt": [[1]] * 20000, "max_tokens": 1})
+    assert big.status_code == 503
+    assert big.json()["error"]["code"] == "out_of_memory"
+    # Unfinished bodies count as well.
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as holder:
+        holder.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 800000\r\n\r\n{")
+        time.sleep(0.2)
+        refused = server.post("/v1/completions", json={"prompt": "x" * 300000, "max_tokens": 1})
+        assert refused.status_code == 503
+    time.sleep(0.2)
+    assert server.post("/v1/completions", json=ASK).status_code == 200
+
+
+def test_a_chat_that_cannot_fit_is_refused_before_it_is_rendered(server):
+    calls = []
+    for idx in range(2000):
+        calls.append({"role": "assistant", "content": None, "tool_calls": [
+            {"id": f"c{idx}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
+        calls.append({"role": "tool", "tool_call_id": f"c{idx}", "content": "1"})
+    begin = time.monotonic()
+    response = server.post("/v1/chat/completions", json={
+        "messages": [{"role": "user", "content": "Hello"}, *calls]})
+    assert response.status_code == 400
+    assert "too many messages" in response.json()["error"]["message"]
+    assert time.monotonic() - begin < 5
