@@ -17,6 +17,7 @@
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/origin_check.h"
+#include "server/throughput_log.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -44,6 +45,8 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string metrics_prefix = "lapidary";
+  std::string access_log = "text";
+  std::string log_level = "info";
   double comment_interval = 15.0;
   double shutdown_timeout = 30.0;
   double idle_timeout = 120.0;
@@ -167,6 +170,11 @@ bool IsLoopback(std::string_view host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";
 }
 
+AccessLog AccessLogOf(const std::string& name) {
+  if (name == "json") return AccessLog::kJson;
+  return name == "text" ? AccessLog::kText : AccessLog::kOff;
+}
+
 // Text has at most so many bytes per token, escapes and token ids included; what is larger cannot
 // fit the context anyway.
 size_t DefaultMaxBody(int max_model_len) {
@@ -175,6 +183,7 @@ size_t DefaultMaxBody(int max_model_len) {
 }
 
 Status Serve(ServeFlags flags) {
+  spdlog::set_level(spdlog::level::from_str(flags.log_level));
   if (!IsMetricName(flags.metrics_prefix)) {
     return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",
                      flags.metrics_prefix);
@@ -217,10 +226,12 @@ Status Serve(ServeFlags flags) {
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
-    Api api(*session, model, metrics, std::move(api_keys));
+    Api api(*session, model, metrics, std::move(api_keys), AccessLogOf(flags.access_log));
+    ThroughputLog throughput(session->engine());
     HttpOptions http = flags.http;
     http.max_body_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len));
     http.comment_interval = Seconds(flags.comment_interval);
+    http.on_tick = [&throughput] { throughput.Tick(); };
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
     http.idle_timeout = Seconds(flags.idle_timeout);
     http.request_timeout = Seconds(flags.request_timeout);
@@ -365,6 +376,12 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--comment-interval", flags.comment_interval,
       "Seconds of silence after which a stream gets a comment, for proxies to keep it open")
       ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
+  add("--access-log", flags.access_log, "A line for each request: off, text or json")
+      ->check(CLI::IsMember({"off", "text", "json"}))
+      ->capture_default_str();
+  add("--log-level", flags.log_level, "Least important lines to log")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
   add("--metrics-prefix", flags.metrics_prefix,
       "Of the names at /metrics; vllm fits its dashboards")

@@ -51,14 +51,41 @@ HttpResponse Preflight() {
   return response;
 }
 
+void LogAsJson(const AccessRecord& access) {
+  const OrderedJson line = {{"id", access.id},
+                            {"method", access.method},
+                            {"path", access.path},
+                            {"status", access.status},
+                            {"error", access.error_code},
+                            {"complete", access.is_complete},
+                            {"seconds", access.seconds},
+                            {"prompt_tokens", access.prompt_tokens},
+                            {"completion_tokens", access.completion_tokens},
+                            {"traceparent", access.traceparent}};
+  spdlog::info("{}", DumpJson(line));
+}
+
+void LogAsText(const AccessRecord& access) {
+  std::string text = fmt::format("{} {} {} {} {:.3f} s", access.id, access.method,
+                                 DumpJson(access.path), access.status, access.seconds);
+  if (access.prompt_tokens > 0) {
+    text += fmt::format(" {} + {} tokens", access.prompt_tokens, access.completion_tokens);
+  }
+  if (!access.error_code.empty()) text += " " + access.error_code;
+  if (!access.is_complete) text += " left";
+  if (!access.traceparent.empty()) text += " traceparent " + access.traceparent;
+  spdlog::info("{}", text);
+}
+
 }  // namespace
 
 Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
-         std::vector<std::string> api_keys)
+         std::vector<std::string> api_keys, AccessLog access_log)
     : session_(session),
       model_(model),
       metrics_(metrics),
       api_keys_(std::move(api_keys)),
+      access_log_(access_log),
       created_(UnixTime()),
       workers_(kNumWorkers) {}
 
@@ -114,6 +141,20 @@ void Api::Handle(HttpRequest request, ResponderPtr responder) {
   HttpResponse response = ErrorResponse(error);
   if (!allowed.empty()) response.headers.emplace_back("Allow", allowed + ", OPTIONS");
   responder->Send(std::move(response));
+}
+
+void Api::OnDone(const AccessRecord& access) {
+  std::string path = access.path;
+  if (path.starts_with("/v1/models/")) path = kModelsPath;
+  const std::vector<Route>& routes = Routes();
+  const bool is_known = std::any_of(routes.begin(), routes.end(),
+                                    [&](const Route& route) { return path == route.path; });
+  metrics_.AddResponse(is_known ? path : "other", access.status, access.error_code);
+  // Probes come all the time and say nothing while all is well.
+  const bool is_probe = path == "/health" || path == "/metrics";
+  if (access_log_ == AccessLog::kOff || (is_probe && access.status == 200)) return;
+  if (access_log_ == AccessLog::kJson) return LogAsJson(access);
+  LogAsText(access);
 }
 
 void Api::ChatPage(HttpRequest request, ResponderPtr responder) {

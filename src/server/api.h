@@ -13,15 +13,18 @@
 
 namespace lapidary {
 
+enum class AccessLog { kOff, kText, kJson };
+
 class Api final : public HttpHandler {
  public:
   // Without keys everybody may ask; with keys only /health and the chat page are open. References
   // must outlive this.
   Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
-      std::vector<std::string> api_keys);
+      std::vector<std::string> api_keys, AccessLog access_log = AccessLog::kOff);
 
   ApiStatus CheckHead(const HttpRequest& request) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
+  void OnDone(const AccessRecord& access) override;
 
  private:
   using ResponderPtr = std::shared_ptr<Responder>;
@@ -70,6 +73,7 @@ class Api final : public HttpHandler {
   const ServedModel& model_;
   ServerMetrics& metrics_;
   const std::vector<std::string> api_keys_;
+  const AccessLog access_log_;
   const int64_t created_;
   WorkerPool workers_;
 };

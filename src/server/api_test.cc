@@ -29,6 +29,7 @@ class FakeClient final : public Responder {
   }
   void BeginEvents() override {}
   void SendEvent(std::string_view data) override { events_.emplace_back(data); }
+  AccessRecord& access() override { return access_; }
   void EndEvents() override { Complete(); }
   bool gone() const override { return false; }
   void OnGone(std::function<void()>) override {}
@@ -44,6 +45,7 @@ class FakeClient final : public Responder {
 
   HttpResponse response_;
   std::vector<std::string> events_;
+  AccessRecord access_;
 
  private:
   void Complete() {

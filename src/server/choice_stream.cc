@@ -1,12 +1,8 @@
 #include "server/choice_stream.h"
 
-#include "base/random_bits.h"
+#include "server/random_id.h"
 
 namespace lapidary {
-
-std::string RandomId(std::string_view prefix) {
-  return fmt::format("{}{:016x}{:08x}", prefix, RandomBits(), RandomBits() >> 32);
-}
 
 ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& request,
                            const std::optional<OutputParserOptions>& parser_options,

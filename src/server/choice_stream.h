@@ -65,7 +65,4 @@ class ChoiceStream {
   int num_tool_calls_ = 0;
 };
 
-// "PREFIX" and 24 random hexadecimal digits.
-std::string RandomId(std::string_view prefix);
-
 }  // namespace lapidary

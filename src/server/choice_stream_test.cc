@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/random_id.h"
 #include "text/tokenizer.h"
 
 namespace lapidary {

@@ -9,6 +9,8 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 
+#include "server/random_id.h"
+
 namespace lapidary {
 namespace {
 
@@ -180,12 +182,39 @@ void Connection::ReadHead() {
 void Connection::LimitReading() {
   stream_.expires_never();
   is_too_slow_ = false;
+  request_begin_ = std::chrono::steady_clock::now();
   reading_timer_.expires_after(options_.request_timeout);
   reading_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
     if (cancelled || self->state_ != State::kReading) return;
     self->is_too_slow_ = true;
     self->stream_.cancel();  // OnReadError answers.
   });
+}
+
+void Connection::BeginAccess() {
+  const auto& head = parser_->get();
+  constexpr size_t kMaxIdBytes = 128;
+  const auto is_plain = [](std::string_view text) {
+    return !text.empty() && text.size() <= kMaxIdBytes &&
+           std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  };
+  access_ = {};
+  access_.id = ToString(head["X-Request-Id"]);
+  if (!is_plain(access_.id)) access_.id = RandomId("req-");
+  access_.traceparent = ToString(head["traceparent"]);
+  if (!is_plain(access_.traceparent)) access_.traceparent.clear();
+  const HttpRequest request = TakeRequest();
+  access_.method = request.method;
+  access_.path = request.path;
+}
+
+void Connection::EndAccess() {
+  if (access_.id.empty()) return;
+  access_.is_complete = response_complete_ && writing_.empty() && unsent_.empty();
+  access_.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - request_begin_).count();
+  const AccessRecord access = std::exchange(access_, {});
+  handler_.OnDone(access);
 }
 
 ApiStatus Connection::CheckHead() const {
@@ -230,6 +259,7 @@ void Connection::OnHead() {
   is_http_1_0_ = head.version() < 11;
   omits_body_ = head.method() == http::verb::head;
   origin_ = ToString(head[http::field::origin]);
+  BeginAccess();
   if (draining_) return Reject(refusal_.value_or(ShuttingDown()));
   if (const ApiStatus bad = CheckHead()) return Reject(*bad);
   const std::string host = ToString(head[http::field::host]);
@@ -315,6 +345,7 @@ void Connection::Reject(const ApiError& error) {
   keep_alive_ = false;
   reading_timer_.cancel();
   lease_.reset();
+  if (access_.id.empty()) access_.id = RandomId("req-");  // Its head was not even read.
   state_ = State::kBusy;
   Send(ErrorResponse(error));
 }
@@ -350,11 +381,14 @@ HttpHeadOptions Connection::HeadOptions() const {
   HttpHeadOptions options;
   options.keep_alive = keep_alive_ && !draining_;
   options.allowed_origin = origins_.CorsOrigin(origin_);
+  options.request_id = access_.id;
   return options;
 }
 
 void Connection::Send(HttpResponse response) {
   if (gone()) return;
+  access_.status = response.status;
+  access_.error_code = response.error_code;
   HttpHeadOptions options = HeadOptions();
   options.content_length = response.body.size();
   std::string bytes = WriteHead(response, options);
@@ -370,6 +404,7 @@ void Connection::BeginEvents() {
   if (!chunked_) keep_alive_ = false;
   HttpHeadOptions options = HeadOptions();
   options.chunked = chunked_;
+  access_.status = 200;
   HttpResponse response;
   response.content_type = "text/event-stream; charset=utf-8";
   response.headers.emplace_back("Cache-Control", "no-cache");
@@ -421,6 +456,7 @@ void Connection::OnWritten(ErrorCode error) {
 void Connection::FinishResponse() {
   if (!response_complete_) return;  // More events will come.
   on_gone_ = nullptr;
+  EndAccess();
   if (keep_alive_ && !draining_) {
     writing_ = {};
     unsent_ = {};
@@ -461,6 +497,7 @@ void Connection::ShutDown() {
 void Connection::Close() {
   if (closed()) return;
   state_ = State::kClosed;
+  EndAccess();
   departure_timer_.cancel();
   reading_timer_.cancel();
   silence_timer_.cancel();

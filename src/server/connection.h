@@ -47,6 +47,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void EndEvents() override;
   bool gone() const override { return closed() || response_complete_; }
   void OnGone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
+  AccessRecord& access() override { return access_; }
 
  private:
   enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
@@ -74,6 +75,8 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   // Takes the memory that the body will need.
   ApiStatus TakeMemory();
   void LimitReading();
+  void BeginAccess();
+  void EndAccess();
   // Breaks the silence of a stream.
   void WatchSilence();
   void ReadBody();
@@ -119,6 +122,8 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   bool draining_ = false;
   ApiStatus refusal_;  // set: whoever asks gets this
   bool is_too_slow_ = false;
+  AccessRecord access_;
+  std::chrono::steady_clock::time_point request_begin_;
   std::chrono::steady_clock::time_point last_event_;
   std::shared_ptr<ByteLease> lease_;  // until the handler has it
   bool watching_ = false;

@@ -25,6 +25,7 @@ void Generation::Start() {
     self->answered_ = true;
     self->CancelAll();
   });
+  responder_->access().prompt_tokens = usage_.prompt_tokens;
   if (job_.request.stream) responder_->BeginEvents();
 }
 
@@ -56,7 +57,6 @@ ApiStatus Generation::Submit() {
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
     auto handles = session_.Submit(MakeRequest(prompt), request.num_choices, sink);
     if (!handles.ok()) {
-      spdlog::warn("a request was turned away: {}", handles.error().message);
       answered_ = true;
       CancelAll();
       if (handles.error().kind == ErrorKind::kBusy) return QueueFull();
@@ -112,7 +112,6 @@ void Generation::TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx
 void Generation::OnEvent(const RequestEvent& event) {
   Choice& choice = choices_[choice_of_.at(event.id)];
   RecordTokens(event, choice);
-  if (event.finish) RecordEnd(event, choice);
   if (!answered_) {
     TakePromptLogprobs(event,
                        choice_of_.at(event.id) / static_cast<size_t>(job_.request.num_choices));
@@ -120,6 +119,7 @@ void Generation::OnEvent(const RequestEvent& event) {
     if (job_.request.stream) SendChunk(choice, !event.tokens.empty());
   }
   if (!event.finish) return;
+  RecordEnd(event, choice);
   choice.handle.Release();
   ++num_ended_;
   // Copies find the prompt their leader has put into the cache; that is no saving of the client's.
@@ -195,6 +195,7 @@ void Generation::SendChunk(Choice& choice, bool has_tokens) {
 
 void Generation::SendEnd() {
   answered_ = true;
+  responder_->access().completion_tokens = usage_.completion_tokens;
   if (job_.request.stream) {
     if (job_.request.include_usage) responder_->SendEvent(DumpJson(json_.UsageChunk(usage_)));
     responder_->SendEvent("[DONE]");
@@ -246,9 +247,9 @@ void Generation::RecordTokens(const RequestEvent& event, Choice& choice) {
 
 void Generation::RecordEnd(const RequestEvent& event, const Choice& choice) {
   std::string reason = FinishReasonName(*event.finish);
-  if (event.finish == FinishReason::kCancelled) {
-    reason = choice.finish ? choice.finish->reason : "abort";
-  }
+  if (event.finish == FinishReason::kCancelled) reason = "abort";
+  // What the client was told, where that differs: a call, or a stop string.
+  if (choice.finish && event.finish != FinishReason::kError) reason = choice.finish->reason;
   metrics_.AddFinished(reason, event.usage, event.timings, SecondsSinceArrival());
 }
 

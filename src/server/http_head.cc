@@ -49,6 +49,7 @@ HttpResponse JsonResponse(const OrderedJson& json) {
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response = JsonResponse(error.ToJson());
   response.status = error.status;
+  response.error_code = error.code;
   if (error.retry_after_seconds > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
   }
@@ -69,6 +70,7 @@ std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& optio
     add("Content-Length", std::to_string(*options.content_length));
   }
   add("Connection", options.keep_alive ? "keep-alive" : "close");
+  if (!options.request_id.empty()) add("X-Request-Id", options.request_id);
   if (!options.allowed_origin.empty()) {
     add("Access-Control-Allow-Origin", options.allowed_origin);
     add("Vary", "Origin");

@@ -14,6 +14,7 @@ struct HttpHeadOptions {
   bool chunked = false;                  // instead of a length
   std::optional<size_t> content_length;  // neither: the body ends with the connection
   std::string allowed_origin;            // empty: no CORS headers
+  std::string request_id;                // empty: no such header
 };
 
 std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& options);

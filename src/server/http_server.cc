@@ -73,6 +73,7 @@ class HttpServer::Impl {
   void Run() {
     KeepSignalsHandled();
     AwaitSignal();
+    AwaitTick();
     Accept();
     while (true) {
       try {
@@ -116,6 +117,16 @@ class HttpServer::Impl {
     }
     tls_ = std::move(*renewed);  // Open connections keep theirs.
     spdlog::info("SIGHUP: new connections use the certificate as it is now");
+  }
+
+  void AwaitTick() {
+    if (!options_.on_tick) return;
+    tick_.expires_after(options_.tick_interval);
+    tick_.async_wait([this](ErrorCode cancelled) {
+      if (cancelled) return;
+      options_.on_tick();
+      AwaitTick();
+    });
   }
 
   void Accept() {
@@ -210,6 +221,7 @@ class HttpServer::Impl {
   const std::shared_ptr<ByteBudget> memory_ =
       std::make_shared<ByteBudget>(options_.max_request_memory);
   asio::signal_set signals_{io_, SIGINT, SIGTERM, SIGHUP};
+  asio::steady_timer tick_{io_};
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
   bool draining_ = false;  // a signal has come

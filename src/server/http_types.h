@@ -22,11 +22,26 @@ struct HttpRequest {
   std::shared_ptr<ByteLease> memory;  // what the body takes, and what is made of it
 };
 
+// What is told about a request when it is over.
+struct AccessRecord {
+  std::string id;  // X-Request-Id, the client's or ours
+  std::string method;
+  std::string path;
+  std::string traceparent;  // W3C trace context, as sent
+  int status = 0;           // 0: the client left before there was an answer
+  std::string error_code;   // as in the error's JSON
+  bool is_complete = false;
+  double seconds = 0.0;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+};
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // further ones
+  std::string error_code;                                    // for the log and the metrics
 };
 
 HttpResponse JsonResponse(const OrderedJson& json);
@@ -52,6 +67,9 @@ class Responder {
   virtual bool gone() const = 0;
   // Calls once if the client goes before the response is complete.
   virtual void OnGone(std::function<void()> callback) = 0;
+
+  // For whoever knows more about the answer than its bytes.
+  virtual AccessRecord& access() = 0;
 };
 
 class HttpHandler {
@@ -61,6 +79,8 @@ class HttpHandler {
   virtual ApiStatus CheckHead(const HttpRequest& request) = 0;
   // Answers through `responder`, now or later, exactly once.
   virtual void Handle(HttpRequest request, std::shared_ptr<Responder> responder) = 0;
+  // A request is over, answered or not.
+  virtual void OnDone(const AccessRecord& access) = 0;
 };
 
 }  // namespace lapidary

@@ -37,7 +37,9 @@ class ServerMetrics::Impl {
         labels_{{"engine", "0"}, {"model_name", model_name}},
         engine_(engine) {
     // All of them from the start: a rate needs the 0 before the first.
-    for (const char* reason : {"stop", "length", "abort", "error"}) CountEnd(reason, 0);
+    for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"}) {
+      CountEnd(reason, 0);
+    }
     AddCacheInfo();
     for (int place = 0; place < engine.options().limits.num_drafts; ++place) {
       accepted_at_.push_back(&accepted_per_pos_.Add(With("position", std::to_string(place))));
@@ -193,6 +195,11 @@ class ServerMetrics::Impl {
                                               .Name(prefix_ + "request_success_total")
                                               .Help("Finished requests by reason.")
                                               .Register(registry_);
+  prometheus::Family<Counter>& responses_ =
+      prometheus::BuildCounter()
+          .Name(prefix_ + "http_requests_total")
+          .Help("HTTP requests by endpoint, status (0: the client left first) and error.")
+          .Register(registry_);
   Histogram& first_token_ = AddHistogram("time_to_first_token_seconds",
                                          "From arrival to the first token.", kFirstTokenBuckets);
   Histogram& inter_token_ =
@@ -241,6 +248,14 @@ void ServerMetrics::AddFinished(const std::string& reason, const RequestUsage& u
   }
   impl_->request_prompt_tokens_.Observe(usage.prompt_tokens);
   impl_->request_generation_tokens_.Observe(usage.output_tokens);
+}
+
+void ServerMetrics::AddResponse(const std::string& path, int status,
+                                const std::string& error_code) {
+  prometheus::Labels labels = impl_->With("handler", path);
+  labels["status"] = std::to_string(status);
+  labels["error"] = error_code;
+  impl_->responses_.Add(labels).Increment();
 }
 
 std::string ServerMetrics::Serialize() { return impl_->Serialize(); }

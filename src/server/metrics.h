@@ -22,6 +22,9 @@ class ServerMetrics {
   void AddFinished(const std::string& reason, const RequestUsage& usage,
                    const RequestTimings& timings, double seconds_since_arrival);
 
+  // An HTTP response: of which endpoint, its status (0: the client left first), the error's code.
+  void AddResponse(const std::string& path, int status, const std::string& error_code);
+
   // Prometheus' text format.
   std::string Serialize();
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "server/random_id.h"
+
 namespace lapidary {
 namespace {
 

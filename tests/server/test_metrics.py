@@ -150,7 +150,7 @@ def test_the_inference_gateway_finds_what_it_routes_by(vllm_scrape):
 def test_reasons_are_there_before_they_happen(start):
     scrape = Scrape(start())
     reasons = {labels["finished_reason"] for labels in scrape.labels["lapidary:request_success_total"]}
-    assert reasons == {"stop", "length", "abort", "error"}
+    assert reasons == {"stop", "length", "tool_calls", "abort", "error"}
 
 
 def test_pool_use_by_group_adds_up(start):

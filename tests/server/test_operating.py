@@ -1,5 +1,6 @@
-"""What an operator sets: limits, signals, keys."""
+"""What an operator sees and sets: the log, limits, signals."""
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,15 @@ from raw_client import COMPLETIONS, request_bytes
 ASK = {"prompt": "Hello", "max_tokens": 3}
 
 
+def lines_with(server, text, seconds=5):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := [line for line in list(server.log) if text in line]:
+            return found
+        time.sleep(0.02)
+    return []
+
+
 def talk(server, data, seconds=20):
     """Everything the server says to these bytes until it closes."""
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port), timeout=seconds) as connection:
@@ -23,6 +33,44 @@ def talk(server, data, seconds=20):
         while part := connection.recv(65536):
             answer += part
         return answer
+
+
+def test_a_request_id_comes_back_and_into_the_log(server):
+    given = httpx.get(server.url + "/version", headers={"X-Request-Id": "my-id-7"})
+    assert given.headers["x-request-id"] == "my-id-7"
+    assert "/version" in lines_with(server, "my-id-7")[0]
+    made = server.post("/v1/completions", json=ASK)
+    [line] = lines_with(server, made.headers["x-request-id"])
+    assert " 200 " in line and f" {made.json()['usage']['prompt_tokens']} + 3 tokens" in line
+    for hostile in ("a\tb", "x" * 500):
+        assert httpx.get(server.url + "/version", headers={"X-Request-Id": hostile}).headers["x-request-id"] != hostile
+
+
+def test_the_access_log_can_be_json_or_off(start):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    server = start("--access-log", "json")
+    server.post("/v1/completions", json=ASK, headers={"X-Request-Id": "id-json", "traceparent": trace})
+    [line] = lines_with(server, "id-json")
+    record = json.loads(line[line.index("{"):])
+    assert (record["status"], record["path"], record["completion_tokens"]) == (200, "/v1/completions", 3)
+    assert record["traceparent"] == trace
+    silent = start("--access-log", "off")
+    silent.post("/v1/completions", json=ASK, headers={"X-Request-Id": "id-off"})
+    assert not lines_with(silent, "id-off", seconds=0.5)
+
+
+def test_every_status_is_counted(start):
+    server = start("--api-key", "sesame")
+    key = {"Authorization": "bEaReR sesame"}
+    assert server.post("/v1/completions", json=ASK, headers=key).status_code == 200
+    assert server.post("/v1/completions", json={}, headers=key).status_code == 400
+    assert server.post("/v1/completions", json=ASK).status_code == 401
+    assert httpx.get(server.url + "/nowhere", headers=key).status_code == 404
+    text = httpx.get(server.url + "/metrics", headers=key).text
+    counts = {(line.split('handler="')[1].split('"')[0], line.split('status="')[1].split('"')[0])
+              for line in text.splitlines() if line.startswith("lapidary:http_requests_total{")}
+    assert {("/v1/completions", "200"), ("/v1/completions", "400"), ("/v1/completions", "401"),
+            ("other", "404")} <= counts
 
 
 def test_a_silent_stream_gets_comments(start):
