@@ -11,6 +11,7 @@
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
+#include "apps/vllm_flags.h"
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
 #include "model/footprint.h"
@@ -392,11 +393,13 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
 
 void AddServeCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ServeFlags>();
+  auto foreign = std::make_shared<VllmFlags>();
   auto app = std::make_shared<CLI::App*>(nullptr);
   CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
-                                       [flags, app]() -> Status {
+                                       [flags, foreign, app]() -> Status {
                                          if (!flags->config.empty())
                                            RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
+                                         RETURN_IF_ERROR(foreign->Check());
                                          RETURN_IF_ERROR(ResolveModel(&flags->model));
                                          return Serve(*flags);
                                        });
@@ -410,6 +413,7 @@ void AddServeCommand(CommandLine& command_line) {
   AddModelFlags(*command, *flags);
   AddSchedulerFlags(*command, *flags);
   AddHttpFlags(*command, *flags);
+  foreign->AddTo(*command);
 }
 
 }  // namespace lapidary

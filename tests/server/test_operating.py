@@ -162,3 +162,13 @@ def test_a_chat_that_cannot_fit_is_refused_before_it_is_rendered(server):
     assert response.status_code == 400
     assert "too many messages" in response.json()["error"]["message"]
     assert time.monotonic() - begin < 5
+
+
+def test_flags_of_another_server_get_a_sentence(request, start, checkpoint):
+    done = subprocess.run([request.config.getoption("--lapidary"), "serve", "--tensor-parallel-size", "2", str(checkpoint)],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "--tensor-parallel-size: a model runs on one GPU here" in done.stderr
+    server = start("--dtype", "auto", "--enable-auto-tool-choice", "--tool-call-parser", "gemma4")
+    assert lines_with(server, "--dtype is not needed")
+    assert lines_with(server, "--tool-call-parser is not needed")
