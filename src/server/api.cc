@@ -6,6 +6,7 @@
 
 #include "base/version.h"
 #include "server/chat_page.h"
+#include "server/completion_format.h"
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
 
@@ -19,12 +20,6 @@ constexpr std::string_view kModelsPath = "/v1/models";
 
 // A body from here on is prepared behind other long ones.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
-
-int64_t UnixTime() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 bool EqualsIgnoringCase(std::string_view left, std::string_view right) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
@@ -296,7 +291,7 @@ ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
                                                  : grammar::Constraint::Thought::kMayOpen;
   }
   RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
-  job->kind = ApiKind::kChat;
+  job->format = std::make_unique<CompletionFormat>(ApiKind::kChat, model_, request.generation);
   job->prompts.push_back(std::move(prompt));
   job->parser_options = std::move(options);
   job->single_call = request.single_call;
@@ -319,7 +314,8 @@ ApiStatus Api::PrepareCompletion(const OrderedJson& body, GenerationJob* job) co
     job->prompts.push_back(std::move(prompt));
   }
   RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
-  job->kind = ApiKind::kCompletion;
+  job->format =
+      std::make_unique<CompletionFormat>(ApiKind::kCompletion, model_, request.generation);
   job->request = std::move(request.generation);
   return {};
 }

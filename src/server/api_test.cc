@@ -28,11 +28,11 @@ class FakeClient final : public Responder {
     Complete();
   }
   void BeginEvents() override {}
-  void SendEvent(std::string_view data) override { events_.emplace_back(data); }
-  AccessRecord& access() override { return access_; }
+  void SendEvent(std::string_view, std::string_view data) override { events_.emplace_back(data); }
   void EndEvents() override { Complete(); }
   bool gone() const override { return false; }
   void OnGone(std::function<void()>) override {}
+  AccessRecord& access() override { return access_; }
 
   bool is_complete() {
     const std::lock_guard lock(mutex_);

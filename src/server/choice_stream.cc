@@ -14,6 +14,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& 
       stop_(request.stop),
       wants_logprobs_(request.sampling.num_logprobs >= 0),
       single_call_(single_call),
+      is_text_(!parser_options.has_value()),
       first_offset_(first_offset) {}
 
 bool ChoiceStream::Push(const SampledToken& token, ChoiceDelta* delta) {
@@ -25,6 +26,7 @@ bool ChoiceStream::Push(const SampledToken& token, ChoiceDelta* delta) {
 }
 
 void ChoiceStream::PushStopToken(const SampledToken& token, ChoiceDelta* delta) const {
+  if (!is_text_) return;
   if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
 }
 

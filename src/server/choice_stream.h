@@ -43,7 +43,8 @@ class ChoiceStream {
 
   // After it returned true the choice is complete and must be pushed nothing more.
   bool Push(const SampledToken& token, ChoiceDelta* delta);
-  // The token that ended the choice: it has a logprob, but no text.
+  // The token that ended the choice: it has no text, but in a text completion a logprob.
+  // (Evaluation harnesses ask for one token and drop the last logprob: it must be that token's.)
   void PushStopToken(const SampledToken& token, ChoiceDelta* delta) const;
   // The last token was the one before; releases what was held back.
   void Finish(ChoiceDelta* delta);
@@ -59,6 +60,7 @@ class ChoiceStream {
   std::vector<std::string> stop_;
   bool wants_logprobs_;
   bool single_call_;
+  bool is_text_;  // no chat: all of it is content
   size_t first_offset_;
   // A call is handed out when its arguments are known to parse; before, only its name is.
   std::string call_name_;

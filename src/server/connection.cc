@@ -118,8 +118,8 @@ void Connection::GiveUp() {
     if (gone()) return;  // It is being sent.
     const auto callback = std::exchange(on_gone_, nullptr);
     if (events_begun_) {
-      SendEvent(DumpJson(ShuttingDown().ToJson()));
-      SendEvent("[DONE]");
+      SendEvent("", DumpJson(ShuttingDown().ToJson()));
+      SendEvent("", "[DONE]");
       EndEvents();
     } else {
       Send(ErrorResponse(ShuttingDown()));
@@ -414,11 +414,11 @@ void Connection::BeginEvents() {
   WatchSilence();
 }
 
-void Connection::SendEvent(std::string_view data) {
+void Connection::SendEvent(std::string_view name, std::string_view data) {
   if (gone()) return;
   if (unsent_.size() > options_.max_unsent_bytes) return Close();
   last_event_ = std::chrono::steady_clock::now();
-  std::string event = WriteEvent(data);
+  std::string event = WriteEvent(name, data);
   Write(chunked_ ? WriteChunk(event) : std::move(event));
 }
 

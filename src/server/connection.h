@@ -43,7 +43,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void Post(std::function<void()> task) override;
   void Send(HttpResponse response) override;
   void BeginEvents() override;
-  void SendEvent(std::string_view data) override;
+  void SendEvent(std::string_view name, std::string_view data) override;
   void EndEvents() override;
   bool gone() const override { return closed() || response_complete_; }
   void OnGone(std::function<void()> callback) override { on_gone_ = std::move(callback); }

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace lapidary {
 
@@ -12,13 +13,12 @@ Generation::Generation(Session& session, const ServedModel& model, ServerMetrics
       model_(model),
       metrics_(metrics),
       job_(std::move(job)),
-      responder_(std::move(responder)),
-      json_(job_.kind, model, job_.request.sampling.num_logprobs >= 0) {}
+      responder_(std::move(responder)) {}
 
 void Generation::Start() {
   if (responder_->gone()) return;
-  if (session_.engine().has_failed()) return responder_->Send(ErrorResponse(EngineFailed()));
-  if (const ApiStatus refused = Submit()) return responder_->Send(ErrorResponse(*refused));
+  if (session_.engine().has_failed()) return SendError(EngineFailed());
+  if (const ApiStatus refused = Submit()) return SendError(*refused);
   responder_->OnGone([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
@@ -26,7 +26,15 @@ void Generation::Start() {
     self->CancelAll();
   });
   responder_->access().prompt_tokens = usage_.prompt_tokens;
-  if (job_.request.stream) responder_->BeginEvents();
+  if (!job_.request.stream) return;
+  responder_->BeginEvents();
+  ServerEvents events;
+  job_.format->Begin(usage_, &events);
+  SendEvents(events);
+}
+
+void Generation::SendEvents(const ServerEvents& events) {
+  for (const ServerEvent& event : events) responder_->SendEvent(event.name, event.data);
 }
 
 int32_t Generation::NumPromptLogprobs() const {
@@ -149,10 +157,7 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   if (event.finish == FinishReason::kLength) return FinishChoice(choice, "length", nullptr);
   if (ends_with_stop_token) {
     ++usage_.completion_tokens;
-    // Evaluation harnesses ask for one token and drop the last logprob: it must be that token's.
-    if (job_.kind == ApiKind::kCompletion) {
-      choice.stream.PushStopToken(event.tokens.back(), &choice.unsent);
-    }
+    choice.stream.PushStopToken(event.tokens.back(), &choice.unsent);
     const int32_t id = event.tokens.back().id;
     const auto& asked_for = job_.request.stop_token_ids;
     const bool was_asked_for = std::find(asked_for.begin(), asked_for.end(), id) != asked_for.end();
@@ -178,18 +183,14 @@ void Generation::SendChunk(Choice& choice, bool has_tokens) {
   const bool begins = has_tokens && !choice.begun;
   if (!has_news && !begins) return;
   const int index = static_cast<int>(choice_of_.at(choice.handle.id()));
-  const auto send = [&](OrderedJson chunk) {
-    if (job_.request.include_usage) {
-      chunk["usage"] = job_.request.continuous_usage ? usage_.ToJson() : OrderedJson(nullptr);
-    }
-    responder_->SendEvent(DumpJson(chunk));
-  };
-  const bool sends_role = !choice.begun && job_.kind == ApiKind::kChat;
+  const bool is_first = !choice.begun;
   choice.begun = true;
-  if (sends_role) send(json_.RoleChunk(index));
-  if (sends_role && !has_news) return;
-  send(json_.Chunk(index, choice.unsent, choice.finish ? &*choice.finish : nullptr));
-  choice.unsent = {};
+  ServerEvents events;
+  // Without text nothing is taken out: what comes with it (logprobs) waits for the next one.
+  const ChoiceDelta news = has_news ? std::exchange(choice.unsent, {}) : ChoiceDelta();
+  job_.format->Delta(index, news, choice.finish ? &*choice.finish : nullptr, is_first, usage_,
+                     &events);
+  SendEvents(events);
   choice.finish_sent = choice.finish.has_value();
 }
 
@@ -197,32 +198,35 @@ void Generation::SendEnd() {
   answered_ = true;
   responder_->access().completion_tokens = usage_.completion_tokens;
   if (job_.request.stream) {
-    if (job_.request.include_usage) responder_->SendEvent(DumpJson(json_.UsageChunk(usage_)));
-    responder_->SendEvent("[DONE]");
+    ServerEvents events;
+    job_.format->End(usage_, &events);
+    SendEvents(events);
     responder_->EndEvents();
     return;
   }
-  std::vector<ResponseJson::Choice> choices;
+  std::vector<FinishedChoice> choices;
   for (Choice& choice : choices_) {
     const size_t prompt_idx = choices.size() / static_cast<size_t>(job_.request.num_choices);
-    choices.push_back(
-        {std::move(choice.unsent), std::move(*choice.finish),
-         json_.PromptLogprobs(job_.prompts[prompt_idx].prepared.ids, prompt_logprobs_[prompt_idx],
-                              job_.request.num_prompt_logprobs)});
+    choices.push_back({std::move(choice.unsent), std::move(*choice.finish),
+                       &job_.prompts[prompt_idx].prepared.ids, &prompt_logprobs_[prompt_idx]});
   }
-  responder_->Send(JsonResponse(json_.Whole(choices, usage_)));
+  responder_->Send(JsonResponse(job_.format->Whole(std::move(choices), usage_)));
 }
 
 void Generation::Fail(const ApiError& error) {
   answered_ = true;
   CancelAll();
-  if (!job_.request.stream) {
-    responder_->Send(ErrorResponse(error));
-    return;
-  }
-  responder_->SendEvent(DumpJson(error.ToJson()));
-  responder_->SendEvent("[DONE]");
+  if (!job_.request.stream) return SendError(error);
+  ServerEvents events;
+  job_.format->Fail(error, &events);
+  SendEvents(events);
   responder_->EndEvents();
+}
+
+void Generation::SendError(const ApiError& error) {
+  HttpResponse response = ErrorResponse(error);
+  response.body = DumpJson(job_.format->ErrorBody(error));
+  responder_->Send(std::move(response));
 }
 
 void Generation::CancelAll() {

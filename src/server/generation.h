@@ -6,10 +6,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/answer_format.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
 #include "server/prompt_echo.h"
-#include "server/response_json.h"
+#include "server/served_model.h"
 #include "session/prompt_media.h"
 #include "session/session.h"
 
@@ -17,7 +18,7 @@ namespace lapidary {
 
 // A request whose prompts are ready to run.
 struct GenerationJob {
-  ApiKind kind = ApiKind::kChat;
+  std::unique_ptr<AnswerFormat> format;
   GenerationRequest request;
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // of the request's constraint
   struct Prompt {
@@ -69,8 +70,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void RecordTokens(const RequestEvent& event, Choice& choice);
   void RecordEnd(const RequestEvent& event, const Choice& choice);
   void SendChunk(Choice& choice, bool has_tokens);
+  void SendEvents(const ServerEvents& events);
   void SendEnd();
   void Fail(const ApiError& error);
+  // Instead of an answer.
+  void SendError(const ApiError& error);
   void CancelAll();
   double SecondsSinceArrival() const;
 
@@ -79,7 +83,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
   ServerMetrics& metrics_;
   const GenerationJob job_;
   const std::shared_ptr<Responder> responder_;
-  const ResponseJson json_;
   std::vector<Choice> choices_;
   std::vector<std::vector<SampledToken>> prompt_logprobs_;  // by prompt, from the second token on
   std::unordered_map<RequestId, size_t> choice_of_;

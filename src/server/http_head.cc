@@ -79,7 +79,10 @@ std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& optio
   return head + "\r\n";
 }
 
-std::string WriteEvent(std::string_view data) { return fmt::format("data: {}\n\n", data); }
+std::string WriteEvent(std::string_view name, std::string_view data) {
+  if (name.empty()) return fmt::format("data: {}\n\n", data);
+  return fmt::format("event: {}\ndata: {}\n\n", name, data);
+}
 
 std::string WriteChunk(std::string_view data) {
   return fmt::format("{:x}\r\n{}\r\n", data.size(), data);

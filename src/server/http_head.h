@@ -19,8 +19,8 @@ struct HttpHeadOptions {
 
 std::string WriteHead(const HttpResponse& response, const HttpHeadOptions& options);
 
-// One server-sent event, "data: ...\n\n"; `data` has no line breaks.
-std::string WriteEvent(std::string_view data);
+// One server-sent event, "data: ...\n\n", behind "event: NAME\n" if it has a name.
+std::string WriteEvent(std::string_view name, std::string_view data);
 
 // A chunk of a chunked body; the empty one ends it.
 std::string WriteChunk(std::string_view data);

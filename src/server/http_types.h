@@ -60,7 +60,8 @@ class Responder {
   virtual void Send(HttpResponse response) = 0;
   // or a stream of server-sent events: BeginEvents, SendEvent..., EndEvents.
   virtual void BeginEvents() = 0;
-  virtual void SendEvent(std::string_view data) = 0;
+  // Neither has line breaks; an event may be without a name.
+  virtual void SendEvent(std::string_view name, std::string_view data) = 0;
   virtual void EndEvents() = 0;
 
   // Nobody will read the response any more; sending is harmless then.

@@ -1,18 +1,11 @@
 #include "server/response_json.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "server/random_id.h"
 
 namespace lapidary {
 namespace {
-
-int64_t UnixTime() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // JSON has no infinity; this is what vLLM writes.
 float Finite(float logprob) { return std::max(logprob, -9999.0f); }
@@ -34,20 +27,11 @@ OrderedJson ToolCallsJson(const std::vector<ChoiceDelta::ToolCall>& calls, bool 
 
 }  // namespace
 
-OrderedJson Usage::ToJson() const {
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}},
-          {"completion_tokens_details",
-           {{"accepted_prediction_tokens", accepted_draft_tokens},
-            {"rejected_prediction_tokens", rejected_draft_tokens}}}};
-}
-
-ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, bool wants_logprobs)
+ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const GenerationRequest& request)
     : kind_(kind),
       model_(model),
-      wants_logprobs_(wants_logprobs),
+      wants_logprobs_(request.sampling.num_logprobs >= 0),
+      num_prompt_logprobs_(request.num_prompt_logprobs),
       id_(RandomId(kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-")),
       created_(UnixTime()) {}
 
@@ -85,10 +69,11 @@ OrderedJson ResponseJson::Delta(const ChoiceDelta& delta) const {
   return json;
 }
 
-OrderedJson ResponseJson::Whole(const std::vector<Choice>& choices, const Usage& usage) const {
+OrderedJson ResponseJson::Whole(const std::vector<FinishedChoice>& choices,
+                                const Usage& usage) const {
   OrderedJson json = Head(/*is_chunk=*/false);
   json["choices"] = OrderedJson::array();
-  for (const Choice& choice : choices) {
+  for (const FinishedChoice& choice : choices) {
     OrderedJson item = {{"index", json["choices"].size()}};
     if (kind_ == ApiKind::kChat) {
       item["message"] = Message(choice.output);
@@ -98,9 +83,10 @@ OrderedJson ResponseJson::Whole(const std::vector<Choice>& choices, const Usage&
     item["logprobs"] = Logprobs(choice.output.logprobs);
     item["finish_reason"] = choice.finish.reason;
     item["stop_reason"] = choice.finish.stop_reason;
-    if (!choice.prompt_logprobs.is_null()) {
-      OrderedJson& holder = kind_ == ApiKind::kChat ? json : item;
-      holder["prompt_logprobs"] = choice.prompt_logprobs;
+    OrderedJson& prompt_holder = kind_ == ApiKind::kChat ? json : item;
+    if (num_prompt_logprobs_ >= 0) {
+      prompt_holder["prompt_logprobs"] =
+          PromptLogprobs(*choice.prompt_ids, *choice.prompt_logprobs);
     }
     json["choices"].push_back(std::move(item));
   }
@@ -155,9 +141,7 @@ OrderedJson ResponseJson::TokenJson(int32_t id, float logprob) const {
 }
 
 OrderedJson ResponseJson::PromptLogprobs(const std::vector<int32_t>& ids,
-                                         const std::vector<SampledToken>& logprobs,
-                                         int32_t num_top) const {
-  if (num_top < 0) return nullptr;
+                                         const std::vector<SampledToken>& logprobs) const {
   OrderedJson json = OrderedJson::array({nullptr});
   for (size_t idx = 1; idx < ids.size(); ++idx) {
     const SampledToken& token = logprobs[idx - 1];
@@ -168,7 +152,7 @@ OrderedJson ResponseJson::PromptLogprobs(const std::vector<int32_t>& ids,
                                   {"decoded_token", model_.TokenText(id)}};
     };
     add(token.id, token.logprob, nullptr);  // Its rank is known if it is among the likeliest.
-    for (int32_t rank = 0; rank < std::min(token.num_top, num_top); ++rank) {
+    for (int32_t rank = 0; rank < std::min(token.num_top, num_prompt_logprobs_); ++rank) {
       add(token.top[rank].id, token.top[rank].logprob, rank + 1);
     }
     json.push_back(std::move(item));

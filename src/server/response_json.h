@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/answer_format.h"
 #include "server/choice_stream.h"
 #include "server/served_model.h"
 
@@ -11,38 +12,12 @@ namespace lapidary {
 
 enum class ApiKind { kChat, kCompletion };
 
-struct Usage {
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;
-  // Drafts of the assistant that the answer took, and that it did not.
-  int64_t accepted_draft_tokens = 0;
-  int64_t rejected_draft_tokens = 0;
-
-  OrderedJson ToJson() const;
-};
-
-struct FinishInfo {
-  std::string reason;       // "stop", "length", "tool_calls"
-  OrderedJson stop_reason;  // the stop string or token id that was asked for, else null
-};
-
 // Builds what one request is answered with. `model` must outlive this.
 class ResponseJson {
  public:
-  ResponseJson(ApiKind kind, const ServedModel& model, bool wants_logprobs);
+  ResponseJson(ApiKind kind, const ServedModel& model, const GenerationRequest& request);
 
-  struct Choice {
-    ChoiceDelta output;
-    FinishInfo finish;
-    OrderedJson prompt_logprobs;  // null: not asked for
-  };
-  OrderedJson Whole(const std::vector<Choice>& choices, const Usage& usage) const;
-
-  // As vLLM's `prompt_logprobs`: for each token the `num_top` likeliest and itself, by id; null for
-  // the first. `logprobs` begin at the second. Null altogether when num_top is -1.
-  OrderedJson PromptLogprobs(const std::vector<int32_t>& ids,
-                             const std::vector<SampledToken>& logprobs, int32_t num_top) const;
+  OrderedJson Whole(const std::vector<FinishedChoice>& choices, const Usage& usage) const;
 
   // A choice's first chunk of a chat, which names the role; the other kind has none.
   OrderedJson RoleChunk(int index) const;
@@ -51,6 +26,10 @@ class ResponseJson {
   OrderedJson UsageChunk(const Usage& usage) const;
 
  private:
+  // As vLLM's `prompt_logprobs`: for each token the likeliest and itself, by id; null for the
+  // first. `logprobs` begin at the second.
+  OrderedJson PromptLogprobs(const std::vector<int32_t>& ids,
+                             const std::vector<SampledToken>& logprobs) const;
   OrderedJson Head(bool is_chunk) const;
   OrderedJson Message(const ChoiceDelta& output) const;
   OrderedJson Delta(const ChoiceDelta& delta) const;
@@ -63,6 +42,7 @@ class ResponseJson {
   const ApiKind kind_;
   const ServedModel& model_;
   const bool wants_logprobs_;
+  const int32_t num_prompt_logprobs_;  // -1: none
   const std::string id_;
   const int64_t created_;
 };

@@ -1,0 +1,42 @@
+#include "server/completion_format.h"
+
+namespace lapidary {
+
+CompletionFormat::CompletionFormat(ApiKind kind, const ServedModel& model,
+                                   const GenerationRequest& request)
+    : kind_(kind),
+      json_(kind, model, request),
+      include_usage_(request.include_usage),
+      continuous_usage_(request.continuous_usage) {}
+
+OrderedJson CompletionFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage) {
+  return json_.Whole(choices, usage);
+}
+
+void CompletionFormat::Begin(const Usage&, ServerEvents*) {}
+
+void CompletionFormat::Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish,
+                             bool is_first, const Usage& usage, ServerEvents* events) {
+  const auto send = [&](OrderedJson chunk) {
+    if (include_usage_) {
+      chunk["usage"] = continuous_usage_ ? usage.ToJson() : OrderedJson(nullptr);
+    }
+    events->push_back({"", DumpJson(chunk)});
+  };
+  const bool sends_role = is_first && kind_ == ApiKind::kChat;
+  if (sends_role) send(json_.RoleChunk(index));
+  if (sends_role && !delta.has_text() && finish == nullptr) return;
+  send(json_.Chunk(index, delta, finish));
+}
+
+void CompletionFormat::End(const Usage& usage, ServerEvents* events) {
+  if (include_usage_) events->push_back({"", DumpJson(json_.UsageChunk(usage))});
+  events->push_back({"", "[DONE]"});
+}
+
+void CompletionFormat::Fail(const ApiError& error, ServerEvents* events) {
+  events->push_back({"", DumpJson(error.ToJson())});
+  events->push_back({"", "[DONE]"});
+}
+
+}  // namespace lapidary
