@@ -44,6 +44,9 @@ class AnswerStream {
   // Which one, as StopStrings::match_index().
   int match_index() const { return stop_strings_.match_index(); }
 
+  // What comes next is part of a thought.
+  bool in_thought() const { return parser_ && parser_->in_thought(); }
+
   // Characters of all text so far, whatever became of it.
   size_t num_characters() const { return num_characters_; }
 

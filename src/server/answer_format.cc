@@ -16,7 +16,8 @@ OrderedJson Usage::ToJson() const {
           {"total_tokens", prompt_tokens + completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}},
           {"completion_tokens_details",
-           {{"accepted_prediction_tokens", accepted_draft_tokens},
+           {{"reasoning_tokens", reasoning_tokens},
+            {"accepted_prediction_tokens", accepted_draft_tokens},
             {"rejected_prediction_tokens", rejected_draft_tokens}}}};
 }
 

@@ -13,7 +13,8 @@ namespace lapidary {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt
+  int64_t cached_tokens = 0;     // of the prompt
+  int64_t reasoning_tokens = 0;  // of the completion
   // Drafts of the assistant that the answer took, and that it did not.
   int64_t accepted_draft_tokens = 0;
   int64_t rejected_draft_tokens = 0;

@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 
 #include "base/version.h"
 #include "server/chat_page.h"
@@ -21,6 +23,23 @@ constexpr std::string_view kModelsPath = "/v1/models";
 // A body from here on is prepared behind other long ones.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
 
+// "%2F" is "/". What is no escape stays as it is.
+std::string DecodePercents(std::string_view text) {
+  std::string decoded;
+  for (size_t pos = 0; pos < text.size(); ++pos) {
+    unsigned byte = 0;
+    const char* digits = text.data() + pos + 1;
+    if (text[pos] == '%' && pos + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      decoded += static_cast<char>(byte);
+      pos += 2;
+    } else {
+      decoded += text[pos];
+    }
+  }
+  return decoded;
+}
+
 bool EqualsIgnoringCase(std::string_view left, std::string_view right) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   return std::equal(left.begin(), left.end(), right.begin(), right.end(),
@@ -37,11 +56,20 @@ bool EqualInConstantTime(std::string_view left, std::string_view right) {
   return difference == 0;
 }
 
-HttpResponse Preflight() {
+// Whoever may use the server may send any header: clients bring their own (X-Stainless-Lang, ...).
+HttpResponse Preflight(const HttpRequest& request) {
+  const auto is_name = [](char c) {
+    return std::isalnum(static_cast<uint8_t>(c)) != 0 || c == '-';
+  };
+  std::string headers = request.asked_headers;
+  const bool is_list = std::all_of(headers.begin(), headers.end(), [&](char c) {
+    return is_name(c) || c == ',' || c == ' ' || c == '_';
+  });
+  if (headers.empty() || !is_list) headers = "Authorization, Content-Type";
   HttpResponse response;
   response.status = 204;
   response.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                      {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                      {"Access-Control-Allow-Headers", headers},
                       {"Access-Control-Max-Age", "600"}};
   return response;
 }
@@ -119,7 +147,7 @@ ApiStatus Api::CheckHead(const HttpRequest& request) {
 }
 
 void Api::Handle(HttpRequest request, ResponderPtr responder) {
-  if (request.method == "OPTIONS") return responder->Send(Preflight());
+  if (request.method == "OPTIONS") return responder->Send(Preflight(request));
   std::string path = request.path;
   if (path.starts_with("/v1/models/")) path = kModelsPath;
   std::string allowed;  // methods of this path
@@ -189,7 +217,7 @@ void Api::Models(HttpRequest request, ResponderPtr responder) {
     for (const std::string& name : model_.names()) data.push_back(ModelJson(name));
     return responder->Send(JsonResponse({{"object", "list"}, {"data", data}}));
   }
-  const std::string name = request.path.substr(kModelsPath.size() + 1);
+  const std::string name = DecodePercents(request.path.substr(kModelsPath.size() + 1));
   if (const ApiStatus error = model_.CheckName(name)) return responder->Send(ErrorResponse(*error));
   responder->Send(JsonResponse(ModelJson(name)));
 }
@@ -344,7 +372,7 @@ ApiStatus Api::TokenizeBody(const OrderedJson& json, OrderedJson* answer) const 
     std::vector<MediaPart> media;
     ReadChatInput(&fields, &input, &media);
     if (!media.empty()) fields.Fail(NotSupportedYet(media[0].where));
-    fields.Refuse("continue_final_message", false);
+    ReadThinking(&fields, &input);
   } else if (fields.Find("prompt") != nullptr) {
     text = fields.String("prompt", "");
   } else {

@@ -13,19 +13,24 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& 
                .parser = parser_options}),
       stop_(request.stop),
       wants_logprobs_(request.sampling.num_logprobs >= 0),
+      wants_token_ids_(request.return_token_ids),
       single_call_(single_call),
       is_text_(!parser_options.has_value()),
       first_offset_(first_offset) {}
 
 bool ChoiceStream::Push(const SampledToken& token, ChoiceDelta* delta) {
   if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
+  if (wants_token_ids_) delta->token_ids.push_back(token.id);
   std::vector<OutputEvent> events;
+  const bool was_in_thought = answer_.in_thought();
   answer_.Push(token.id, &events);
+  num_reasoning_tokens_ += was_in_thought || answer_.in_thought();
   Take(std::move(events), delta);
   return answer_.matched() || (single_call_ && num_tool_calls_ > 0);
 }
 
 void ChoiceStream::PushStopToken(const SampledToken& token, ChoiceDelta* delta) const {
+  if (wants_token_ids_) delta->token_ids.push_back(token.id);
   if (!is_text_) return;
   if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
 }

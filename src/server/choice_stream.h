@@ -27,7 +27,8 @@ struct ChoiceDelta {
   std::string content;
   std::string reasoning;
   std::vector<ToolCall> tool_calls;
-  std::vector<Logprob> logprobs;  // if asked for
+  std::vector<Logprob> logprobs;   // if asked for
+  std::vector<int32_t> token_ids;  // if asked for
 
   bool has_text() const { return !content.empty() || !reasoning.empty() || !tool_calls.empty(); }
 };
@@ -50,6 +51,8 @@ class ChoiceStream {
   void Finish(ChoiceDelta* delta);
 
   int num_tool_calls() const { return num_tool_calls_; }
+  // Tokens of thoughts so far, with those that open and close them.
+  int num_reasoning_tokens() const { return num_reasoning_tokens_; }
   // The stop string that ended it.
   const std::string* matched_stop() const;
 
@@ -59,12 +62,14 @@ class ChoiceStream {
   AnswerStream answer_;
   std::vector<std::string> stop_;
   bool wants_logprobs_;
+  bool wants_token_ids_;
   bool single_call_;
   bool is_text_;  // no chat: all of it is content
   size_t first_offset_;
   // A call is handed out when its arguments are known to parse; before, only its name is.
   std::string call_name_;
   int num_tool_calls_ = 0;
+  int num_reasoning_tokens_ = 0;
 };
 
 }  // namespace lapidary

@@ -62,6 +62,12 @@ ApiStatus Generation::Submit() {
   const EventSink sink = [self = shared_from_this()](RequestEvent event) {
     self->responder_->Post([self, event = std::move(event)] { self->OnEvent(event); });
   };
+  const int64_t num_choices = std::ssize(job_.prompts) * request.num_choices;
+  const int max_queue = session_.engine().options().max_queue;
+  if (num_choices > max_queue) {
+    return BadRequest("n", "{} answers were asked for at once, but only {} may wait (--max-queue)",
+                      num_choices, max_queue);
+  }
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
     auto handles = session_.Submit(MakeRequest(prompt), request.num_choices, sink);
     if (!handles.ok()) {
@@ -147,7 +153,10 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   if (ends_with_stop_token) --num_tokens;
   for (size_t token_idx = 0; token_idx < num_tokens; ++token_idx) {
     ++usage_.completion_tokens;
-    if (!choice.stream.Push(event.tokens[token_idx], &choice.unsent)) continue;
+    const int num_before = choice.stream.num_reasoning_tokens();
+    const bool is_done = choice.stream.Push(event.tokens[token_idx], &choice.unsent);
+    usage_.reasoning_tokens += choice.stream.num_reasoning_tokens() - num_before;
+    if (!is_done) continue;
     if (!event.finish) choice.handle.Cancel();
     const std::string* stop = choice.stream.matched_stop();
     return FinishChoice(choice, "stop",

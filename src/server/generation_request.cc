@@ -2,7 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <chrono>
+#include <mutex>
 
 #include "base/random_bits.h"
 #include "server/chat_messages.h"
@@ -54,10 +58,11 @@ void ReadStop(RequestFields* fields, GenerationRequest* request) {
       fields->Fail(BadRequest("stop", "'stop' must be a string or a list of strings"));
     };
     if (stop->is_string()) {
-      request->stop.push_back(stop->get<std::string>());
+      if (*stop != "") request->stop.push_back(stop->get<std::string>());
     } else if (stop->is_array()) {
       for (const OrderedJson& text : *stop) {
         if (!text.is_string()) return fail();
+        if (text == "") continue;
         request->stop.push_back(text.get<std::string>());
       }
     } else {
@@ -71,6 +76,7 @@ void ReadStop(RequestFields* fields, GenerationRequest* request) {
   request->include_stop_text = fields->Bool("include_stop_str_in_output", false);
   request->ignore_eos = fields->Bool("ignore_eos", false);
   request->skip_special = fields->Bool("skip_special_tokens", true);
+  request->return_token_ids = fields->Bool("return_token_ids", false);
 }
 
 void ReadStreaming(RequestFields* fields, GenerationRequest* request) {
@@ -172,13 +178,13 @@ void ReadPrompts(RequestFields* fields, CompletionRequest* request) {
   const OrderedJson* json = fields->Find("prompt");
   if (json == nullptr) return fields->Fail(BadRequest("prompt", "'prompt' is missing"));
   const bool is_list = json->is_array() && !json->empty() && !json->front().is_number();
-  const OrderedJson list = is_list ? *json : OrderedJson::array({*json});
-  if (list.size() * static_cast<size_t>(request->generation.num_choices) > kMaxChoices) {
+  const size_t num_prompts = is_list ? json->size() : 1;
+  if (num_prompts * static_cast<size_t>(request->generation.num_choices) > kMaxChoices) {
     return fields->Fail(
         BadRequest("prompt", "at most {} completions can be asked for at once", kMaxChoices));
   }
-  for (const OrderedJson& item : list) {
-    std::optional<RawPrompt> prompt = ReadPrompt(item);
+  for (size_t idx = 0; idx < num_prompts; ++idx) {
+    std::optional<RawPrompt> prompt = ReadPrompt(is_list ? (*json)[idx] : *json);
     if (!prompt) {
       return fields->Fail(BadRequest(
           "prompt", "'prompt' must be a string, a list of token ids, or a list of either"));
@@ -199,7 +205,13 @@ void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPar
     if (auto error = CheckTools(*tools)) fields->Fail(*error);
     if (!tools->empty()) input->tools = *tools;
   }
-  input->add_generation_prompt = fields->Bool("add_generation_prompt", true);
+  input->continue_final_message = fields->Bool("continue_final_message", false);
+  input->add_generation_prompt =
+      fields->Bool("add_generation_prompt", !input->continue_final_message);
+  if (input->continue_final_message && input->add_generation_prompt) {
+    fields->Fail(BadRequest("continue_final_message",
+                            "'continue_final_message' needs 'add_generation_prompt': false"));
+  }
   const OrderedJson* variables = fields->Find("chat_template_kwargs");
   if (variables == nullptr) return;
   if (!variables->is_object()) {
@@ -217,10 +229,63 @@ void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPar
   if (inner.status()) fields->Fail(*inner.status());
 }
 
+void ReadThinking(RequestFields* fields, ChatInput* input) {
+  std::optional<bool> wanted;
+  const auto read_effort = [&](RequestFields& holder, const std::string& name) {
+    const std::string effort = holder.String(name, "");
+    if (effort.empty()) return;
+    constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    if (std::find(kEfforts.begin(), kEfforts.end(), effort) == kEfforts.end()) {
+      holder.Fail(BadRequest(name, "'{}' must be one of {}", name, fmt::join(kEfforts, ", ")));
+    }
+    wanted = effort != "none" && effort != "minimal";
+  };
+  // The fields of an object under this name.
+  const auto read_object = [&](const char* name, const auto& read) {
+    const OrderedJson* object = fields->Find(name);
+    if (object == nullptr) return;
+    if (!object->is_object()) {
+      return fields->Fail(BadRequest(name, "'{}' must be an object", name));
+    }
+    RequestFields inner(*object, std::string(name) + ".");
+    read(inner);
+    if (inner.status()) fields->Fail(*inner.status());
+  };
+  read_effort(*fields, "reasoning_effort");
+  read_object("reasoning", [&](RequestFields& inner) {
+    read_effort(inner, "effort");
+    if (inner.Find("enabled") != nullptr) wanted = inner.Bool("enabled", false);
+  });
+  read_object("thinking", [&](RequestFields& inner) {
+    const std::string type = inner.String("type", "");
+    if (type != "enabled" && type != "disabled" && type != "adaptive") {
+      inner.Fail(BadRequest("thinking.type", "'thinking.type' must be enabled or disabled"));
+    }
+    wanted = type != "disabled";
+  });
+  if (wanted && !input->enable_thinking) input->enable_thinking = wanted;
+}
+
 void LogUnknownFields(const RequestFields& fields) {
-  if (const std::string names = fields.UnknownFields(); !names.empty()) {
-    spdlog::info("a request has fields that are not known here and ignored: {}", names);
+  const std::string names = fields.UnknownFields();
+  if (names.empty()) return;
+  // One client that always sends them must not fill the log: some lines each time, then a count.
+  constexpr std::chrono::seconds kInterval{10};
+  constexpr int kMaxLines = 10;
+  static std::mutex mutex;
+  static std::chrono::steady_clock::time_point interval_end{};
+  static int num_lines = 0;
+  const std::lock_guard lock(mutex);
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= interval_end) {
+    if (num_lines > kMaxLines) {
+      spdlog::info("{} more requests had fields that are not known here", num_lines - kMaxLines);
+    }
+    interval_end = now + kInterval;
+    num_lines = 0;
   }
+  if (++num_lines > kMaxLines) return;
+  spdlog::info("a request has fields that are not known here and ignored: {}", names);
 }
 
 ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaults,
@@ -230,6 +295,7 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
   ReadChatInput(&fields, &request->input, &request->media);
   ReadSoftTokenBudget(&fields, &request->max_soft_tokens);
   ReadChatLogprobs(&fields, &request->generation.sampling);
+  ReadThinking(&fields, &request->input);
   request->single_call = !fields.Bool("parallel_tool_calls", true);
   if (!fields.status()) {
     ReadToolChoice(&fields, {request->single_call, request->strict_tools}, &request->input.tools,
@@ -237,7 +303,6 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
   }
   ReadThinkingBudget(&fields, &request->generation.constraint,
                      &request->generation.constraint_field);
-  fields.Refuse("continue_final_message", false);
   fields.Refuse("echo", false);
   fields.Refuse("modalities", OrderedJson::array({"text"}));
   for (const char* name : {"audio", "functions", "function_call", "web_search_options",
@@ -253,6 +318,9 @@ ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& 
   RequestFields fields(body);
   request->generation.echo = fields.Bool("echo", false);
   ReadCommon(&fields, defaults, &request->generation);
+  // As everywhere: a text has no end of its own, so it gets a few tokens unless more are asked for.
+  constexpr int32_t kDefaultMaxTokens = 16;
+  if (!request->generation.max_tokens) request->generation.max_tokens = kDefaultMaxTokens;
   ReadPrompts(&fields, request);
   request->generation.sampling.num_logprobs =
       static_cast<int32_t>(fields.Int("logprobs", -1, 0, kMaxLogprobs));

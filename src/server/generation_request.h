@@ -31,6 +31,7 @@ struct GenerationRequest {
   bool include_stop_text = false;
   bool ignore_eos = false;
   bool skip_special = true;
+  bool return_token_ids = false;
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // and in every chunk what it is so far
@@ -63,8 +64,12 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
 ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& defaults,
                                  CompletionRequest* request);
 
-// messages, tools, chat_template_kwargs, add_generation_prompt: shared with /tokenize.
+// messages, tools, chat_template_kwargs, add_generation_prompt, continue_final_message: shared with
+// /tokenize.
 void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPart>* media);
+// reasoning_effort, reasoning or thinking, as OpenAI, OpenRouter and Anthropic spell it: one switch
+// here. `enable_thinking` among the template's variables goes before it.
+void ReadThinking(RequestFields* fields, ChatInput* input);
 void LogUnknownFields(const RequestFields& fields);
 
 }  // namespace lapidary

@@ -1,5 +1,8 @@
 #include "server/request_json.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace lapidary {
 namespace {
 
@@ -32,6 +35,26 @@ bool HasSaneShape(std::string_view text, const char** problem, size_t* num_value
   return true;
 }
 
+// "line 3, column 7" of the byte at which reading stopped.
+std::string PlaceOf(std::string_view text, size_t offset) {
+  const std::string_view before = text.substr(0, std::min(offset, text.size()));
+  const auto num_lines = std::count(before.begin(), before.end(), '\n');
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return fmt::format("line {}, column {}", num_lines + 1, before.size() - line_begin + 1);
+}
+
+ApiError NotJson(std::string_view body) {
+  size_t offset = body.size();
+  try {
+    [[maybe_unused]] const OrderedJson parsed = OrderedJson::parse(body);
+  } catch (const OrderedJson::parse_error& error) {
+    offset = error.byte > 0 ? error.byte - 1 : 0;
+  } catch (const OrderedJson::exception&) {  // A number beyond all types: no place is known.
+    return BadRequest("", "the body is not valid JSON");
+  }
+  return BadRequest("", "the body is not valid JSON: see {}", PlaceOf(body, offset));
+}
+
 }  // namespace
 
 ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* memory) {
@@ -46,7 +69,7 @@ ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* 
     return OutOfMemory();
   }
   *json = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (json->is_discarded()) return BadRequest("", "the body is not valid JSON");
+  if (json->is_discarded()) return NotJson(body);
   if (!json->is_object()) return BadRequest("", "the body must be a JSON object");
   return {};
 }
@@ -63,9 +86,14 @@ const OrderedJson* RequestFields::Find(const std::string& name) {
 int64_t RequestFields::Int(const std::string& name, int64_t fallback, int64_t min, int64_t max) {
   const OrderedJson* value = Find(name);
   if (value == nullptr) return fallback;
-  // 2^63 and above would wrap.
-  const bool fits = value->is_number_integer() &&
-                    (!value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX);
+  // 2^63 and above would wrap; a float holds every integer up to 2^53.
+  constexpr double kLargestWhole = 9007199254740992.0;
+  bool fits = value->is_number_integer() &&
+              (!value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX);
+  if (value->is_number_float()) {
+    const double number = value->get<double>();
+    fits = std::trunc(number) == number && std::abs(number) <= kLargestWhole;
+  }
   if (!fits) {
     Fail(BadRequest(Name(name), "'{}' must be an integer", Name(name)));
     return fallback;

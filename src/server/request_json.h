@@ -31,6 +31,7 @@ class RequestFields {
   // nullptr when missing or null.
   const OrderedJson* Find(const std::string& name);
 
+  // Also a float that is whole, which some languages write for every number.
   int64_t Int(const std::string& name, int64_t fallback, int64_t min, int64_t max);
   double Number(const std::string& name, double fallback, double min, double max);
   bool Bool(const std::string& name, bool fallback);

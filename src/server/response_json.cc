@@ -31,6 +31,7 @@ ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const Generat
     : kind_(kind),
       model_(model),
       wants_logprobs_(request.sampling.num_logprobs >= 0),
+      wants_token_ids_(request.return_token_ids),
       num_prompt_logprobs_(request.num_prompt_logprobs),
       id_(RandomId(kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-")),
       created_(UnixTime()) {}
@@ -88,6 +89,10 @@ OrderedJson ResponseJson::Whole(const std::vector<FinishedChoice>& choices,
       prompt_holder["prompt_logprobs"] =
           PromptLogprobs(*choice.prompt_ids, *choice.prompt_logprobs);
     }
+    if (wants_token_ids_) {
+      prompt_holder["prompt_token_ids"] = *choice.prompt_ids;
+      item["token_ids"] = choice.output.token_ids;
+    }
     json["choices"].push_back(std::move(item));
   }
   json["usage"] = usage.ToJson();
@@ -117,6 +122,7 @@ OrderedJson ResponseJson::Chunk(int index, const ChoiceDelta& delta,
     choice["text"] = delta.content;
   }
   choice["logprobs"] = delta.logprobs.empty() ? OrderedJson(nullptr) : Logprobs(delta.logprobs);
+  if (wants_token_ids_) choice["token_ids"] = delta.token_ids;
   choice["finish_reason"] = finish == nullptr ? OrderedJson(nullptr) : OrderedJson(finish->reason);
   if (finish != nullptr) choice["stop_reason"] = finish->stop_reason;
   return ChunkOf(std::move(choice));

@@ -42,6 +42,7 @@ class ResponseJson {
   const ApiKind kind_;
   const ServedModel& model_;
   const bool wants_logprobs_;
+  const bool wants_token_ids_;
   const int32_t num_prompt_logprobs_;  // -1: none
   const std::string id_;
   const int64_t created_;

@@ -132,7 +132,23 @@ Result<std::string> ChatTemplate::GenerationPrompt(const ChatInput& input) const
 
 Result<std::vector<TextSegment>> ChatTemplate::RenderPrompt(ChatInput input) const {
   RETURN_IF_ERROR(NormalizeMessages(&input.messages));
+  if (input.continue_final_message) {
+    const OrderedJson& last = input.messages.empty() ? OrderedJson() : input.messages.back();
+    const bool has_text = last.is_object() && last.contains("content") &&
+                          last["content"].is_string() && last["content"] != "";
+    if (!has_text || last["role"] != "assistant") {
+      return MakeError(
+          "continue_final_message: the last message must be the assistant's, with some text");
+    }
+    input.add_generation_prompt = false;
+  }
   ASSIGN_OR_RETURN(auto segments, Render(input));
+  if (input.continue_final_message) {
+    // Nothing but the template's own text follows what the message says.
+    while (!segments.empty() && segments.back().trusted) segments.pop_back();
+    if (segments.empty()) return MakeError("the chat template leaves the last message out");
+    return segments;
+  }
   if (!input.add_generation_prompt || !EndsWithTrusted(segments, kTurnEnd)) return segments;
   ASSIGN_OR_RETURN(const std::string prompt, GenerationPrompt(input));
   segments.back().text += prompt;

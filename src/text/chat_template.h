@@ -27,6 +27,8 @@ struct ChatInput {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   std::optional<nlohmann::ordered_json> tools;
   bool add_generation_prompt = true;
+  // The last message is an answer that was begun: the prompt ends where its text does.
+  bool continue_final_message = false;
   std::optional<bool> enable_thinking;
   std::optional<bool> preserve_thinking;
   // Further variables (chat_template_kwargs); cannot replace those above.

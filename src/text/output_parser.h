@@ -75,6 +75,9 @@ class OutputParser {
   // Whether the token is one of the grammar's special ones.
   bool IsSpecial(int token_id) const;
 
+  // What comes next is reasoning, unless it closes the thought.
+  bool in_thought() const { return state_ == State::kLabel || state_ == State::kThought; }
+
  private:
   enum class State {
     kStart,  // Nothing seen yet; a bare "thought\n" may follow.

@@ -58,7 +58,7 @@ def test_usage_and_metrics_tell_what_was_drafted(plain, drafted):
     assert drafted.metric("spec_decode_num_accepted_tokens_per_pos_total", position="2") > 0
     assert drafted.metric("spec_decode_collapsed") == 0
     undrafted = plain.post("/v1/chat/completions", json=body).json()["usage"]["completion_tokens_details"]
-    assert undrafted == {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
+    assert undrafted == {"reasoning_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
 
 
 def test_the_bundled_pair_drafts_by_default(start):

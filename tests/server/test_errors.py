@@ -52,7 +52,7 @@ def test_bad_messages(server, param, value):
     ("temperature", "hot"), ("temperature", -1), ("top_p", 2), ("top_p", 0), ("top_k", -2), ("min_p", 1.5),
     ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("n", 0), ("n", 1.5),
     ("n", 100000), ("max_tokens", 0), ("max_tokens", 1 << 70), ("seed", "x"), ("stop", 5), ("stop", [1]),
-    ("stop", [""]), ("stop", ["x"] * 17), ("stop_token_ids", "x"), ("stop_token_ids", [-1]), ("stream", 1),
+    ("stop", ["x"] * 17), ("stop_token_ids", "x"), ("stop_token_ids", [-1]), ("stream", 1),
     ("logprobs", 3), ("top_logprobs", 3), ("logit_bias", {"x": 1}), ("logit_bias", {"1": "x"}),
     ("logit_bias", {"99999999": 1}), ("logit_bias", {"5": 1000}), ("stream_options", {"include_usage": True}),
     ("response_format", {"type": "yaml"}), ("response_format", {"type": "json_schema"}),

@@ -150,3 +150,99 @@ def test_head_answers_like_get_without_a_body(server):
         assert int(head.headers["content-length"]) > 0
     refused = httpx.head(server.url + "/v1/completions")
     assert refused.status_code == 405 and refused.headers["allow"] == "POST, OPTIONS"
+
+
+def test_whole_floats_are_integers_and_an_empty_stop_is_none(server):
+    body = {"prompt": "Once", "max_tokens": 5.0, "top_k": 3.0, "seed": 7.0, "temperature": 1}
+    as_floats = server.post("/v1/completions", json={**body, "stop": ""})
+    assert as_floats.status_code == 200, as_floats.text
+    as_integers = server.post("/v1/completions", json={**body, "max_tokens": 5, "top_k": 3, "seed": 7, "stop": [""]})
+    assert as_floats.json()["choices"][0]["text"] == as_integers.json()["choices"][0]["text"]
+    for wrong in (2.5, 1e300):
+        assert "integer" in server.post("/v1/completions", json={**body, "max_tokens": wrong}).text
+
+
+def test_a_text_completion_stops_at_sixteen_tokens_unless_asked(server):
+    body = {"prompt": "Once", "ignore_eos": True}
+    assert server.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 16
+    assert server.post("/v1/completions", json={**body, "max_tokens": 20}).json()["usage"]["completion_tokens"] == 20
+
+
+def test_broken_json_is_shown_its_place(server):
+    for body, place in (('{"prompt": "x",}', "line 1, column 16"), ('{\n  "prompt": nope}', "line 2, column 14"),
+                        ('{"prompt": "x"', "line 1, column 15")):
+        response = server.post("/v1/completions", content=body)
+        assert response.status_code == 400
+        assert place in response.json()["error"]["message"], response.text
+
+
+def test_token_ids_come_back_when_asked_for(server):
+    body = {"prompt": "Once", "max_tokens": 5, "return_token_ids": True, "ignore_eos": True,
+            "skip_special_tokens": False, "logit_bias": {"300": 100, "301": 100, "106": 100}}
+    whole = server.post("/v1/completions", json=body).json()["choices"][0]
+    assert whole["prompt_token_ids"] == server.post("/tokenize", json={"prompt": "Once"}).json()["tokens"]
+    assert len(whole["token_ids"]) == 5
+    assert server.post("/detokenize", json={"tokens": whole["token_ids"]}).json()["prompt"] == whole["text"]
+    chat = server.post("/v1/chat/completions", json={
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "return_token_ids": True}).json()
+    assert len(chat["prompt_token_ids"]) == chat["usage"]["prompt_tokens"]
+    assert len(chat["choices"][0]["token_ids"]) == chat["usage"]["completion_tokens"]
+
+
+def test_a_message_can_be_gone_on_with(server, hello):
+    begun = [*hello, {"role": "assistant", "content": "Well, hello"}]
+
+    def tokens(**fields):
+        return server.post("/tokenize", json={"messages": begun, **fields}).json()["tokens"]
+    continued = tokens(continue_final_message=True)
+    closed = tokens(add_generation_prompt=False)
+    assert closed[:len(continued)] == continued and len(closed) > len(continued)
+    assert server.post("/detokenize", json={"tokens": continued}).json()["prompt"].endswith("Well, hello")
+    answer = server.post("/v1/chat/completions", json={"messages": begun, "max_tokens": 2,
+                                                       "continue_final_message": True})
+    assert answer.json()["usage"]["prompt_tokens"] == len(continued)
+    for messages, fields in ((hello, {}), (begun, {"add_generation_prompt": True})):
+        refused = server.post("/v1/chat/completions",
+                              json={"messages": messages, "continue_final_message": True, **fields})
+        assert refused.status_code == 400 and "continue_final_message" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("fields, thinks", [
+    ({}, False), ({"reasoning_effort": "none"}, False), ({"reasoning_effort": "minimal"}, False),
+    ({"reasoning_effort": "low"}, True), ({"reasoning_effort": "high"}, True), ({"reasoning": {"effort": "high"}}, True),
+    ({"reasoning": {"enabled": False}}, False), ({"thinking": {"type": "enabled", "budget_tokens": 99}}, True),
+    ({"thinking": {"type": "disabled"}}, False),
+    ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, False)])
+def test_every_way_to_ask_for_thinking(server, hello, fields, thinks):
+    tokens = server.post("/tokenize", json={"messages": hello, **fields}).json()["tokens"]
+    assert (98 in tokens) == thinks  # <|think|>
+
+
+def test_reasoning_tokens_are_counted(client, hello):
+    def usage(**fields):
+        return client.chat.completions.create(model="tiny", messages=hello, max_tokens=6, **fields).usage
+    assert usage(logit_bias={"300": 100}).completion_tokens_details.reasoning_tokens == 0
+    assert usage(logit_bias={"100": 100}).completion_tokens_details.reasoning_tokens == 6  # <|channel>
+
+
+def test_more_answers_than_may_wait_can_never_be_had(start):
+    server = start("--max-queue", "3")
+    for body in ({"prompt": "x", "n": 4}, {"prompt": ["x", "y"], "n": 2}):
+        refused = server.post("/v1/completions", json={**body, "max_tokens": 1})
+        assert refused.status_code == 400 and "--max-queue" in refused.json()["error"]["message"]
+
+
+def test_a_model_is_found_by_its_encoded_name(start):
+    server = start("--served-model-name", "org/model")
+    for path in ("/v1/models/org/model", "/v1/models/org%2Fmodel", "/v1/models/org%2fmodel"):
+        response = httpx.get(httpx.URL(server.url).copy_with(raw_path=path.encode()))
+        assert response.json()["id"] == "org/model", path
+
+
+def test_a_preflight_allows_the_headers_it_asks_for(start):
+    server = start("--allowed-origins", "https://app.example")
+    asked = "authorization,content-type,x-stainless-lang,x-stainless-os"
+    response = httpx.options(server.url + "/v1/chat/completions", headers={
+        "Origin": "https://app.example", "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": asked})
+    assert response.headers["access-control-allow-headers"] == asked

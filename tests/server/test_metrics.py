@@ -155,7 +155,7 @@ def test_reasons_are_there_before_they_happen(start):
 
 def test_pool_use_by_group_adds_up(start):
     server = start("--max-num-seqs", "4")
-    body = {"prompt": "Hello " * 100, "n": 4, "ignore_eos": True, "stream": True}
+    body = {"prompt": "Hello " * 100, "n": 4, "max_tokens": 300, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as response:
         lines = response.iter_lines()  # kept: without it the client would leave
         next(lines)
