@@ -11,6 +11,8 @@
 #include "server/completion_format.h"
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
+#include "server/responses_format.h"
+#include "server/responses_request.h"
 
 namespace lapidary {
 namespace {
@@ -19,6 +21,10 @@ namespace {
 constexpr int kNumWorkers = 2;
 
 constexpr std::string_view kModelsPath = "/v1/models";
+
+// Of responses that can be gone on from.
+constexpr size_t kMaxStoredResponses = 10'000;
+constexpr size_t kMaxStoredBytes = size_t{64} << 20;
 
 // A body from here on is prepared behind other long ones.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
@@ -110,6 +116,7 @@ Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
       api_keys_(std::move(api_keys)),
       access_log_(access_log),
       created_(UnixTime()),
+      responses_(std::make_shared<ResponseStore>(kMaxStoredResponses, kMaxStoredBytes)),
       workers_(kNumWorkers) {}
 
 const std::vector<Api::Route>& Api::Routes() {
@@ -121,6 +128,7 @@ const std::vector<Api::Route>& Api::Routes() {
       {"GET", "/v1/models", &Api::Models},
       {"POST", "/v1/chat/completions", &Api::Chat},
       {"POST", "/v1/completions", &Api::Complete},
+      {"POST", "/v1/responses", &Api::Responses},
       {"POST", "/tokenize", &Api::Tokenize},
       {"POST", "/detokenize", &Api::Detokenize},
   };
@@ -274,6 +282,12 @@ void Api::Complete(HttpRequest request, ResponderPtr responder) {
       [this](const OrderedJson& body, GenerationJob* job) { return PrepareCompletion(body, job); });
 }
 
+void Api::Responses(HttpRequest request, ResponderPtr responder) {
+  Generate(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, GenerationJob* job) { return PrepareResponse(body, job); });
+}
+
 ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
   RETURN_IF_API_ERROR(model_.CheckName(request.model));
   const int32_t vocab_size = session_.plan().vocab_size;
@@ -324,6 +338,42 @@ ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
   job->parser_options = std::move(options);
   job->single_call = request.single_call;
   job->request = std::move(request.generation);
+  return {};
+}
+
+ApiStatus Api::PrepareResponse(const OrderedJson& body, GenerationJob* job) {
+  OrderedJson chat;
+  size_t num_instructions = 0;
+  ResponsesExtras extras;
+  RETURN_IF_API_ERROR(ResponsesToChat(body, &chat, &num_instructions, &extras));
+  OrderedJson& messages = chat["messages"];
+  if (!extras.previous_response_id.empty()) {
+    const std::optional<OrderedJson> previous = responses_->Get(extras.previous_response_id);
+    if (!previous) {
+      ApiError error{404,
+                     fmt::format("the response '{}' is not stored here (any more)",
+                                 extras.previous_response_id),
+                     "previous_response_id"};
+      error.code = "previous_response_not_found";
+      return error;
+    }
+    messages.insert(messages.begin() + static_cast<ptrdiff_t>(num_instructions), previous->begin(),
+                    previous->end());
+  }
+  RETURN_IF_API_ERROR(PrepareChat(chat, job));
+  if (job->request.num_choices > 1) return NotSupportedYet("n");
+  ResponsesFormat::OutputSink on_output;
+  if (extras.store) {
+    messages.erase(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(num_instructions));
+    on_output = [store = responses_, conversation = std::move(messages)](const std::string& id,
+                                                                         const OrderedJson& items) {
+      OrderedJson whole = conversation;
+      whole.push_back(OutputToMessage(items));
+      store->Put(id, whole);
+    };
+  }
+  job->format = std::make_unique<ResponsesFormat>(model_.name(), std::move(extras.echoed),
+                                                  std::move(on_output));
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "server/generation.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
+#include "server/response_store.h"
 #include "server/served_model.h"
 #include "server/worker_pool.h"
 
@@ -45,6 +46,7 @@ class Api final : public HttpHandler {
   void Metrics(HttpRequest request, ResponderPtr responder);
   void Chat(HttpRequest request, ResponderPtr responder);
   void Complete(HttpRequest request, ResponderPtr responder);
+  void Responses(HttpRequest request, ResponderPtr responder);
   void Tokenize(HttpRequest request, ResponderPtr responder);
   void Detokenize(HttpRequest request, ResponderPtr responder);
 
@@ -64,6 +66,7 @@ class Api final : public HttpHandler {
                               std::shared_ptr<const grammar::CompiledGrammar>* compiled) const;
   ApiStatus PrepareChat(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus PrepareCompletion(const OrderedJson& body, GenerationJob* job) const;
+  ApiStatus PrepareResponse(const OrderedJson& body, GenerationJob* job);
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
   ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
   ApiStatus DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
@@ -75,6 +78,8 @@ class Api final : public HttpHandler {
   const std::vector<std::string> api_keys_;
   const AccessLog access_log_;
   const int64_t created_;
+  // Shared with answers that are stored when they end.
+  const std::shared_ptr<ResponseStore> responses_;
   WorkerPool workers_;
 };
 

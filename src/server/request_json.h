@@ -45,6 +45,7 @@ class RequestFields {
 
   void Fail(ApiError error);
   const ApiStatus& status() const { return status_; }
+  bool IsKnown(const std::string& name) const { return known_.contains(name); }
   // Names as JSON strings, safe for a log line; empty when there are none.
   std::string UnknownFields() const;
 

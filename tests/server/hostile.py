@@ -4,7 +4,7 @@ import copy
 import json
 
 CHAT = "/v1/chat/completions"
-PATHS = [CHAT, "/v1/completions", "/tokenize", "/detokenize"]
+PATHS = [CHAT, "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
 
 SANE_BODIES = {
     CHAT: {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
@@ -13,6 +13,13 @@ SANE_BODIES = {
            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]},
     "/v1/completions": {"prompt": "Hello", "max_tokens": 3, "temperature": 0, "top_k": 5, "min_p": 0.1,
                         "presence_penalty": 0.5, "stop": "y", "logprobs": 1, "ignore_eos": True},
+    "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+                                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "x"}]},
+                                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                                {"type": "function_call_output", "call_id": "c", "output": "5"}],
+                      "instructions": "Be brief.", "max_output_tokens": 3, "reasoning": {"effort": "low"},
+                      "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+                      "text": {"format": {"type": "text"}}, "previous_response_id": None},
     "/tokenize": {"prompt": "Hello", "add_special_tokens": True, "return_token_strs": True},
     "/detokenize": {"tokens": [2, 5, 9]},
 }

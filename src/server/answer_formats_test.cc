@@ -1,0 +1,153 @@
+// What the formats with typed items make of a thought, text and calls, whole and in pieces.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/response_store.h"
+#include "server/responses_format.h"
+#include "server/responses_request.h"
+
+namespace lapidary {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr Usage kUsage = {.prompt_tokens = 10,
+                          .completion_tokens = 7,
+                          .cached_tokens = 4,
+                          .reasoning_tokens = 3,
+                          .accepted_draft_tokens = 0,
+                          .rejected_draft_tokens = 0};
+
+ChoiceDelta Thought(std::string text) {
+  ChoiceDelta delta;
+  delta.reasoning = std::move(text);
+  return delta;
+}
+ChoiceDelta Text(std::string text) {
+  ChoiceDelta delta;
+  delta.content = std::move(text);
+  return delta;
+}
+ChoiceDelta Call(int index) {
+  ChoiceDelta delta;
+  delta.tool_calls.push_back({index, "call_" + std::to_string(index), "add", R"({"a":2})"});
+  return delta;
+}
+std::vector<ChoiceDelta> Deltas() {
+  return {Thought("H"), Thought("m."), Text("Let "), Text("me see."), Call(0), Call(1)};
+}
+ChoiceDelta Joined() {
+  ChoiceDelta whole;
+  for (const ChoiceDelta& delta : Deltas()) {
+    whole.reasoning += delta.reasoning;
+    whole.content += delta.content;
+    for (const auto& call : delta.tool_calls) whole.tool_calls.push_back(call);
+  }
+  return whole;
+}
+
+std::vector<OrderedJson> Stream(AnswerFormat& format, const FinishInfo& finish) {
+  ServerEvents events;
+  format.Begin(kUsage, &events);
+  bool is_first = true;
+  for (const ChoiceDelta& delta : Deltas()) {
+    format.Delta(0, delta, nullptr, std::exchange(is_first, false), kUsage, &events);
+  }
+  format.Delta(0, {}, &finish, false, kUsage, &events);
+  format.End(kUsage, &events);
+  std::vector<OrderedJson> parsed;
+  for (const ServerEvent& event : events) {
+    parsed.push_back(OrderedJson::parse(event.data));
+    EXPECT_EQ(parsed.back()["type"], event.name);
+  }
+  return parsed;
+}
+
+OrderedJson WithoutIds(OrderedJson items) {
+  for (OrderedJson& item : items) item.erase("id");
+  return items;
+}
+
+TEST(ResponsesFormat, AStreamEndsWithWhatTheWholeSays) {
+  OrderedJson stored;
+  const auto sink = [&](const std::string&, const OrderedJson& items) { stored = items; };
+  ResponsesFormat whole_format("m", OrderedJson::object(), sink);
+  const OrderedJson whole =
+      whole_format.Whole({{Joined(), {"tool_calls", nullptr}, nullptr, nullptr}}, kUsage);
+  EXPECT_EQ(stored, whole["output"]);
+  std::vector<std::string> types;
+  for (const OrderedJson& item : whole["output"]) types.push_back(item["type"]);
+  EXPECT_THAT(types, ElementsAre("reasoning", "message", "function_call", "function_call"));
+  EXPECT_EQ(whole["status"], "completed");
+  EXPECT_EQ(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 3);
+
+  ResponsesFormat format("m", OrderedJson::object(), nullptr);
+  const auto events = Stream(format, {"tool_calls", nullptr});
+  const OrderedJson& last = events.back();
+  EXPECT_EQ(last["type"], "response.completed");
+  EXPECT_EQ(WithoutIds(last["response"]["output"]), WithoutIds(whole["output"]));
+  std::string arguments;
+  for (const OrderedJson& event : events) {
+    if (event["type"] == "response.function_call_arguments.delta") arguments += event["delta"];
+  }
+  EXPECT_EQ(arguments, R"({"a":2}{"a":2})");
+}
+
+TEST(ResponsesFormat, AnAnswerBecomesTheMessageItWas) {
+  OrderedJson message;
+  ResponsesFormat format("m", OrderedJson::object(), [&](const auto&, const OrderedJson& items) {
+    message = OutputToMessage(items);
+  });
+  format.Whole({{Joined(), {"tool_calls", nullptr}, nullptr, nullptr}}, kUsage);
+  EXPECT_EQ(message["reasoning"], "Hm.");
+  EXPECT_EQ(message["content"], "Let me see.");
+  EXPECT_EQ(message["tool_calls"].size(), 2u);
+}
+
+TEST(ResponsesFormat, AFailureIsTheLastEvent) {
+  ResponsesFormat format("m", OrderedJson::object(), nullptr);
+  ServerEvents events;
+  format.Begin(kUsage, &events);
+  format.Fail(InternalError(), &events);
+  EXPECT_EQ(events.back().name, "response.failed");
+  EXPECT_EQ(OrderedJson::parse(events.back().data)["response"]["status"], "failed");
+}
+
+TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
+  OrderedJson chat;
+  size_t num_instructions = 0;
+  ResponsesExtras extras;
+  const OrderedJson body = OrderedJson::parse(R"({"instructions": "Brief.", "seed": 5, "input": [
+      {"role": "user", "content": "2+3?"},
+      {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Wait."}]},
+      {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": "5"}],
+      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}})");
+  ASSERT_FALSE(ResponsesToChat(body, &chat, &num_instructions, &extras));
+  EXPECT_EQ(num_instructions, 1u);
+  ASSERT_EQ(chat["messages"].size(), 4u);
+  EXPECT_EQ(chat["messages"][2]["reasoning"], "Hm.");
+  EXPECT_EQ(chat["messages"][2]["content"][0]["text"], "Wait.");
+  EXPECT_EQ(chat["messages"][2]["tool_calls"].size(), 1u);
+  EXPECT_EQ(chat["seed"], 5);
+  EXPECT_EQ(chat["response_format"]["json_schema"]["name"], "n");
+}
+
+TEST(ResponseStore, ForgetsTheOnesUsedLongestAgo) {
+  ResponseStore store(/*max_responses=*/2, /*max_bytes=*/1000);
+  store.Put("a", {"1"});
+  store.Put("b", {"2"});
+  EXPECT_TRUE(store.Get("a"));
+  store.Put("c", {"3"});
+  EXPECT_FALSE(store.Get("b"));
+  EXPECT_EQ(*store.Get("a"), OrderedJson({"1"}));
+  store.Put("d", {std::string(995, 'x')});
+  EXPECT_TRUE(store.Get("d"));
+  EXPECT_FALSE(store.Get("a"));
+  store.Put("e", {std::string(2000, 'x')});
+  EXPECT_FALSE(store.Get("e"));
+}
+
+}  // namespace
+}  // namespace lapidary

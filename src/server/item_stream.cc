@@ -1,0 +1,45 @@
+#include "server/item_stream.h"
+
+namespace lapidary {
+
+void ItemStream::Finish() {
+  if (item_.kind == Kind::kNone) return;
+  OnEnd(item_);
+  item_.kind = Kind::kNone;
+}
+
+void ItemStream::Open(Kind kind) {
+  if (item_.kind == kind && kind != Kind::kToolCall) return;
+  Finish();
+  const int index = item_.index + 1;
+  item_ = {};
+  item_.kind = kind;
+  item_.index = index;
+  item_.id = MakeId(kind);
+}
+
+void ItemStream::Add(const std::string& text) {
+  item_.text += text;
+  OnText(item_, text);
+}
+
+void ItemStream::Push(const ChoiceDelta& delta) {
+  const auto add_text = [&](Kind kind, const std::string& text) {
+    if (text.empty()) return;
+    const bool is_new = item_.kind != kind;
+    Open(kind);
+    if (is_new) OnBegin(item_);
+    Add(text);
+  };
+  add_text(Kind::kReasoning, delta.reasoning);
+  add_text(Kind::kText, delta.content);
+  for (const ChoiceDelta::ToolCall& call : delta.tool_calls) {
+    Open(Kind::kToolCall);
+    item_.call_id = call.id;
+    item_.call_name = call.name;
+    OnBegin(item_);
+    Add(call.arguments);
+  }
+}
+
+}  // namespace lapidary

@@ -1,0 +1,21 @@
+// /v1/responses in terms of /v1/chat/completions: the request translated, so that one parser reads
+// both.
+#pragma once
+
+#include "server/api_error.h"
+
+namespace lapidary {
+
+// What of the request is not about generating.
+struct ResponsesExtras {
+  std::string previous_response_id;  // empty: none
+  bool store = true;                 // a later request may go on from the answer
+  OrderedJson echoed;                // fields that the response repeats
+};
+
+// `chat` gets the request's own messages; those of the previous response are to be put in front,
+// behind the instructions (the first `num_instructions` messages), which do not carry over.
+ApiStatus ResponsesToChat(const OrderedJson& body, OrderedJson* chat, size_t* num_instructions,
+                          ResponsesExtras* extras);
+
+}  // namespace lapidary
