@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/messages_format.h"
+#include "server/messages_request.h"
 #include "server/response_store.h"
 #include "server/responses_format.h"
 #include "server/responses_request.h"
@@ -111,6 +113,59 @@ TEST(ResponsesFormat, AFailureIsTheLastEvent) {
   format.Fail(InternalError(), &events);
   EXPECT_EQ(events.back().name, "response.failed");
   EXPECT_EQ(OrderedJson::parse(events.back().data)["response"]["status"], "failed");
+}
+
+TEST(MessagesFormat, AStreamHoldsTheBlocksOfTheWhole) {
+  MessagesFormat whole_format("m");
+  const OrderedJson whole =
+      whole_format.Whole({{Joined(), {"tool_calls", nullptr}, nullptr, nullptr}}, kUsage);
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+  EXPECT_EQ(whole["content"].size(), 4u);
+  EXPECT_EQ(whole["content"][0]["thinking"], "Hm.");
+  EXPECT_EQ(whole["content"][1]["text"], "Let me see.");
+  EXPECT_EQ(whole["content"][3]["input"], OrderedJson::parse(R"({"a": 2})"));
+  EXPECT_EQ(whole["usage"]["input_tokens"], 6);
+  EXPECT_EQ(whole["usage"]["cache_read_input_tokens"], 4);
+
+  MessagesFormat format("m");
+  const auto events = Stream(format, {"tool_calls", nullptr});
+  std::vector<std::string> kinds;
+  std::string text;
+  std::string json;
+  for (const OrderedJson& event : events) {
+    if (event["type"] == "content_block_start") kinds.push_back(event["content_block"]["type"]);
+    if (event["type"] != "content_block_delta") continue;
+    if (event["delta"]["type"] == "text_delta") text += event["delta"]["text"];
+    if (event["delta"]["type"] == "input_json_delta") json += event["delta"]["partial_json"];
+  }
+  EXPECT_THAT(kinds, ElementsAre("thinking", "text", "tool_use", "tool_use"));
+  EXPECT_EQ(text, "Let me see.");
+  EXPECT_EQ(json, R"({"a":2}{"a":2})");
+  EXPECT_EQ(events[events.size() - 2]["delta"]["stop_reason"], "tool_use");
+}
+
+TEST(MessagesFormat, StopReasonsHaveTheirNames) {
+  const auto reason_of = [](const FinishInfo& finish) {
+    return MessagesFormat("m").Whole({{Text("x"), finish, nullptr, nullptr}},
+                                     kUsage)["stop_reason"];
+  };
+  EXPECT_EQ(reason_of({"stop", nullptr}), "end_turn");
+  EXPECT_EQ(reason_of({"stop", "###"}), "stop_sequence");
+  EXPECT_EQ(reason_of({"length", nullptr}), "max_tokens");
+}
+
+TEST(MessagesRequest, ResultsOfToolsComeBeforeWhatTheUserSays) {
+  OrderedJson chat;
+  const OrderedJson body = OrderedJson::parse(R"({"max_tokens": 5, "top_k": 3,
+      "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+      "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "And?"}, {"type": "tool_result", "tool_use_id": "t", "content": "5"}]}]})");
+  ASSERT_FALSE(MessagesToChat(body, true, &chat));
+  EXPECT_EQ(chat["messages"][0]["role"], "tool");
+  EXPECT_EQ(chat["messages"][1]["content"][0]["text"], "And?");
+  EXPECT_EQ(chat["tool_choice"], "required");
+  EXPECT_EQ(chat["parallel_tool_calls"], false);
+  EXPECT_EQ(chat["top_k"], 3);
 }
 
 TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {

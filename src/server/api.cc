@@ -9,6 +9,8 @@
 #include "base/version.h"
 #include "server/chat_page.h"
 #include "server/completion_format.h"
+#include "server/messages_format.h"
+#include "server/messages_request.h"
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
 #include "server/responses_format.h"
@@ -28,6 +30,15 @@ constexpr size_t kMaxStoredBytes = size_t{64} << 20;
 
 // A body from here on is prepared behind other long ones.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
+
+constexpr std::string_view kMessagesPath = "/v1/messages";
+
+// An API has its own way to say what went wrong.
+HttpResponse ErrorFor(const std::string& path, const ApiError& error) {
+  HttpResponse response = ErrorResponse(error);
+  if (path.starts_with(kMessagesPath)) response.body = DumpJson(MessagesError(error));
+  return response;
+}
 
 // "%2F" is "/". What is no escape stays as it is.
 std::string DecodePercents(std::string_view text) {
@@ -129,18 +140,23 @@ const std::vector<Api::Route>& Api::Routes() {
       {"POST", "/v1/chat/completions", &Api::Chat},
       {"POST", "/v1/completions", &Api::Complete},
       {"POST", "/v1/responses", &Api::Responses},
+      {"POST", "/v1/messages", &Api::Messages},
+      {"POST", "/v1/messages/count_tokens", &Api::CountTokens},
       {"POST", "/tokenize", &Api::Tokenize},
       {"POST", "/detokenize", &Api::Detokenize},
   };
   return routes;
 }
 
-bool Api::IsAuthorized(const std::string& authorization) const {
+bool Api::IsAuthorized(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "Bearer ";
   if (api_keys_.empty()) return true;
-  std::string_view key = authorization;
-  if (!EqualsIgnoringCase(key.substr(0, kScheme.size()), kScheme)) return false;
-  key.remove_prefix(std::min(key.find_first_not_of(' ', kScheme.size()), key.size()));
+  std::string_view key = request.api_key;
+  const std::string_view authorization = request.authorization;
+  if (EqualsIgnoringCase(authorization.substr(0, kScheme.size()), kScheme)) {
+    key = authorization.substr(kScheme.size());
+    key.remove_prefix(std::min(key.find_first_not_of(' '), key.size()));
+  }
   bool matches = false;
   for (const std::string& allowed : api_keys_) matches |= EqualInConstantTime(key, allowed);
   return matches;
@@ -148,7 +164,7 @@ bool Api::IsAuthorized(const std::string& authorization) const {
 
 ApiStatus Api::CheckHead(const HttpRequest& request) {
   if (request.method == "OPTIONS" || request.path == "/health" || request.path == "/") return {};
-  if (IsAuthorized(request.authorization)) return {};
+  if (IsAuthorized(request)) return {};
   ApiError error{401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"};
   error.code = "invalid_api_key";
   return error;
@@ -248,8 +264,8 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
       spdlog::error("a request could not be prepared: {}", error.what());
       status = InternalError();
     }
-    responder->Post([responder, status, result, then] {
-      if (status) return responder->Send(ErrorResponse(*status));
+    responder->Post([responder, status, result, then, path = request.path] {
+      if (status) return responder->Send(ErrorFor(path, *status));
       then(std::move(*result));
     });
   };
@@ -286,6 +302,12 @@ void Api::Responses(HttpRequest request, ResponderPtr responder) {
   Generate(
       std::move(request), std::move(responder),
       [this](const OrderedJson& body, GenerationJob* job) { return PrepareResponse(body, job); });
+}
+
+void Api::Messages(HttpRequest request, ResponderPtr responder) {
+  Generate(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, GenerationJob* job) { return PrepareMessage(body, job); });
 }
 
 ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
@@ -377,6 +399,15 @@ ApiStatus Api::PrepareResponse(const OrderedJson& body, GenerationJob* job) {
   return {};
 }
 
+ApiStatus Api::PrepareMessage(const OrderedJson& body, GenerationJob* job) const {
+  OrderedJson chat;
+  RETURN_IF_API_ERROR(MessagesToChat(body, /*needs_limit=*/true, &chat));
+  RETURN_IF_API_ERROR(PrepareChat(chat, job));
+  if (job->request.num_choices > 1) return NotSupportedYet("n");
+  job->format = std::make_unique<MessagesFormat>(model_.name());
+  return {};
+}
+
 ApiStatus Api::PrepareCompletion(const OrderedJson& body, GenerationJob* job) const {
   CompletionRequest request;
   RETURN_IF_API_ERROR(ParseCompletionRequest(body, model_.defaults().sampling, &request));
@@ -408,6 +439,24 @@ void Api::Detokenize(HttpRequest request, ResponderPtr responder) {
   AnswerJson(
       std::move(request), std::move(responder),
       [this](const OrderedJson& body, OrderedJson* json) { return DetokenizeBody(body, json); });
+}
+
+void Api::CountTokens(HttpRequest request, ResponderPtr responder) {
+  AnswerJson(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, OrderedJson* json) { return CountTokensBody(body, json); });
+}
+
+ApiStatus Api::CountTokensBody(const OrderedJson& json, OrderedJson* answer) const {
+  OrderedJson chat;
+  RETURN_IF_API_ERROR(MessagesToChat(json, /*needs_limit=*/false, &chat));
+  ChatRequest request;
+  RETURN_IF_API_ERROR(ParseChatRequest(chat, model_.defaults().sampling, &request));
+  RETURN_IF_API_ERROR(model_.CheckName(request.generation.model));
+  ChatPrompt prompt;
+  RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt));
+  *answer = {{"input_tokens", prompt.ids.size()}};
+  return {};
 }
 
 ApiStatus Api::TokenizeBody(const OrderedJson& json, OrderedJson* answer) const {

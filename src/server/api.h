@@ -37,7 +37,7 @@ class Api final : public HttpHandler {
   };
   static const std::vector<Route>& Routes();
 
-  bool IsAuthorized(const std::string& authorization) const;
+  bool IsAuthorized(const HttpRequest& request) const;
 
   void ChatPage(HttpRequest request, ResponderPtr responder);
   void Health(HttpRequest request, ResponderPtr responder);
@@ -47,6 +47,8 @@ class Api final : public HttpHandler {
   void Chat(HttpRequest request, ResponderPtr responder);
   void Complete(HttpRequest request, ResponderPtr responder);
   void Responses(HttpRequest request, ResponderPtr responder);
+  void Messages(HttpRequest request, ResponderPtr responder);
+  void CountTokens(HttpRequest request, ResponderPtr responder);
   void Tokenize(HttpRequest request, ResponderPtr responder);
   void Detokenize(HttpRequest request, ResponderPtr responder);
 
@@ -67,9 +69,11 @@ class Api final : public HttpHandler {
   ApiStatus PrepareChat(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus PrepareCompletion(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus PrepareResponse(const OrderedJson& body, GenerationJob* job);
+  ApiStatus PrepareMessage(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
   ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
   ApiStatus DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
+  ApiStatus CountTokensBody(const OrderedJson& json, OrderedJson* answer) const;
   OrderedJson ModelJson(const std::string& name) const;
 
   Session& session_;

@@ -318,6 +318,7 @@ HttpRequest Connection::TakeRequest() {
   request.path.resize(std::min(request.path.find('?'), request.path.size()));
   request.authorization = ToString(head[http::field::authorization]);
   request.if_none_match = ToString(head[http::field::if_none_match]);
+  request.api_key = ToString(head["x-api-key"]);
   request.asked_headers = ToString(head[http::field::access_control_request_headers]);
   return request;
 }

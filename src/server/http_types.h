@@ -18,6 +18,7 @@ struct HttpRequest {
   std::string path;           // without the query
   std::string authorization;  // the header, as sent
   std::string if_none_match;  // the same
+  std::string api_key;        // the header x-api-key, which Anthropic's clients send
   std::string asked_headers;  // of a preflight: Access-Control-Request-Headers
   std::string body;
   std::shared_ptr<ByteLease> memory;  // what the body takes, and what is made of it

@@ -4,7 +4,7 @@ import copy
 import json
 
 CHAT = "/v1/chat/completions"
-PATHS = [CHAT, "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+PATHS = [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"]
 
 SANE_BODIES = {
     CHAT: {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
@@ -20,6 +20,16 @@ SANE_BODIES = {
                       "instructions": "Be brief.", "max_output_tokens": 3, "reasoning": {"effort": "low"},
                       "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
                       "text": {"format": {"type": "text"}}, "previous_response_id": None},
+    "/v1/messages": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+                                  {"role": "assistant", "content": [
+                                      {"type": "thinking", "thinking": "x", "signature": ""},
+                                      {"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+                                  {"role": "user", "content": [
+                                      {"type": "tool_result", "tool_use_id": "t", "content": "5"}]}],
+                     "system": "Be brief.", "max_tokens": 3, "stop_sequences": ["x"], "tool_choice": {"type": "auto"},
+                     "tools": [{"name": "f", "input_schema": {"type": "object"}}], "thinking": {"type": "disabled"}},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hello"}], "system": [
+        {"type": "text", "text": "Be brief."}]},
     "/tokenize": {"prompt": "Hello", "add_special_tokens": True, "return_token_strs": True},
     "/detokenize": {"tokens": [2, 5, 9]},
 }

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import anthropic
 import pytest
 
 PEBBLE = Path(__file__).resolve().parents[2] / "models" / "pebble-e"
@@ -12,6 +13,7 @@ ANSWER = "It is sunny in Lima with 14 degrees. It is foggy in Fernhill with 27 d
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "description": "The city"}}, "required": ["city"]}
 WEATHER = {"name": "get_weather", "description": "Current weather."}
 SUM = "Calculate 70 x 4."
+GREEDY = {"temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,12 @@ def pebble(start):
 def responses(pebble):
     with pebble.client() as client:
         yield client.responses
+
+
+@pytest.fixture(scope="module")
+def messages(pebble):
+    with anthropic.Anthropic(base_url=pebble.url, api_key="none", max_retries=0) as client:
+        yield client.messages
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -92,3 +100,63 @@ def test_responses_may_demand_one_of_the_tools(responses):
         response = responses.create(model="pebble-e", input="Hello", temperature=0, tools=tools, tool_choice=choice,
                                     max_output_tokens=60)
         assert {item.name for item in response.output if item.type == "function_call"} == {"multiply"}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_messages_call_tools_and_read_their_results(messages, streams):
+    tools = [{**WEATHER, "input_schema": SCHEMA}]
+
+    def ask(conversation):
+        fields = dict(model="pebble-e", max_tokens=200, extra_body=GREEDY, tools=tools, messages=conversation)
+        if not streams:
+            return messages.create(**fields)
+        with messages.stream(**fields) as stream:
+            text = "".join(stream.text_stream)
+            final = stream.get_final_message()
+        assert text == "".join(block.text for block in final.content if block.type == "text")
+        return final
+
+    conversation = [{"role": "user", "content": QUESTION}]
+    first = ask(conversation)
+    assert first.stop_reason == "tool_use"
+    calls = [block for block in first.content if block.type == "tool_use"]
+    assert [(call.name, call.input) for call in calls] == [
+        ("get_weather", {"city": "Lima"}), ("get_weather", {"city": "Fernhill"})]
+    conversation += [
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id,
+                                      "content": json.dumps(SKIES[call.input["city"]])} for call in calls]}]
+    second = ask(conversation)
+    assert (second.stop_reason, second.content[0].text) == ("end_turn", ANSWER)
+    counted = messages.count_tokens(model="pebble-e", tools=tools, messages=conversation)
+    assert counted.input_tokens == second.usage.input_tokens + second.usage.cache_read_input_tokens
+
+
+def test_messages_think_when_asked(messages):
+    fields = dict(model="pebble-e", max_tokens=200, extra_body=GREEDY, messages=[{"role": "user", "content": SUM}])
+    assert [block.type for block in messages.create(**fields).content] == ["text"]
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    thought = messages.create(**fields, thinking=thinking)
+    assert [block.type for block in thought.content] == ["thinking", "text"]
+    assert "280 + 0 = 280" in thought.content[0].thinking
+    assert thought.content[1].text == "70 * 4 = 280"
+    with messages.stream(**fields, thinking=thinking) as stream:
+        events = [event.type for event in stream]
+        final = stream.get_final_message()
+    assert {"thinking", "text"} <= set(events)
+    assert [(block.type, getattr(block, block.type)) for block in final.content] == [
+        (block.type, getattr(block, block.type)) for block in thought.content]
+    # What was thought may be sent back with what was said.
+    again = messages.create(**{**fields, "messages": [
+        *fields["messages"], {"role": "assistant", "content": thought.content}, {"role": "user", "content": SUM}]})
+    assert again.content[0].text == "70 * 4 = 280"
+
+
+@pytest.mark.parametrize("choice, called", [({"type": "any"}, True), ({"type": "tool", "name": "get_weather"}, True),
+                                            ({"type": "none"}, False)])
+def test_messages_say_whether_a_tool_is_called(messages, choice, called):
+    question = "Hello" if called else QUESTION
+    answer = messages.create(model="pebble-e", max_tokens=60, extra_body=GREEDY, tool_choice=choice, messages=[
+        {"role": "user", "content": question}], tools=[{**WEATHER, "input_schema": SCHEMA}])
+    assert (answer.stop_reason == "tool_use") == called
+    assert any(block.type == "tool_use" for block in answer.content) == called

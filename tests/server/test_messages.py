@@ -1,0 +1,111 @@
+"""POST /v1/messages, through Anthropic's own client and as plain events."""
+
+import json
+
+import anthropic
+import pytest
+
+HELLO = [{"role": "user", "content": "Hello"}]
+GREEDY = {"temperature": 0}  # which their client sends no more
+
+
+@pytest.fixture(scope="module")
+def messages(server):
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client.messages
+
+
+def test_a_message_has_what_clients_read(messages):
+    message = messages.create(model="tiny", max_tokens=7, messages=HELLO, system="Be brief.", extra_body=GREEDY)
+    assert message.id.startswith("msg_")
+    assert (message.type, message.role, message.model) == ("message", "assistant", "tiny")
+    assert (message.stop_reason, message.stop_sequence) == ("max_tokens", None)
+    assert [block.type for block in message.content] == ["text"]
+    assert message.usage.output_tokens == 7
+    assert message.usage.input_tokens + message.usage.cache_read_input_tokens > 5
+
+
+def test_it_says_what_a_chat_says(client, messages):
+    chat = client.chat.completions.create(model="tiny", max_tokens=20, temperature=0, messages=[
+        {"role": "system", "content": "Be brief."}, *HELLO])
+    blocks = [{"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}]
+    for given, system in ((HELLO, "Be brief."),
+                          ([{"role": "user", "content": blocks}], [{"type": "text", "text": "Be brief."}])):
+        message = messages.create(model="tiny", max_tokens=20, extra_body=GREEDY, messages=given, system=system)
+        assert message.content[0].text == chat.choices[0].message.content
+
+
+def test_events_joined_are_the_whole(server, messages):
+    whole = messages.create(model="tiny", max_tokens=9, extra_body=GREEDY, messages=HELLO)
+    with messages.stream(model="tiny", max_tokens=9, extra_body=GREEDY, messages=HELLO) as stream:
+        assert "".join(stream.text_stream) == whole.content[0].text
+        final = stream.get_final_message()
+    assert [block.text for block in final.content] == [block.text for block in whole.content]
+    assert (final.stop_reason, final.usage.output_tokens) == ("max_tokens", 9)
+
+    response = server.post("/v1/messages", json={"max_tokens": 3, "messages": HELLO, "stream": True})
+    names = [line.removeprefix("event: ") for line in response.text.split("\n") if line.startswith("event: ")]
+    datas = [json.loads(line[6:]) for line in response.text.split("\n") if line.startswith("data: ")]
+    assert names == [data["type"] for data in datas]
+    assert (names[0], names[1]) == ("message_start", "content_block_start")
+    assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_stop_sequences_end_it_and_are_named(messages):
+    text = messages.create(model="tiny", max_tokens=30, extra_body=GREEDY, messages=HELLO).content[0].text
+    stop = text[8:10]
+    message = messages.create(model="tiny", max_tokens=30, extra_body=GREEDY, messages=HELLO, stop_sequences=[stop])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", stop)
+    assert message.content[0].text == text[:text.index(stop)]
+
+
+def test_tokens_are_counted_as_they_are_used(messages):
+    tools = [{"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}]
+    conversation = [
+        *HELLO,
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": ""},
+                                          {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 2}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1",
+                                      "content": [{"type": "text", "text": "5"}]}]}]
+    counted = messages.count_tokens(model="tiny", messages=conversation, tools=tools, system="Be brief.")
+    used = messages.create(model="tiny", max_tokens=1, messages=conversation, tools=tools, system="Be brief.").usage
+    assert counted.input_tokens == used.input_tokens + used.cache_read_input_tokens
+
+
+def test_an_answer_that_is_begun_is_gone_on_with(messages):
+    begun = [*HELLO, {"role": "assistant", "content": "Well, hello"}]
+    assert (messages.count_tokens(model="tiny", messages=begun).input_tokens
+            < messages.count_tokens(model="tiny", messages=[*begun, *HELLO]).input_tokens)
+    assert messages.create(model="tiny", max_tokens=3, messages=begun).usage.output_tokens == 3
+
+
+def test_thinking_is_asked_for(messages):
+    def count(**options):
+        return messages.count_tokens(model="tiny", messages=HELLO, **options).input_tokens
+    assert count(thinking={"type": "enabled", "budget_tokens": 1024}) > count()
+    assert count(thinking={"type": "disabled"}) == count()
+
+
+@pytest.mark.parametrize("body, words", [
+    ({"messages": HELLO}, "max_tokens"),
+    ({"max_tokens": 5}, "messages"),
+    ({"max_tokens": 5, "messages": [{"role": "tool", "content": "x"}]}, "role"),
+    ({"max_tokens": 5, "messages": HELLO, "tools": [{"name": "x"}]}, "input_schema"),
+    ({"max_tokens": 5, "messages": HELLO, "system": 7}, "system"),
+    ({"max_tokens": 10**6, "messages": HELLO}, "context"),
+])
+def test_errors_have_the_shape_of_this_api(server, body, words):
+    response = server.post("/v1/messages", json=body)
+    assert response.status_code == 400
+    assert response.json()["type"] == "error"
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert words in response.json()["error"]["message"]
+
+
+def test_the_key_comes_in_their_header(start):
+    server = start("--api-key", "sesame")
+    with anthropic.Anthropic(base_url=server.url, api_key="sesame", max_retries=0) as client:
+        assert client.messages.create(model="tiny", max_tokens=1, messages=HELLO).content
+    with anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0) as client:
+        with pytest.raises(anthropic.AuthenticationError):
+            client.messages.create(model="tiny", max_tokens=1, messages=HELLO)
