@@ -53,7 +53,7 @@ Status SamplingParams::Validate(int32_t vocab_size) const {
     RETURN_IF_ERROR(CheckId("suppress_tokens", id, vocab_size));
   }
   for (const int32_t id : allowed_tokens) {
-    RETURN_IF_ERROR(CheckId("allowed_tokens", id, vocab_size));
+    RETURN_IF_ERROR(CheckId("allowed_token_ids", id, vocab_size));
   }
   if (num_logprobs < -1 || num_logprobs > kMaxLogprobs) {
     return MakeError("top_logprobs must be between 0 and {}, got {}", kMaxLogprobs, num_logprobs);

@@ -47,6 +47,12 @@ void ReadSampling(RequestFields* fields, SamplingParams* sampling) {
   sampling->presence_penalty = number("presence_penalty", sampling->presence_penalty, -2.0, 2.0);
   sampling->frequency_penalty = number("frequency_penalty", sampling->frequency_penalty, -2.0, 2.0);
   ReadLogitBias(fields, sampling);
+  sampling->allowed_tokens = fields->Ids("allowed_token_ids");
+  if (fields->Find("allowed_token_ids") != nullptr && sampling->allowed_tokens.empty()) {
+    fields->Fail(BadRequest("allowed_token_ids",
+                            "'allowed_token_ids' allows nothing: leave it out "
+                            "to allow every token"));
+  }
   const bool has_seed = fields->Find("seed") != nullptr;
   sampling->seed =
       has_seed ? static_cast<uint64_t>(fields->Int("seed", 0, INT64_MIN, INT64_MAX)) : RandomBits();
@@ -127,8 +133,7 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   ReadPromptLogprobs(fields, request);
   ReadMaxTokens(fields, request);
   ReadConstraint(fields, &request->constraint, &request->constraint_field);
-  for (const char* name :
-       {"allowed_token_ids", "bad_words", "truncate_prompt_tokens", "logits_processors"}) {
+  for (const char* name : {"bad_words", "truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);
   }
   fields->Refuse("use_beam_search", false);

@@ -189,6 +189,16 @@ def test_token_ids_come_back_when_asked_for(server):
     assert len(chat["choices"][0]["token_ids"]) == chat["usage"]["completion_tokens"]
 
 
+def test_only_allowed_tokens_are_drawn(server):
+    allowed = [300, 301, 302]
+    body = {"prompt": "Once", "max_tokens": 8, "allowed_token_ids": allowed, "return_token_ids": True, "seed": 3}
+    drawn = server.post("/v1/completions", json=body).json()["choices"][0]["token_ids"]
+    assert len(drawn) == 8 and set(drawn) <= set(allowed)
+    for wrong in ([], [1 << 30], "x"):
+        refused = server.post("/v1/completions", json={**body, "allowed_token_ids": wrong})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "allowed_token_ids", refused.text
+
+
 def test_a_message_can_be_gone_on_with(server, hello):
     begun = [*hello, {"role": "assistant", "content": "Well, hello"}]
 
