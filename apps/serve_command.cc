@@ -344,6 +344,11 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       "Web origins whose pages may use the server, * for any (default: its own chat page)")
       ->allow_extra_args(false)
       ->delimiter(',');
+  add("--allowed-hosts", flags.http.allowed_hosts,
+      "Names that clients may call the server by, * for any (default: those of this machine on "
+      "127.0.0.1, any on other addresses)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
   add("--ssl-certfile", flags.http.tls.certfile,
       "Serve HTTPS (TLS 1.2 and newer) with this PEM file");
   add("--ssl-keyfile", flags.http.tls.keyfile,

@@ -64,7 +64,8 @@ class HttpServer::Impl {
       return MakeError("cannot listen on {} port {}: {}", options_.host, options_.port,
                        error.message());
     }
-    origins_.emplace(options_.allowed_origins, options_.host, endpoint.address().is_loopback());
+    origins_.emplace(options_.allowed_origins, options_.host, endpoint.address().is_loopback(),
+                     options_.allowed_hosts);
     return {};
   }
 

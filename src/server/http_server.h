@@ -40,6 +40,7 @@ struct HttpOptions {
   // A stream that says nothing for so long gets a comment, or a proxy would take it for dead.
   std::chrono::milliseconds comment_interval{15'000};
   std::vector<std::string> allowed_origins;  // of web pages, see OriginCheck; "*": any
+  std::vector<std::string> allowed_hosts;    // names in Host, the same
   // Called now and then while the server runs, on its thread.
   std::function<void()> on_tick;
   std::chrono::milliseconds tick_interval{10'000};

@@ -73,21 +73,27 @@ bool IsOrigin(std::string_view text) {
 }
 
 OriginCheck::OriginCheck(std::vector<std::string> allowed, std::string_view own_name,
-                         bool is_on_loopback)
+                         bool is_on_loopback, std::vector<std::string> hosts)
     : allowed_(std::move(allowed)),
       allows_any_(std::find(allowed_.begin(), allowed_.end(), "*") != allowed_.end()),
       own_name_(ToLower(own_name)),
-      is_on_loopback_(is_on_loopback) {}
+      answers_to_any_(!is_on_loopback && hosts.empty()) {
+  for (const std::string& host : hosts) {
+    if (host == "*") answers_to_any_ = true;
+    hosts_.push_back(ToLower(host));
+  }
+}
 
 bool OriginCheck::IsAllowed(std::string_view origin) const {
   return allows_any_ || std::find(allowed_.begin(), allowed_.end(), origin) != allowed_.end();
 }
 
 bool OriginCheck::IsOurHost(std::string_view host) const {
-  if (host.empty() || allows_any_ || !is_on_loopback_) return true;
+  if (host.empty() || allows_any_ || answers_to_any_) return true;
   const std::string name = NameOf(host);
   if (name.empty()) return false;
   return IsLoopbackName(name) || name == own_name_ ||
+         std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end() ||
          std::any_of(allowed_.begin(), allowed_.end(), [&](const std::string& origin) {
            return NameOf(AuthorityOf(origin)) == name;
          });
@@ -96,7 +102,7 @@ bool OriginCheck::IsOurHost(std::string_view host) const {
 ApiStatus OriginCheck::Check(std::string_view host, std::string_view origin) const {
   if (!IsOurHost(host)) {
     ApiError error{403, fmt::format("this server answers only to names of its own machine, not to "
-                                    "'{}'; --allowed-origins https://NAME lets a name in",
+                                    "'{}'; --allowed-hosts NAME lets a name in",
                                     host)};
     error.code = "host_not_allowed";
     return error;

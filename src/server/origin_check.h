@@ -18,8 +18,10 @@ class OriginCheck {
  public:
   // `allowed`: further origins, "https://app.example"; "*": any. Where there is one, its host is
   // accepted as Host as well: that is how a proxy's own name gets through. `own_name`: what the
-  // server was told to listen on.
-  OriginCheck(std::vector<std::string> allowed, std::string_view own_name, bool is_on_loopback);
+  // server was told to listen on. `hosts`: names it answers to beside those of its own machine;
+  // without any, a server that is not on loopback answers to every name.
+  OriginCheck(std::vector<std::string> allowed, std::string_view own_name, bool is_on_loopback,
+              std::vector<std::string> hosts = {});
 
   // Both headers as sent; empty when there was none, which no browser does.
   ApiStatus Check(std::string_view host, std::string_view origin) const;
@@ -34,7 +36,8 @@ class OriginCheck {
   std::vector<std::string> allowed_;
   bool allows_any_ = false;
   std::string own_name_;
-  bool is_on_loopback_;
+  std::vector<std::string> hosts_;  // in lower case
+  bool answers_to_any_;
 };
 
 // "https://app.example:8443" and nothing behind it, "null" or "*": what a browser may send and what

@@ -71,6 +71,18 @@ TEST(OriginCheck, ElsewhereAnyNameIsAnsweredButForeignPagesAreNot) {
   EXPECT_FALSE(Passes(check, "gpu-7.lab.example:8000", "https://evil.example"));
 }
 
+TEST(OriginCheck, AllowedHostsAreTheOnlyOnesOnEveryAddress) {
+  for (const bool is_on_loopback : {kOnLoopback, !kOnLoopback}) {
+    const OriginCheck check({}, "0.0.0.0", is_on_loopback, {"Api.example"});
+    EXPECT_TRUE(Passes(check, "api.example:8000", "http://api.example:8000"));
+    EXPECT_TRUE(Passes(check, "127.0.0.1:8000", ""));
+    EXPECT_FALSE(Passes(check, "evil.example:8000", ""));
+    EXPECT_FALSE(Passes(check, "api.example", "https://evil.example")) << "a page from elsewhere";
+  }
+  const OriginCheck any({}, "127.0.0.1", kOnLoopback, {"*"});
+  EXPECT_TRUE(Passes(any, "whatever.example", ""));
+}
+
 TEST(OriginCheck, AllowedOriginsPassAndTheirHostsToo) {
   const OriginCheck check({"https://app.example"}, "127.0.0.1", kOnLoopback);
   EXPECT_TRUE(Passes(check, "127.0.0.1:8000", "https://app.example"));
