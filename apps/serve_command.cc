@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
@@ -55,6 +56,17 @@ struct ServeFlags {
   double write_timeout = 30.0;
   std::optional<size_t> max_body_bytes;
   HttpOptions http;
+
+  // `--served-model-name a b MODEL`: the list takes all that follows it, the model too.
+  void TakeModelFromNames() {
+    if (!model.empty() || served_model_names.size() < 2) return;
+    std::string last = served_model_names.back();
+    ResolveBundled(&last);
+    std::error_code error;
+    if (!std::filesystem::exists(last, error)) return;
+    model = std::move(last);
+    served_model_names.pop_back();
+  }
 };
 
 std::chrono::milliseconds Seconds(double seconds) {
@@ -265,13 +277,13 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   };
   add("--served-model-name", flags.served_model_names,
       "Names requests may use, the first is in answers (default: the model's directory or preset)")
-      ->allow_extra_args(false)
       ->delimiter(',');
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
+      ->transform(kSizes)
       ->check(CLI::Range(2, 1 << 28));
   add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
       "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded (CPU only "
@@ -301,6 +313,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(1, 65536));
   add("--max-num-batched-tokens", flags.limits.max_num_batched_tokens,
       "Most tokens of one step (default: 512, on a GPU 2048)")
+      ->transform(kSizes)
       ->check(CLI::Range(1, 1 << 20));
   add("--max-step-ms", flags.max_step_ms,
       "Longest step that running answers wait for while prompts are computed; 0: any (default: "
@@ -405,6 +418,7 @@ void AddServeCommand(CommandLine& command_line) {
                                          if (!flags->config.empty())
                                            RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
                                          RETURN_IF_ERROR(foreign->Check());
+                                         flags->TakeModelFromNames();
                                          RETURN_IF_ERROR(ResolveModel(&flags->model));
                                          return Serve(*flags);
                                        });

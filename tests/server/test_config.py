@@ -7,6 +7,8 @@ import subprocess
 import httpx
 import pytest
 
+from server_process import ServerProcess
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -36,6 +38,22 @@ def test_command_line_then_environment_then_file(start, tmp_path, monkeypatch):
     assert "from_environment:" in httpx.get(server.url + "/metrics").text
     assert "up to 3 sequences" in "".join(server.log)
     assert server.stop() == 0
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_names_and_sizes_are_written_as_people_do(request, checkpoint, is_first):
+    named = ["--served-model-name", "one", "two"]
+    arguments = [str(checkpoint), *named] if is_first else ["--max-queue=9", *named, str(checkpoint)]
+    server = ServerProcess(request.config.getoption("--lapidary"), arguments[0], "--max-model-len", "1k",
+                           "--kv-cache-memory-bytes", "16MB", "--max-body-bytes", "2KiB", *arguments[1:])
+    try:
+        assert names(server) == ["one", "two"]
+        models = httpx.get(server.url + "/v1/models").json()["data"]
+        assert {model["max_model_len"] for model in models} == {1000}
+        too_large = httpx.post(server.url + "/tokenize", json={"prompt": "x" * 2048})
+        assert too_large.status_code == 413 and "2048 bytes" in too_large.text
+    finally:
+        assert server.stop() == 0
 
 
 def test_the_model_may_be_in_the_file(request, checkpoint, tmp_path):
