@@ -210,7 +210,9 @@ def test_no_markup_from_anywhere_becomes_part_of_the_page(visit, start):
         assert ATTACK in visitor.text("#conversations")
         assert visitor.page.evaluate("document.scripts.length") == 1
         assert visitor.page.evaluate(
-            "document.querySelectorAll('main :is(script, img, iframe, object, a, [onerror], [onload])').length") == 0
+            "document.querySelectorAll('main :is(script, img, iframe, object, [onerror], [onload])').length") == 0
+        links = visitor.page.eval_on_selector_all("main a", "all => all.map(a => a.href)")
+        assert set(links) == {"https://evil.example/x.png", "https://evil.example/"}, "links, to be clicked at most"
         visitor.page.reload()
     errors = visit(server)
     errors.expected_problems = ["400 (Bad Request)"]
@@ -274,10 +276,78 @@ def test_markdown(visitor):
     assert visitor.text(body + " blockquote") == "said"
 
 
+def test_tables_have_sides_and_tasks_have_boxes(visitor):
+    visitor.answers_with(stream({"content": "| a | b | c |\n|---|:-:|--:|\n| 1 | 2 | 3 |\n\n- [x] done\n- [ ] open"}))
+    visitor.ask("Hello")
+    sides = visitor.page.eval_on_selector_all(".assistant td", "cells => cells.map(c => getComputedStyle(c).textAlign)")
+    assert sides == ["left", "center", "right"]
+    boxes = visitor.page.eval_on_selector_all(".assistant li input", "boxes => boxes.map(b => [b.checked, b.disabled])")
+    assert boxes == [[True, True], [False, True]]
+    assert visitor.text(".assistant li >> nth=1") == "open"
+
+
+def test_links_open_elsewhere_and_tell_nothing(visitor):
+    visitor.answers_with(stream({"content": "See [the docs](https://a.example/x?y=1), https://b.example/p. "
+                                            "Not [this](javascript:alert(1)) or [that](data:text/html,x) `https://c.example`"}))
+    visitor.ask("Hello")
+    links = visitor.page.eval_on_selector_all(".assistant a", "all => all.map(a => [a.textContent, a.href, a.target, a.rel])")
+    assert links == [["the docs", "https://a.example/x?y=1", "_blank", "noopener noreferrer"],
+                     ["https://b.example/p", "https://b.example/p", "_blank", "noopener noreferrer"]]
+    assert "[this](javascript:alert(1))" in visitor.text(".assistant .markdown >> nth=-1")
+
+
+def test_an_answer_is_gone_on_with(visitor):
+    asked = visitor.answers_with(stream({"content": "Once upon"}, finish="length"), stream({"content": " a time"}))
+    visitor.ask("Hello")
+    visitor.page.click("[aria-label='Go on with the answer']")
+    visitor.page.wait_for_selector("text=Once upon a time")
+    visitor.wait()
+    assert asked[1]["messages"][-1] == {"role": "assistant", "content": "Once upon"}
+    assert (asked[1]["continue_final_message"], asked[1]["add_generation_prompt"]) == (True, False)
+    assert "Cut off" not in visitor.text(".assistant")
+    assert [message["content"] for message in visitor.stored()[0]["messages"]] == ["Hello", "Once upon a time"]
+
+
+def test_every_sampling_setting_is_sent(visitor):
+    asked = visitor.answers_with(stream({"content": "ok"}))
+    visitor.setting(**{"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.2,
+                       "stop-at": "END\n\n###"})
+    visitor.ask("Hello")
+    sent = {name: asked[0][name] for name in ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "stop")}
+    assert sent == {"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.2,
+                    "stop": ["END", "###"]}
+
+
+def test_conversations_are_searched_and_imported(visitor, tmp_path):
+    visitor.answers_with(stream({"content": "A quarry of marble"}), stream({"content": "Nothing"}))
+    visitor.ask("First")
+    visitor.page.click("#new")
+    visitor.ask("Second")
+    visitor.page.fill("#search", "MARBLE")
+    assert visitor.page.locator("#conversations li").count() == 1
+    visitor.page.fill("#search", "")
+    assert visitor.page.locator("#conversations li").count() == 2
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps({"title": "Brought", "messages": [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c", "name": "f", "content": "5"},
+        {"role": "assistant", "content": ATTACK}]}))
+    visitor.page.set_input_files("#import-file", file)
+    visitor.page.wait_for_selector("text=pwned=1")
+    assert visitor.page.input_value("#title") == "Brought"
+    assert visitor.page.input_value("#system") == "Be brief."
+    assert visitor.page.locator("#conversations li").count() == 3
+    file.write_text("[1]")
+    visitor.page.set_input_files("#import-file", file)
+    visitor.page.wait_for_selector("text=This file holds no conversation.")
+
+
 def test_odd_answers_do_not_hang_the_page(visitor):
     for text in ("*" * 50_000, "`" * 50_001, "> " * 20_000, "- " * 20_000, " " * 100_000 + "|\n" + "-" * 50_000,
                  "#" + " " * 100_000 + "x", "|" * 50_000 + "\n" + "|" * 50_000, "*a " * 20_000, "`a`` " * 20_000,
-                 "```\n" * 2_001, "\n" * 50_000, "1. a\n" * 2_000):
+                 "```\n" * 2_001, "\n" * 50_000, "1. a\n" * 2_000, "[" * 50_000, "[a](" * 20_000, "http://" * 10_000):
         visitor.answers_with(stream({"content": text}))
         began = time.monotonic()
         visitor.ask("Hello")
