@@ -30,7 +30,6 @@ constexpr std::array kFlags = {
     ForeignFlag{"--block-size", true, true, "page sizes follow from the model"},
     ForeignFlag{"--swap-space", true, true, "sequences that are put back are computed again"},
     ForeignFlag{"--generation-config", true, true, "the checkpoint's own is used"},
-    ForeignFlag{"--limit-mm-per-prompt", true, true, "only text is taken yet"},
     ForeignFlag{"--compilation-config", true, true, "nothing is compiled at start"},
     ForeignFlag{"--tensor-parallel-size", true, false,
                 "a model runs on one GPU here; start one server per GPU"},
