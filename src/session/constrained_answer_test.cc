@@ -13,16 +13,17 @@ using grammar::Constraint;
 
 class ConstrainedAnswerTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    auto files = ModelFiles::Open(LAPIDARY_SOURCE_DIR "/models/pebble-e");
-    ASSERT_TRUE(files.ok()) << files.error().message;
-    SessionOptions options;
-    options.load.limits.max_model_len = 512;
-    auto session = Session::Load(std::move(*files), options);
-    ASSERT_TRUE(session.ok()) << session.error().message;
-    session_ = std::move(*session).release();
-  }
+  static void SetUpTestSuite() { session_ = Load({}).release(); }
   static void TearDownTestSuite() { delete session_; }
+
+  static std::unique_ptr<Session> Load(LoadOptions load) {
+    auto files = ModelFiles::Open(LAPIDARY_SOURCE_DIR "/models/pebble-e");
+    EXPECT_TRUE(files.ok()) << files.error().message;
+    load.limits.max_model_len = 512;
+    auto session = Session::Load(std::move(*files), {.load = load, .engine = {}});
+    EXPECT_TRUE(session.ok()) << session.error().message;
+    return std::move(*session);
+  }
 
   static Request Ask(const std::string& question, const Constraint& constraint, uint64_t seed) {
     ChatInput input;
@@ -86,6 +87,50 @@ TEST_F(ConstrainedAnswerTest, ADemandedCallIsMade) {
   const auto answer = session_->RunAll({request}, 1, [] {});
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   ExpectFits(request, (*answer)[0]);
+}
+
+TEST_F(ConstrainedAnswerTest, AnswersAreTheSameDraftedAndInSmallSteps) {
+  const std::vector<Constraint> constraints = {
+      {.kind = Constraint::Kind::kJsonSchema,
+       .text = R"({"type": "array", "items": {"type": "string", "pattern": "^[a-z ]{3,30}$"},
+               "minItems": 3, "maxItems": 4})",
+       .thought = Constraint::Thought::kMayOpen,
+       .max_thought_tokens = 9},
+      {.kind = Constraint::Kind::kToolCalls,
+       .tools = {{.name = "note", .parameters = R"({"type": "object", "properties": {"text":
+                 {"type": "string", "maxLength": 40}}, "required": ["text"]})"}},
+       .must_call = true},
+      {.kind = Constraint::Kind::kRegex, .text = "([a-z]{2,7} ){5,12}"},
+      {.kind = Constraint::Kind::kAnything,
+       .thought = Constraint::Thought::kMayOpen,
+       .max_thought_tokens = 4}};
+  std::vector<Request> requests;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    requests.push_back(Ask("Tell me about the weather on Mars", constraints[seed % 4], seed));
+    auto sampling = std::make_shared<SamplingParams>(*requests.back().sampling);
+    if (seed % 3 == 0) sampling->repetition_penalty = 1.2f;
+    if (seed % 5 == 0) sampling->temperature = 0.0f;
+    requests.back().sampling = sampling;
+  }
+  LoadOptions plain;
+  plain.drafting.enabled = false;
+  const auto expected = Load(plain)->RunAll(requests, 24, [] {});
+  ASSERT_TRUE(expected.ok()) << expected.error().message;
+
+  LoadOptions drafted;
+  drafted.drafting.adapt = false;
+  drafted.drafting.num_drafts = 3;
+  LoadOptions coupled = drafted;
+  coupled.drafting.draw = DraftDraw::kCoupled;
+  LoadOptions small_steps = drafted;
+  small_steps.limits.max_num_batched_tokens = 11;
+  for (const LoadOptions& mode : {drafted, coupled, small_steps}) {
+    const auto session = Load(mode);
+    const auto answers = session->RunAll(requests, 24, [] {});
+    ASSERT_TRUE(answers.ok()) << answers.error().message;
+    EXPECT_EQ(*answers, *expected);
+    EXPECT_GT(session->engine().stats().drafts.num_accepted, 0u);
+  }
 }
 
 TEST_F(ConstrainedAnswerTest, TheSameConstraintIsCompiledOnce) {
