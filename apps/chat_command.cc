@@ -150,7 +150,7 @@ Status Chat(const ChatFlags& flags) {
                    flags.sampling.Over(files.text->defaults.sampling, plan.vocab_size));
   ASSIGN_OR_RETURN(options.form, flags.form.Read(files.text, plan.vocab_size));
   if (options.form) {  // A form that cannot be had is refused before the weights are read.
-    const auto compiled = options.form->Compile(grammar::Constraint::Thought::kMayOpen);
+    const auto compiled = options.form->Compile(grammar::Constraint::Thought::kNone);
     if (!compiled.ok()) return compiled.error();
   }
 

@@ -52,9 +52,10 @@ Result<Request> ChatSession::MakeRequest(ChatPrompt prompt) const {
   Request request;
   if (options_.form) {
     using Thought = grammar::Constraint::Thought;
-    ASSIGN_OR_RETURN(
-        request.grammar,
-        options_.form->Compile(prompt.starts_in_thought ? Thought::kIsOpen : Thought::kMayOpen));
+    ASSIGN_OR_RETURN(request.grammar,
+                     options_.form->Compile(prompt.starts_in_thought   ? Thought::kIsOpen
+                                            : conversation_.thinking() ? Thought::kMayOpen
+                                                                       : Thought::kNone));
   }
   const int32_t room = options_.context - static_cast<int32_t>(prompt.ids.size());
   request.max_new_tokens = options_.max_tokens > 0 ? std::min(options_.max_tokens, room) : room;

@@ -350,9 +350,12 @@ ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
   options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
   if (request.input.tools) options.tools = *request.input.tools;
   if (request.generation.constraint) {
-    request.generation.constraint->thought = prompt.prepared.starts_in_thought
-                                                 ? grammar::Constraint::Thought::kIsOpen
-                                                 : grammar::Constraint::Thought::kMayOpen;
+    // With thinking off a thought would only be the way around an answer that does not come easily.
+    using Thought = grammar::Constraint::Thought;
+    request.generation.constraint->thought = prompt.prepared.starts_in_thought ? Thought::kIsOpen
+                                             : request.input.enable_thinking.value_or(false)
+                                                 ? Thought::kMayOpen
+                                                 : Thought::kNone;
   }
   RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
   job->format = std::make_unique<CompletionFormat>(ApiKind::kChat, model_, request.generation);

@@ -92,12 +92,65 @@ def test_thoughts_end_at_their_budget(client, hello):
         assert len(tokens) == 60, "the answer goes on freely"
 
 
+def test_without_thinking_a_form_comes_without_a_thought(client, hello):
+    answer = client.chat.completions.create(
+        model="tiny", messages=hello, max_tokens=60, temperature=2.0, seed=1, logit_bias={"100": 100},
+        extra_body={"guided_choice": ["yes", "no"]}).choices[0]
+    assert answer.finish_reason == "stop" and answer.message.content in ("yes", "no")
+    assert not answer.message.reasoning
+
+
 def test_a_budget_and_a_form_go_together(client, hello):
     answer = client.chat.completions.create(
         model="tiny", messages=hello, max_tokens=60, temperature=2.0, seed=1, logit_bias={"100": 60, "101": -100},
-        extra_body={"thinking_token_budget": 5, "guided_choice": ["yes", "no"]}).choices[0]
+        extra_body={"thinking_token_budget": 5, "guided_choice": ["yes", "no"],
+                    "chat_template_kwargs": {"enable_thinking": True}}).choices[0]
     assert answer.finish_reason == "stop" and answer.message.content in ("yes", "no")
     assert answer.message.reasoning
+
+
+# --- with what else a request may ask for ---
+
+ARRAY = {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+    "type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,6}$"}, "minItems": 3, "maxItems": 5}}}
+
+
+def test_streamed_forms_are_the_whole_ones(client, hello):
+    options = dict(model="tiny", messages=hello, max_tokens=200, temperature=2.0, seed=5, logit_bias=NO_THOUGHT)
+    whole = client.chat.completions.create(**options, response_format=ARRAY).choices[0]
+    stream = client.chat.completions.create(**options, response_format=ARRAY, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole.message.content
+    options |= dict(tools=[tool("f")], tool_choice="required", parallel_tool_calls=False)
+    (call,) = client.chat.completions.create(**options).choices[0].message.tool_calls
+    name = arguments = ""
+    for chunk in client.chat.completions.create(**options, stream=True):
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            name += delta.function.name or ""
+            arguments += delta.function.arguments or ""
+    assert (name, arguments) == (call.function.name, call.function.arguments)
+
+
+def test_logprobs_name_every_token_of_a_form(ask):
+    answer = ask(response_format=ARRAY, seed=6, logprobs=True, top_logprobs=2)
+    entries = answer.logprobs.content
+    assert "".join(entry.token for entry in entries).startswith(answer.message.content)
+    # Of the raw distribution: a form makes unlikely tokens certain, not likely.
+    assert all(entry.logprob < 0 and len(entry.top_logprobs) == 2 for entry in entries)
+
+
+def test_several_answers_all_have_the_form(client, hello):
+    choices = client.chat.completions.create(model="tiny", messages=hello, max_tokens=200, temperature=2.0, seed=7, n=4,
+                                             logit_bias=NO_THOUGHT, response_format=ARRAY).choices
+    texts = [choice.message.content for choice in choices]
+    assert all(3 <= len(json.loads(text)) <= 5 for text in texts) and len(set(texts)) > 1
+
+
+def test_stop_strings_and_max_tokens_end_a_form_early(ask):
+    whole = ask(response_format=ARRAY, seed=8).message.content
+    stopped = ask(response_format=ARRAY, seed=8, stop=",")
+    assert stopped.finish_reason == "stop" and stopped.message.content == whole[:whole.index(",")]
+    cut = ask(response_format=ARRAY, seed=8, max_tokens=4)
+    assert cut.finish_reason == "length" and whole.startswith(cut.message.content)
 
 
 # --- Pydantic models ---
@@ -157,7 +210,7 @@ def schema_of(value):
     if isinstance(value, list):
         schema |= {"items": schema_of(value[0]), "minItems": len(value), "maxItems": len(value)}
     if isinstance(value, str):
-        schema["maxLength"] = 60
+        schema["maxLength"] = 24
     if schema["type"] == "integer":
         schema |= {"minimum": -999_999, "maximum": 999_999}
     return schema
@@ -228,6 +281,9 @@ def test_pebble_scores_no_lower_with_a_schema_and_is_always_valid(pebble, pebble
         assert choice.finish_reason == "stop"
         assert fits(json.loads(choice.message.content), schema_of(value)), choice.message.content
     assert score(held) >= score(free) > 0
+    for choice, other, item in zip(free, held, items):
+        if choice.message.content == item["reference"]["content"]:
+            assert other.message.content == choice.message.content, "what fits already stays as it is"
 
 
 def test_pebble_calls_its_tools_no_worse_when_they_are_strict(pebble, pebble_items):
@@ -258,14 +314,22 @@ def test_pebble_calls_its_tools_no_worse_when_they_are_strict(pebble, pebble_ite
 
 def test_pebble_is_valid_where_it_has_no_answer(pebble, pebble_items):
     # Questions of another kind, and schemas that have nothing to do with them.
-    questions = [item["messages"] for item in pebble_items["chat"][:40]]
-    schemas = [schema_of(json.loads(item["reference"]["content"])) for item in pebble_items["json"][:40]]
+    questions = [item["messages"] for item in pebble_items["chat"][:20]]
+    schemas = [schema_of(json.loads(item["reference"]["content"])) for item in pebble_items["json"][:20]]
     for choice, schema in zip(ask_all(pebble, [{"messages": messages, "response_format": form(schema)}
                                                for messages, schema in zip(questions, schemas)]), schemas):
         assert choice.finish_reason == "stop"
         assert fits(json.loads(choice.message.content), schema), choice.message.content
-    tools = [item["tools"] for item in pebble_items["tools"][:40]]
-    for choice, offered in zip(ask_all(pebble, [{"messages": messages, "tools": offered, "tool_choice": "required"}
+    tools = [item["tools"] for item in pebble_items["tools"][:20]]
+    for offered in tools:  # Every call has an end.
+        for parameter in (value for each in offered
+                          for value in each["function"]["parameters"].get("properties", {}).values()):
+            if parameter["type"] == "string" and "enum" not in parameter:
+                parameter["maxLength"] = 24
+            if parameter["type"] == "integer":
+                parameter |= {"minimum": -999_999, "maximum": 999_999}
+    for choice, offered in zip(ask_all(pebble, [{"messages": messages, "tools": offered, "tool_choice": "required",
+                                                 "parallel_tool_calls": False}
                                                 for messages, offered in zip(questions, tools)]), tools):
         schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in offered}
         assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
