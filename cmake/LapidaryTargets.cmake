@@ -15,6 +15,9 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
+# Code that only calls the libraries (commands, tests) is compiled in less time; how fast it runs does not show.
+set(LAPIDARY_GLUE_OPTIMIZATION $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
@@ -81,6 +84,7 @@ function(lapidary_test name)
   target_link_libraries(${name}_test PRIVATE lapidary_flags ${ARG_DEPS} GTest::gtest GTest::gmock
                                              GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE LAPIDARY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(${name}_test PRIVATE ${LAPIDARY_GLUE_OPTIMIZATION})
   gtest_discover_tests(
     ${name}_test
     NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60

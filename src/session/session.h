@@ -33,7 +33,7 @@ struct MediaLimits {
 
 struct SessionOptions {
   LoadOptions load;
-  MediaLimits media;
+  MediaLimits media = {};
   EngineOptions engine;  // its batch limits are those of `load`
 };
 
