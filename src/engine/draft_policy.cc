@@ -17,7 +17,10 @@ constexpr double kMemory = 2048.0;
 constexpr int kFirstTrials = 2;      // of every number of drafts, before numbers are compared
 constexpr int kMaxAskings = 16;      // for those, where the steps cannot be measured
 constexpr double kLeastGain = 0.03;  // Drafts that promise fewer tokens than this are not worth it.
-constexpr double kNewest = 0.25;     // weight of a step's time against those before it
+// What a number of drafts that was never measured may cost in steps: the first ones of a kind hold
+// work that is done once.
+constexpr double kUnknownSteps = 16.0;
+constexpr double kNewest = 0.25;  // weight of a step's time against those before it
 constexpr double kTrialShare = 0.005;
 
 constexpr double kCollapsedRate = 0.05;
@@ -51,19 +54,6 @@ double DraftPolicy::ExpectedTokens(int num_drafts) const {
   double reached = 1.0;
   for (int place = 0; place < num_drafts; ++place) tokens += reached *= AcceptRate(place);
   return tokens;
-}
-
-double DraftPolicy::SecondsOf(const LoadClass& load, int num_drafts) {
-  if (load.costs[num_drafts].num_measured > 0) return load.costs[num_drafts].seconds;
-  // From the nearest that is known, as if every draft cost half a step.
-  for (int fewer = num_drafts - 1; fewer >= 0; --fewer) {
-    const Cost& cost = load.costs[fewer];
-    if (cost.num_measured > 0) return cost.seconds * (1.0 + 0.5 * (num_drafts - fewer));
-  }
-  for (const Cost& cost : load.costs) {
-    if (cost.num_measured > 0) return cost.seconds;
-  }
-  return 0.0;
 }
 
 bool DraftPolicy::IsPromising(const LoadClass& load, int num_drafts) const {
@@ -105,7 +95,10 @@ int DraftPolicy::Choose(int num_sequences) {
   if (best_rate == 0.0) return max_drafts_;
 
   const int trial = load.next_trial;
-  const double lost_seconds = SecondsOf(load, trial) - ExpectedTokens(trial) / best_rate;
+  const Cost& cost = load.costs[trial];
+  const double lost_seconds = cost.num_measured > 0
+                                  ? cost.seconds - ExpectedTokens(trial) / best_rate
+                                  : kUnknownSteps * load.costs[best].seconds;
   if (trial == best) {
     load.next_trial = (trial + 1) % (max_drafts_ + 1);
   } else if (lost_seconds <= load.allowance) {
@@ -137,8 +130,8 @@ void DraftPolicy::AddStep(int num_sequences, int num_drafts, double seconds) {
                      ? seconds
                      : cost.seconds + kNewest * (seconds - cost.seconds);
   cost.num_measured = std::min(cost.num_measured + 1, kFirstTrials);
-  // Not more than a handful of trials saved up.
-  load.allowance = std::min(load.allowance + kTrialShare * seconds, 4.0 * cost.seconds);
+  // Not more saved up than one trial may cost.
+  load.allowance = std::min(load.allowance + kTrialShare * seconds, kUnknownSteps * cost.seconds);
 }
 
 }  // namespace lapidary

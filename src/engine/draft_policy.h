@@ -53,8 +53,6 @@ class DraftPolicy {
   };
 
   LoadClass& ClassOf(int num_sequences);
-  // Of a step, measured or guessed; 0 where nothing was measured.
-  static double SecondsOf(const LoadClass& load, int num_drafts);
   // Whether it is worth finding out what a step with so many drafts takes under this load.
   bool IsPromising(const LoadClass& load, int num_drafts) const;
   // What a step with so many drafts gives a sequence.
