@@ -50,7 +50,9 @@ ApiStatus ServedModel::CheckSize(const ChatInput& input) const {
     if (content == message.end()) continue;
     add_text(*content);
     if (!content->is_array()) continue;
-    for (const OrderedJson& part : *content) add_text(part.at("text"));
+    for (const OrderedJson& part : *content) {
+      if (part.contains("text")) add_text(part["text"]);  // Pictures and sounds have none.
+    }
   }
   const size_t max_tokens = static_cast<size_t>(max_model_len_);
   const bool has_too_many = num_parts * kTokensPerMessage > max_tokens;

@@ -20,7 +20,8 @@ def test_latency_measures_decode_only_steps(lapidary):
     for name in ("ttft_ms", "tpot_ms", "step_ms"):
         assert 0 < result[f"p10_{name}"] <= result[f"median_{name}"] <= result[f"p90_{name}"]
     assert result["median_tpot_ms"] == result["median_step_ms"]  # nothing is drafted
-    assert result["decode_tokens_per_s"] == pytest.approx(3e3 / result["median_tpot_ms"])
+    # Of all steps together: a slow one weighs more than in the median.
+    assert 0.1 < result["decode_tokens_per_s"] * result["median_tpot_ms"] / 3e3 < 1.5
     assert result["floor_step_ms"] == pytest.approx(result["step_bytes"] / 10e6)
     assert result["floor_share"] == pytest.approx(result["floor_step_ms"] / result["median_step_ms"])
 

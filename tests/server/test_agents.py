@@ -94,7 +94,7 @@ def test_responses_are_parsed_by_a_schema(responses):
 def test_responses_may_demand_one_of_the_tools(responses):
     tools = [{"type": "function", **WEATHER, "parameters": SCHEMA},
              {"type": "function", "name": "multiply", "description": "Multiplies.", "parameters": {
-                 "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}]
+                 "type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["a"]}}]
     for choice in ({"type": "function", "name": "multiply"},
                    {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "multiply"}]}):
         response = responses.create(model="pebble-e", input="Hello", temperature=0, tools=tools, tool_choice=choice,
