@@ -163,6 +163,8 @@ TEST_F(SessionTest, SeveralAnswersToOnePromptHaveTheirOwnSeeds) {
   });
   ASSERT_TRUE(handles.ok());
   done.get_future().wait();
+  // The sink of the last event has left what stands on this stack.
+  const std::lock_guard lock(mutex);
   for (const RequestHandle& handle : *handles) EXPECT_EQ(answers.at(handle.id()).size(), 10u);
 }
 

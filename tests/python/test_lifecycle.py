@@ -193,7 +193,7 @@ def test_closing_frees_all_memory(question):
         with LLM(device="cpu", max_model_len=1024, num_threads=2) as llm:
             llm.chat([question] * 8, GREEDY, use_tqdm=False)
             llm.logits([2, 3])
-            assert held()[0] - before[0] > 5e6
+            assert held()[0] - before[0] > 1e6
         assert llm._open_session is None
 
     import numpy  # noqa: F401 (has threads of its own)
