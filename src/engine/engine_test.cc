@@ -222,6 +222,7 @@ TEST(EngineTest, CopiesOfAPromptShareItAndDrawTheirOwnTokens) {
   });
   ASSERT_TRUE(ids.ok());
   all_done.get_future().wait();
+  const std::lock_guard lock(mutex);  // The sink of the last event has left this stack.
   EXPECT_EQ(answers.size(), 4u);
   EXPECT_EQ(engine->stats().scheduler.num_prefix_hit_tokens, 3u * 119u);
 }
