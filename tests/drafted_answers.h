@@ -223,6 +223,21 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     }
   }
 
+  void ExpectTheSameInEveryMode() const {
+    const std::vector<SequenceSpec> specs = Specs();
+    const std::vector<Answer> expected = Run(*Load({.name = "plain", .overlap = false}), specs);
+    ExpectInGrammar(specs, expected);
+    for (const Mode& mode : Modes()) {
+      const auto engine = Load(mode);
+      ExpectSame(expected, Run(*engine, specs), mode.name);
+      // Again: what is left of the first run must not show.
+      ExpectSame(expected, Run(*engine, specs), mode.name + ", again");
+      const EngineStats stats = engine->stats();
+      EXPECT_GT(stats.drafts.num_rounds, 0u) << mode.name;
+      EXPECT_EQ(stats.scheduler.num_preemptions > 0, mode.pool_tokens == 512) << mode.name;
+    }
+  }
+
   const DeviceChoice device_;
   TemporaryDirectory directory_;
   std::filesystem::path path_;

@@ -10,21 +10,7 @@ class DraftingTest : public DraftedAnswersTest {
   DraftingTest() : DraftedAnswersTest({}) {}
 };
 
-TEST_P(DraftingTest, AnswersAreTheSameBitsInEveryMode) {
-  const std::vector<SequenceSpec> specs = Specs();
-  const auto plain = Load({.name = "plain", .overlap = false});
-  const std::vector<Answer> expected = Run(*plain, specs);
-  ExpectInGrammar(specs, expected);
-  for (const Mode& mode : Modes()) {
-    const auto engine = Load(mode);
-    ExpectSame(expected, Run(*engine, specs), mode.name);
-    // Again: what is left of the first run must not show.
-    ExpectSame(expected, Run(*engine, specs), mode.name + ", again");
-    const EngineStats stats = engine->stats();
-    EXPECT_GT(stats.drafts.num_rounds, 0u) << mode.name;
-    EXPECT_EQ(stats.scheduler.num_preemptions > 0, mode.pool_tokens == 512) << mode.name;
-  }
-}
+TEST_P(DraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
 
 TEST_P(DraftingTest, CopiesOfAPromptAreTheSame) {
   std::vector<SequenceSpec> specs = Specs();
