@@ -24,6 +24,27 @@ DeviceArray<T> Random(cudaStream_t stream, int64_t count, float amplitude) {
   return values;
 }
 
+struct Variant {
+  std::string name;
+  cuda::GroupPlan plan;
+};
+
+std::vector<Variant> Variants(int rows, bool all) {
+  using cuda::GroupPlan;
+  std::vector<Variant> variants = {{"", cuda::PlanGroups(rows)}};
+  if (!all) return variants;
+  for (const int group_rows : {16, 64, 128}) {
+    variants.push_back(
+        {fmt::format("portable{}", group_rows), {GroupPlan::Kernel::kPortable, group_rows}});
+  }
+  for (const int group_rows : {64, 160}) {
+    variants.push_back(
+        {fmt::format("hopper{}", group_rows), {GroupPlan::Kernel::kHopper, group_rows}});
+  }
+  variants.push_back({"hopper_pairs", {GroupPlan::Kernel::kHopper, 160, true}});
+  return variants;
+}
+
 }  // namespace
 
 void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSink& sink) {
@@ -53,6 +74,7 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     DeviceArray<std::byte> scratch(cuda::ExpertScratchBytes(shape));
     cuda::RouteCall route;
     route.shape = shape;
+    route.plan = cuda::PlanGroups(rows);
     route.h = h.get();
     route.router_scale = norm.get();
     route.router_weight = cuda::Bf16Matrix(router.get(), moe.num_experts, plan.hidden_size);
@@ -72,18 +94,6 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
                          [&](int idx) { cuda::RunRoute(context(idx > 0), route); });
     });
 
-    cuda::RunRoute(context(false), route);
-    cuda::ExpertsCall call;
-    call.shape = shape;
-    call.weights = weights.get();
-    call.x = x.get();
-    call.gate_up =
-        cuda::Bf16Matrix(gate_up.get(), moe.num_experts * 2 * moe.expert_width, plan.hidden_size);
-    call.down = cuda::Bf16Matrix(down.get(), moe.num_experts * plan.hidden_size, moe.expert_width);
-    call.post_dense_norm = norm.get();
-    call.post_expert_norm = norm.get();
-    call.block_out = block_out.get();
-    call.scratch = scratch.get();
     // As many experts as so many rows are expected to choose, choosing at random.
     const double all = moe.num_experts;
     const double touched = all * (1.0 - std::pow(1.0 - moe.top_k / all, rows));
@@ -92,10 +102,28 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     row.shape = fmt::format("{} of {} {}x{}", moe.top_k, moe.num_experts, hidden, moe.expert_width);
     row.bytes = 2.0 * touched * expert_values + 6.0 * rows * hidden;
     row.flops = 2.0 * rows * moe.top_k * expert_values;
-    sink.Time(row, [&] {
-      return TimeGraphUs(stream.get(), kLaunches,
-                         [&](int idx) { cuda::RunExperts(context(idx > 0), call); });
-    });
+    for (const Variant& variant : Variants(rows, sink.variants)) {
+      row.variant = variant.name;
+      route.plan = variant.plan;
+      cuda::RunRoute(context(false), route);
+      cuda::ExpertsCall call;
+      call.shape = shape;
+      call.plan = variant.plan;
+      call.weights = weights.get();
+      call.x = x.get();
+      call.gate_up =
+          cuda::Bf16Matrix(gate_up.get(), moe.num_experts * 2 * moe.expert_width, plan.hidden_size);
+      call.down =
+          cuda::Bf16Matrix(down.get(), moe.num_experts * plan.hidden_size, moe.expert_width);
+      call.post_dense_norm = norm.get();
+      call.post_expert_norm = norm.get();
+      call.block_out = block_out.get();
+      call.scratch = scratch.get();
+      sink.Time(row, [&] {
+        return TimeGraphUs(stream.get(), kLaunches,
+                           [&](int idx) { cuda::RunExperts(context(idx > 0), call); });
+      });
+    }
   }
 }
 

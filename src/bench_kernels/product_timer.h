@@ -15,7 +15,7 @@ namespace lapidary {
 
 class ProductTimer {
  public:
-  static constexpr int kMaxRows = 4096;
+  static constexpr int kMaxRows = 8192;
 
   explicit ProductTimer(const DeviceInfo& device);
 

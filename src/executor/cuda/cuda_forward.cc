@@ -219,6 +219,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   const MoePlan& moe = *plan_.moe;
   RouteCall route;
   route.shape = {rows_, plan_.hidden_size, moe.expert_width, moe.num_experts, moe.top_k};
+  route.plan = PlanGroups(rows_);
   route.eps = plan_.rms_norm_eps;
   route.h = Stream(phase.stream);
   route.router_scale = phase.router_scale;
@@ -233,6 +234,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
 
   ExpertsCall experts;
   experts.shape = route.shape;
+  experts.plan = route.plan;
   experts.eps = plan_.rms_norm_eps;
   experts.weights = route.weights;
   experts.x = x_.As<bf16>();

@@ -71,4 +71,18 @@ CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_ro
                    {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_chunks)});
 }
 
+CUtensorMap MakeExpertMap(const bf16* matrices, int experts, int halves, int rows, int columns) {
+  CHECK(columns % 8 == 0 && rows % 8 == 0 && (halves == 1 || halves == 2))
+      << columns << ", " << rows;
+  constexpr int kBoxRows = 128;
+  const auto row_bytes = static_cast<cuuint64_t>(columns) * sizeof(bf16);
+  const cuuint64_t half_bytes = row_bytes * rows;
+  return Encode<5>(
+      matrices,
+      {static_cast<cuuint64_t>(columns), 8, static_cast<cuuint64_t>(halves),
+       static_cast<cuuint64_t>(rows / 8), static_cast<cuuint64_t>(experts)},
+      {row_bytes, half_bytes, 8 * row_bytes, halves * half_bytes},
+      {64, 8, static_cast<cuuint32_t>(halves), static_cast<cuuint32_t>(kBoxRows / 8 / halves), 1});
+}
+
 }  // namespace lapidary::cuda

@@ -16,4 +16,9 @@ CUtensorMap MakeSwizzledMap(const bf16* matrix, int rows, int columns, int box_r
 // wide piece of some rows in one copy. columns must be a multiple of 64.
 CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_rows, int box_chunks);
 
+// Matrices of experts [experts, halves * rows, columns], copied in boxes of 128 rows of one expert
+// x 64 values: with two halves (gate and up) eight rows of the one, then eight of the other. rows
+// and columns must be multiples of 8.
+CUtensorMap MakeExpertMap(const bf16* matrices, int experts, int halves, int rows, int columns);
+
 }  // namespace lapidary::cuda

@@ -17,7 +17,7 @@ constexpr int kRanksAtOnce = 8;
 // A block per row: ranks summed in order, then both branches normed and added. A thread takes
 // kVectors vectors.
 template <int kVectors>
-__global__ void __launch_bounds__(kCombineThreads)
+__global__ void __launch_bounds__(kCombineThreads, kVectors == 1 ? 3 : 1)
     CombineKernel(const __grid_constant__ ExpertsCall call, const bf16* outputs) {
   __shared__ float2 squares[kCombineWarps];
   const int hidden = call.shape.hidden;
@@ -26,19 +26,6 @@ __global__ void __launch_bounds__(kCombineThreads)
     return (v * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
   };
   AllowNextKernel();
-  float dense_norm[kVectors][kVector] = {};
-  float expert_norm[kVectors][kVector] = {};
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if (at(v) >= hidden) continue;
-#pragma unroll
-    for (int part = 0; part < kVector; part += 4) {
-      *reinterpret_cast<float4*>(dense_norm[v] + part) =
-          *reinterpret_cast<const float4*>(call.post_dense_norm + at(v) + part);
-      *reinterpret_cast<float4*>(expert_norm[v] + part) =
-          *reinterpret_cast<const float4*>(call.post_expert_norm + at(v) + part);
-    }
-  }
   WaitForPreviousKernel();
   const int64_t row = blockIdx.x;
   bf16* block_out = call.block_out + row * hidden;
@@ -79,6 +66,19 @@ __global__ void __launch_bounds__(kCombineThreads)
       dense_squares = __fmaf_rn(dense[v][part], dense[v][part], dense_squares);
     }
   }
+  float dense_norm[kVectors][kVector] = {};
+  float expert_norm[kVectors][kVector] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (at(v) >= hidden) continue;
+#pragma unroll
+    for (int part = 0; part < kVector; part += 4) {
+      *reinterpret_cast<float4*>(dense_norm[v] + part) =
+          *reinterpret_cast<const float4*>(call.post_dense_norm + at(v) + part);
+      *reinterpret_cast<float4*>(expert_norm[v] + part) =
+          *reinterpret_cast<const float4*>(call.post_expert_norm + at(v) + part);
+    }
+  }
   sum_squares = WarpSum(sum_squares);
   dense_squares = WarpSum(dense_squares);
   if (threadIdx.x % kWarpSize == 0) {
@@ -113,26 +113,30 @@ void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   const MoeShape& shape = call.shape;
   CHECK_OK(MoeSupports(shape));
   const MoeScratch scratch(shape, call.scratch);
+  const auto run_product =
+      call.plan.kernel == GroupPlan::Kernel::kHopper ? RunHopperProduct : RunPortableProduct;
   GroupProduct product{};
   product.order = scratch.order;
   product.groups = scratch.groups;
   product.num_groups = scratch.num_groups;
   product.top_k = shape.top_k;
-  product.rows_per_group = RowsPerGroup(shape.rows);
-  product.max_groups = MaxRowGroups(shape, product.rows_per_group);
+  product.rows_per_group = call.plan.rows;
+  product.in_pairs = call.plan.in_pairs;
+  product.num_experts = shape.num_experts;
+  product.max_groups = MaxRowGroups(shape, call.plan);
   product.weight = Bf16Values(call.gate_up, shape.num_experts * 2 * shape.width, shape.hidden);
   product.in = call.x;
   product.out = scratch.act;
   product.in_dim = shape.hidden;
   product.out_dim = shape.width;
-  RunGroupProduct(context, product, true);
+  run_product(context, product, true);
 
   product.weight = Bf16Values(call.down, shape.num_experts * shape.hidden, shape.width);
   product.in = scratch.act;
   product.out = scratch.outputs;
   product.in_dim = shape.width;
   product.out_dim = shape.hidden;
-  RunGroupProduct(context, product, false);
+  run_product(context, product, false);
 
   static_assert(kMaxMoeHidden == kMaxVectors * kCombineThreads * kVector);
   const auto combine =

@@ -22,6 +22,7 @@ Status MoeSupports(const MoeShape& shape);
 // Beside it x = rmsnorm(h) * pre_norm, which the experts read, and in scratch the rows by expert.
 struct RouteCall {
   MoeShape shape;
+  GroupPlan plan;
   float eps = 1e-6f;
   const float* h = nullptr;                 // [rows, hidden]
   const float* router_scale = nullptr;      // [hidden]
@@ -36,16 +37,17 @@ struct RouteCall {
 void RunRoute(const LaunchContext& context, const RouteCall& call);
 
 // Only the last part of RunRoute: scratch for a choice [rows, top_k] that is already there.
-void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const int32_t* experts,
-                  void* scratch);
+void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const GroupPlan& plan,
+                  const int32_t* experts, void* scratch);
 
 // out[row] = sum over ranks, in rank order, of weight * down(gelu(gate x) * (up x)); then
 //   block_out[row] = rmsnorm(block_out[row]) * post_dense_norm + rmsnorm(out[row]) *
 //   post_expert_norm
 // A row's bits depend neither on which other rows chose the same expert nor on how many rows
-// there are.
+// there are, nor on the plan.
 struct ExpertsCall {
   MoeShape shape;
+  GroupPlan plan;  // as for routing
   float eps = 1e-6f;
   const float* weights = nullptr;          // [rows, top_k]
   const bf16* x = nullptr;                 // [rows, hidden]

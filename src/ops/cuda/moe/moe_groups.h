@@ -42,14 +42,17 @@ struct GroupProduct {
   const RowGroup* groups;
   const int32_t* num_groups;
   int64_t max_groups;
+  int num_experts;
   int in_dim;
   int out_dim;
   int top_k;
-  int rows_per_group;
+  int rows_per_group;  // at most
+  bool in_pairs;
 };
 
 // The not gated product loads its first weights before the kernel before it has ended; that must
 // be a gated one.
-void RunGroupProduct(const LaunchContext& context, const GroupProduct& product, bool gated);
+void RunPortableProduct(const LaunchContext& context, const GroupProduct& product, bool gated);
+void RunHopperProduct(const LaunchContext& context, const GroupProduct& product, bool gated);
 
 }  // namespace lapidary::cuda

@@ -1,18 +1,17 @@
 // The product of groups: a block multiplies some weight rows of an expert by a group's rows, with
 // both passing through shared memory, several steps of k at a time. For few rows that is a matter
 // of having enough loads under way and nothing that waits behind them; for many, of tiles large
-// enough that the cache keeps up. Every dot product is summed in the order of k.
+// enough that the cache keeps up. Every dot product is summed in the order of k, sixteen at a time.
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/moe/moe_groups.h"
-#include "ops/cuda/ptx/mma.cuh"
+#include "ops/cuda/ptx/warp_mma.cuh"
 #include "ops/cuda/vec.cuh"
 
 namespace lapidary::cuda {
 namespace {
 
-constexpr int kChunk = 32;         // values of k that a MmaChunk takes
-constexpr int kStep = 2 * kChunk;  // in a stage
+constexpr int kStep = 64;  // values of k in a stage
 constexpr int kRowBytes = kStep * static_cast<int>(sizeof(bf16));
 
 // What a block of kWarps warps multiplies: kWeightRows weight rows by kRows rows, with kStages
@@ -33,10 +32,10 @@ struct Tile {
   static constexpr int kSharedBytes = kStages * kStageBytes;
 };
 
-// A row of a stage holds eight vectors of 16 bytes; odd rows have their halves swapped, so that the
-// eight lanes of a phase (two rows, four vectors) touch different banks.
+// A row of a stage holds eight vectors of 16 bytes; the same vector of eight rows, which an 8x8
+// matrix is loaded from, lies in different banks.
 __device__ __forceinline__ int VectorOffset(int row, int vector) {
-  return row * kRowBytes + (vector ^ ((row & 1) << 2)) * 16;
+  return row * kRowBytes + (vector ^ (row % 8)) * 16;
 }
 
 // A thread's copies of a step: vector `vector` of every kRowsApart-th row from first_row on, the
@@ -138,13 +137,13 @@ __device__ __forceinline__ void LoadFirstRows(const Copies<T>& copies, const bf1
   }
 }
 
-// A warp's sums: 16 weight rows by 8 rows each, as MmaChunk has them.
+// A warp's sums: 16 weight rows by 8 rows each, as Mma has them.
 template <typename T>
 using WarpSums = float[T::kWeightTiles][T::kRowTiles][4];
 // Where they lie in the block's tile.
 template <typename T>
 struct WarpTile {
-  int weight_base;  // the first weight row of the warp, and g
+  int weight_base;  // the first weight row of the warp
   int row_base;     // its first row
   int row_tiles;    // that have rows of the group
   int g;            // the lane is 4 g + t
@@ -155,34 +154,36 @@ struct WarpTile {
     const int warp = threadIdx.x / kWarpSize;
     g = lane / 4;
     t = lane % 4;
-    weight_base = warp / T::kRowWarps * T::kWarpWeights + g;
+    weight_base = warp / T::kRowWarps * T::kWarpWeights;
     row_base = warp % T::kRowWarps * T::kWarpRows;
     row_tiles = min(T::kRowTiles, (group_rows - row_base + 7) / 8);
   }
 };
 
-// Adds a stage's products, of its two chunks from `chunk` on, if there are so many.
+// Adds a stage's products.
 template <typename T>
-__device__ __forceinline__ void MultiplyStage(const unsigned char* stage, int chunk, int num_chunks,
-                                              const WarpTile<T>& at, WarpSums<T>& acc) {
+__device__ __forceinline__ void MultiplyStage(uint32_t stage, const WarpTile<T>& at,
+                                              WarpSums<T>& acc) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int row = lane % 8;
+  const int matrix = lane / 8;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (chunk + half >= num_chunks) break;
-    uint4 b[T::kRowTiles];
+  for (int k = 0; k < kStep / 16; ++k) {
+    uint32_t b[T::kRowTiles / 2][4];  // two tiles of rows each, two vectors of k
 #pragma unroll
-    for (int n = 0; n < T::kRowTiles; ++n) {
-      b[n] = *reinterpret_cast<const uint4*>(
-          stage + VectorOffset(T::kWeightRows + at.row_base + 8 * n + at.g, 4 * half + at.t));
+    for (int n = 0; n < T::kRowTiles / 2; ++n) {
+      LoadMatrices(
+          b[n], stage + VectorOffset(T::kWeightRows + at.row_base + 16 * n + 8 * (matrix / 2) + row,
+                                     2 * k + matrix % 2));
     }
 #pragma unroll
     for (int m = 0; m < T::kWeightTiles; ++m) {
-      const int row = at.weight_base + 16 * m;
-      const uint4 low = *reinterpret_cast<const uint4*>(stage + VectorOffset(row, 4 * half + at.t));
-      const uint4 high =
-          *reinterpret_cast<const uint4*>(stage + VectorOffset(row + 8, 4 * half + at.t));
+      uint32_t a[4];
+      LoadMatrices(a, stage + VectorOffset(at.weight_base + 16 * m + 8 * (matrix % 2) + row,
+                                           2 * k + matrix / 2));
 #pragma unroll
       for (int n = 0; n < T::kRowTiles; ++n) {
-        if (n < at.row_tiles) MmaChunk(acc[m][n], low, high, b[n]);
+        if (n < at.row_tiles) Mma(acc[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       }
     }
   }
@@ -256,8 +257,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   const RowGroup group{words.x, words.y, words.z, words.w};
   const int first_feature = blockIdx.y * ResultTile<T, kGated>::kFeatures;
   const bf16* weight = p.weight + int64_t{group.expert} * (kGated ? 2 : 1) * p.out_dim * p.in_dim;
-  const int num_chunks = (p.in_dim + kChunk - 1) / kChunk;
-  const int num_steps = (num_chunks + 1) / 2;
+  const int num_steps = (p.in_dim + kStep - 1) / kStep;
 
   Copies<T> copies;
   copies.vector = threadIdx.x % 8;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     }
     CommitCopies();
     if (at.row_tiles <= 0) continue;
-    MultiplyStage<T>(shared + step % T::kStages * T::kStageBytes, 2 * step, num_chunks, at, acc);
+    MultiplyStage<T>(SharedAddress(shared) + step % T::kStages * T::kStageBytes, at, acc);
   }
 
   WaitForCopies<0>();
@@ -306,13 +306,13 @@ void RunTile(const LaunchContext& context, const GroupProduct& product, bool gat
 
 }  // namespace
 
-void RunGroupProduct(const LaunchContext& context, const GroupProduct& product, bool gated) {
-  if (product.rows_per_group <= kNarrowGroupRows) {
-    RunTile<Tile<kNarrowGroupRows, 64, 4, 6, 3>>(context, product, gated);
-  } else if (product.rows_per_group <= kMiddleGroupRows) {
-    RunTile<Tile<kMiddleGroupRows, 128, 4, 4, 2>>(context, product, gated);
+void RunPortableProduct(const LaunchContext& context, const GroupProduct& product, bool gated) {
+  if (product.rows_per_group <= 16) {
+    RunTile<Tile<16, 64, 4, 6, 3>>(context, product, gated);
+  } else if (product.rows_per_group <= 64) {
+    RunTile<Tile<64, 128, 4, 4, 2>>(context, product, gated);
   } else {
-    RunTile<Tile<kWideGroupRows, 128, 8, 3, 2>>(context, product, gated);
+    RunTile<Tile<128, 128, 8, 3, 2>>(context, product, gated);
   }
 }
 

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(ChooseParams para
 
 struct GroupParams {
   ChooseParams choose;  // its `experts` are what is grouped
-  int rows_per_group;
+  GroupPlan plan;
   int32_t* order;
   int32_t* num_groups;
   RowGroup* groups;
@@ -160,7 +160,9 @@ __global__ void __launch_bounds__(kGroupThreads, 1) GroupKernel(GroupParams para
   }
   __syncthreads();
   const auto groups_of = [&](int count) {
-    return (count + params.rows_per_group - 1) / params.rows_per_group;
+    const int at_once = params.plan.in_pairs ? 2 : 1;
+    const int rows = params.plan.rows * at_once;
+    return (count + rows - 1) / rows * at_once;
   };
   if (threadIdx.x < kWarpSize) {
     constexpr int kCounts = kMaxExperts / kWarpSize;  // of a lane
@@ -187,9 +189,16 @@ __global__ void __launch_bounds__(kGroupThreads, 1) GroupKernel(GroupParams para
   __syncthreads();
   for (int expert = threadIdx.x; expert < num_experts; expert += kGroupThreads) {
     const int count = counts[expert];
-    RowGroup* group = params.groups + group_starts[expert];
-    for (int done = 0; done < count; done += params.rows_per_group) {
-      *group++ = {expert, starts[expert] + done, min(params.rows_per_group, count - done), 0};
+    if (count == 0) continue;
+    // An expert's groups are of about the same size, in steps of what an instruction takes.
+    constexpr int kRowStep = 16;
+    const int num_groups = groups_of(count);
+    const int steps = num_groups * kRowStep;
+    const int group_rows = (count + steps - 1) / steps * kRowStep;
+    RowGroup* groups = params.groups + group_starts[expert];
+    for (int idx = 0; idx < num_groups; ++idx) {
+      const int begin = min(count, idx * group_rows);
+      groups[idx] = {expert, starts[expert] + begin, min(group_rows, count - begin), 0};
     }
   }
   __syncthreads();
@@ -199,12 +208,12 @@ __global__ void __launch_bounds__(kGroupThreads, 1) GroupKernel(GroupParams para
   }
 }
 
-GroupParams MakeGroupParams(const MoeShape& shape, const int32_t* experts,
+GroupParams MakeGroupParams(const MoeShape& shape, const GroupPlan& plan, const int32_t* experts,
                             const MoeScratch& scratch) {
   GroupParams params{};
   params.choose.shape = shape;
   params.choose.experts = const_cast<int32_t*>(experts);  // read, where it is not chosen here
-  params.rows_per_group = RowsPerGroup(shape.rows);
+  params.plan = plan;
   params.order = scratch.order;
   params.num_groups = scratch.num_groups;
   params.groups = scratch.groups;
@@ -219,7 +228,7 @@ void RunRoute(const LaunchContext& context, const RouteCall& call) {
   CheckBf16(call.router_weight, shape.num_experts, shape.hidden);
   const MoeScratch scratch(shape, call.scratch);
   RunLogits(context, call, scratch.logits);
-  GroupParams params = MakeGroupParams(shape, call.experts, scratch);
+  GroupParams params = MakeGroupParams(shape, call.plan, call.experts, scratch);
   params.choose.logits = scratch.logits;
   params.choose.per_expert_scale = call.per_expert_scale;
   params.choose.weights = call.weights;
@@ -238,10 +247,10 @@ void RunRoute(const LaunchContext& context, const RouteCall& call) {
   Launch(context, GroupKernel<0>, dim3(1), dim3(kGroupThreads), 0, params);
 }
 
-void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const int32_t* experts,
-                  void* scratch) {
+void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const GroupPlan& plan,
+                  const int32_t* experts, void* scratch) {
   Launch(context, GroupKernel<0>, dim3(1), dim3(kGroupThreads), 0,
-         MakeGroupParams(shape, experts, MoeScratch(shape, scratch)));
+         MakeGroupParams(shape, plan, experts, MoeScratch(shape, scratch)));
 }
 
 }  // namespace lapidary::cuda

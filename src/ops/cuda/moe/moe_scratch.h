@@ -16,7 +16,7 @@ struct MoeShape {
   int top_k = 0;
 };
 
-// Rows that chose one expert, at most RowsPerGroup() of them: positions [begin, begin + count) of
+// Rows that chose one expert, at most GroupPlan::rows of them: positions [begin, begin + count) of
 // `order`, which holds row * top_k + rank. An expert that more rows chose has several groups, side
 // by side. The order within an expert is left to chance; no result depends on it.
 struct alignas(16) RowGroup {
@@ -26,17 +26,30 @@ struct alignas(16) RowGroup {
   int32_t unused;
 };
 
-// How many rows a group may have in a step of so many. Few rows are spread thinly: one row in 16
-// chooses a given expert where 8 of 128 are chosen.
-inline constexpr int kNarrowGroupRows = 16;
-inline constexpr int kMiddleGroupRows = 64;
-inline constexpr int kWideGroupRows = 128;
-inline int RowsPerGroup(int rows) {
-  return rows <= 128 ? kNarrowGroupRows : rows <= 768 ? kMiddleGroupRows : kWideGroupRows;
+// Which kernel multiplies groups, and how many rows a group may have. All sum in the same order.
+struct GroupPlan {
+  enum class Kernel { kPortable, kHopper };
+  Kernel kernel = Kernel::kPortable;
+  int rows = 16;  // portable: 16, 64 or 128; Hopper: 64 or 160
+  // Hopper: an expert has an even number of groups, of which two are multiplied together. One may
+  // be empty.
+  bool in_pairs = false;
+};
+// For a step of so many rows. Few are spread thinly: one row in 16 chooses a given expert where 8
+// of 128 are chosen. As measured (docs/notes/2026-11-experts.md).
+inline GroupPlan PlanGroups(int rows) {
+  if (rows <= 128) return {GroupPlan::Kernel::kPortable, 16};
+  if (rows <= 768) return {GroupPlan::Kernel::kHopper, 64};
+  return {GroupPlan::Kernel::kHopper, 160, rows > 3072};
 }
-inline int64_t MaxRowGroups(const MoeShape& shape, int rows_per_group) {
+inline int64_t MaxRowGroups(const MoeShape& shape, const GroupPlan& plan) {
   const int64_t assignments = int64_t{shape.rows} * shape.top_k;
-  return std::min(assignments, shape.num_experts + assignments / rows_per_group);
+  const int64_t chosen = std::min<int64_t>(shape.num_experts, assignments);
+  return (plan.in_pairs ? 2 : 1) * chosen + assignments / plan.rows;
+}
+// Of any plan.
+inline int64_t MaxRowGroups(const MoeShape& shape) {
+  return MaxRowGroups(shape, {.rows = 16, .in_pairs = true});
 }
 
 // Byte offsets.
@@ -55,7 +68,7 @@ struct MoeScratchLayout {
     logits = Place(int64_t{shape.rows} * shape.num_experts * int64_t{sizeof(float)});
     order = Place(assignments * int64_t{sizeof(int32_t)});
     num_groups = Place(sizeof(int32_t));
-    groups = Place(MaxRowGroups(shape, kNarrowGroupRows) * int64_t{sizeof(RowGroup)});
+    groups = Place(MaxRowGroups(shape) * int64_t{sizeof(RowGroup)});
     act = Place(assignments * shape.width * kBf16Bytes);
     outputs = Place(assignments * shape.hidden * kBf16Bytes);
   }

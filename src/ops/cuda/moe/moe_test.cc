@@ -70,6 +70,9 @@ class Layer {
 
   // The first `rows` rows on the device; with `forced`, by that choice instead of the router's.
   Result Run(int rows, const Choices* forced = nullptr) {
+    return Run(rows, PlanGroups(rows), forced);
+  }
+  Result Run(int rows, const GroupPlan& plan, const Choices* forced) {
     MoeShape shape = shape_;
     shape.rows = rows;
     const size_t assignments = size_t(rows) * shape.top_k;
@@ -80,6 +83,7 @@ class Layer {
     TestBuffer<std::byte> scratch(ExpertScratchBytes(shape));
     RouteCall route;
     route.shape = shape;
+    route.plan = plan;
     route.eps = kEps;
     route.h = d_h_.get();
     route.router_scale = d_scale_.get();
@@ -101,10 +105,11 @@ class Layer {
       experts.Upload(forced_experts);
       weights.Upload(forced_weights);
       scratch.Poison();
-      RunGroupRows(TestContext(), shape, experts.get(), scratch.get());
+      RunGroupRows(TestContext(), shape, plan, experts.get(), scratch.get());
     }
     ExpertsCall call;
     call.shape = shape;
+    call.plan = plan;
     call.eps = kEps;
     call.weights = weights.get();
     call.x = x.get();
@@ -255,6 +260,26 @@ TEST_F(MoeTest, TheModelsShapeMatchesAndHasTheSameBits) {
   const MoeShape shape{600, 2816, 704, 128, 8};
   Layer layer(shape, shape.num_experts);
   CheckRowCounts(layer, shape, {1, 2, 7, 8, 9, 16, 17, 32, 80, 128, 129, 200, 256, 257, 300});
+}
+
+TEST_F(MoeTest, EveryPlanHasTheSameBits) {
+  using Kernel = GroupPlan::Kernel;
+  for (const MoeShape& shape : {MoeShape{900, 320, 136, 5, 2}, MoeShape{700, 88, 56, 10, 3},
+                                MoeShape{260, 2816, 704, 16, 2}}) {
+    Layer layer(shape, shape.num_experts);
+    for (const int rows : {1, 16, 33, 77, 120, 150, 200, 250, shape.rows}) {
+      const Layer::Result usual = layer.Run(rows);
+      for (const GroupPlan& plan :
+           {GroupPlan{Kernel::kPortable, 16}, GroupPlan{Kernel::kPortable, 64},
+            GroupPlan{Kernel::kPortable, 128}, GroupPlan{Kernel::kHopper, 64},
+            GroupPlan{Kernel::kHopper, 160}, GroupPlan{Kernel::kHopper, 160, true}}) {
+        const Layer::Result result = layer.Run(rows, plan, nullptr);
+        EXPECT_EQ(
+            std::memcmp(result.out.data(), usual.out.data(), result.out.size() * sizeof(bf16)), 0)
+            << rows << " rows, " << plan.rows << " in a group";
+      }
+    }
+  }
 }
 
 TEST_F(MoeTest, AllRowsMayChooseTheSameExpertsAndOthersAreNotRead) {

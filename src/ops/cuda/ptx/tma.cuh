@@ -30,6 +30,14 @@ __device__ __forceinline__ void ArriveAtBarrier(uint32_t barrier, int arrivals) 
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals)
                : "memory");
 }
+// Later, when what this thread has asked CopyAsync for is there.
+__device__ __forceinline__ void ArriveAfterCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// At a barrier of another block (AddressInBlock).
+__device__ __forceinline__ void ArriveInBlock(uint32_t barrier_in_block) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier_in_block) : "memory");
+}
 __device__ __forceinline__ void AwaitBarrier(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -86,6 +94,11 @@ __device__ __forceinline__ void AwaitCluster() {
   asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 
+// Both, and with them all that was stored and all arrivals in other blocks.
+__device__ __forceinline__ void SyncCluster() {
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+
 // What this thread stored to shared memory is seen by copies that are started after a barrier.
 __device__ __forceinline__ void PublishToCopies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -132,6 +145,32 @@ __device__ __forceinline__ void CopyChunks(const CUtensorMap& map, int row, int 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address),
       "l"(&map), "r"(0), "r"(row), "r"(chunk), "r"(barrier), "l"(static_cast<uint64_t>(use))
+      : "memory");
+}
+// The same of a map of experts (MakeExpertMap): weight rows of one expert from `block` of eight (of
+// a gated one, eight of each half) on.
+__device__ __forceinline__ void CopyExpertRows(const CUtensorMap& map, int expert, int block,
+                                               int column, uint32_t shared_address,
+                                               uint32_t barrier, BoxUse use) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %3, %4, %5}], [%6], %7;" ::"r"(shared_address),
+      "l"(&map), "r"(column), "r"(0), "r"(block), "r"(expert), "r"(barrier),
+      "l"(static_cast<uint64_t>(use))
+      : "memory");
+}
+// The same to all blocks of the cluster that `blocks` has bits of: to the same place, and counted
+// by the same barrier of each.
+__device__ __forceinline__ void CopyExpertRowsToBlocks(const CUtensorMap& map, int expert,
+                                                       int block, int column,
+                                                       uint32_t shared_address, uint32_t barrier,
+                                                       uint16_t blocks, BoxUse use) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %3, %4, %5}], [%6], %7, %8;" ::"r"(
+          shared_address),
+      "l"(&map), "r"(column), "r"(0), "r"(block), "r"(expert), "r"(barrier), "h"(blocks),
+      "l"(static_cast<uint64_t>(use))
       : "memory");
 }
 __device__ __forceinline__ void PrefetchMap(const CUtensorMap& map) {

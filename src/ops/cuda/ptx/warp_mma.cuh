@@ -25,6 +25,22 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&m)[4], uint32_
                : "memory");
 }
 
+// Stores four 8x8 matrices of 16-bit values transposed. Lane l gives the address of row l % 8 of
+// stored matrix l / 8, and holds of each the elements (l / 4, 2 (l % 4)) and the one to its right
+// of what is then transposed.
+__device__ __forceinline__ void StoreMatricesTransposed(uint32_t shared, const uint32_t (&m)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+      : "memory");
+}
+// Two of them; lanes from 16 on give no address.
+__device__ __forceinline__ void StoreMatricesTransposed(uint32_t shared, const uint32_t (&m)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(shared),
+               "r"(m[0]), "r"(m[1])
+               : "memory");
+}
+
 // D [16, 8] += A [16, 16] B [16, 8], bf16 into f32. With g = lane / 4 and t = lane % 4:
 //   a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), each with its right neighbour
 //   b: (2t, g), (2t + 8, g), each with its lower neighbour

@@ -44,6 +44,8 @@ struct Wgmma;
 #define LAPIDARY_REGISTERS_48 LAPIDARY_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define LAPIDARY_REGISTERS_56 LAPIDARY_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define LAPIDARY_REGISTERS_64 LAPIDARY_REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define LAPIDARY_REGISTERS_72 LAPIDARY_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define LAPIDARY_REGISTERS_80 LAPIDARY_REGISTERS_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define LAPIDARY_FOUR_SUMS(i) "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define LAPIDARY_SUMS_AT(i) LAPIDARY_FOUR_SUMS(i), LAPIDARY_FOUR_SUMS((i) + 4)
 #define LAPIDARY_SUMS_4 LAPIDARY_FOUR_SUMS(0)
@@ -58,6 +60,8 @@ struct Wgmma;
 #define LAPIDARY_SUMS_48 LAPIDARY_SUMS_40, LAPIDARY_SUMS_AT(40)
 #define LAPIDARY_SUMS_56 LAPIDARY_SUMS_48, LAPIDARY_SUMS_AT(48)
 #define LAPIDARY_SUMS_64 LAPIDARY_SUMS_56, LAPIDARY_SUMS_AT(56)
+#define LAPIDARY_SUMS_72 LAPIDARY_SUMS_64, LAPIDARY_SUMS_AT(64)
+#define LAPIDARY_SUMS_80 LAPIDARY_SUMS_72, LAPIDARY_SUMS_AT(72)
 
 // columns, registers (half of them), then the operands behind the registers
 #define LAPIDARY_WGMMA(columns, registers, a_index, b_index, scale_index)                       \
@@ -91,6 +95,8 @@ LAPIDARY_WGMMA(80, 40, 40, 41, 42);
 LAPIDARY_WGMMA(96, 48, 48, 49, 50);
 LAPIDARY_WGMMA(112, 56, 56, 57, 58);
 LAPIDARY_WGMMA(128, 64, 64, 65, 66);
+LAPIDARY_WGMMA(144, 72, 72, 73, 74);
+LAPIDARY_WGMMA(160, 80, 80, 81, 82);
 
 #undef LAPIDARY_WGMMA
 
@@ -125,6 +131,8 @@ __device__ __forceinline__ void WgmmaTransposed128(float (&d)[64], uint64_t a, u
 #undef LAPIDARY_SUMS_48
 #undef LAPIDARY_SUMS_56
 #undef LAPIDARY_SUMS_64
+#undef LAPIDARY_SUMS_72
+#undef LAPIDARY_SUMS_80
 #undef LAPIDARY_SUMS_AT
 #undef LAPIDARY_FOUR_SUMS
 #undef LAPIDARY_REGISTERS_8
@@ -139,6 +147,8 @@ __device__ __forceinline__ void WgmmaTransposed128(float (&d)[64], uint64_t a, u
 #undef LAPIDARY_REGISTERS_48
 #undef LAPIDARY_REGISTERS_56
 #undef LAPIDARY_REGISTERS_64
+#undef LAPIDARY_REGISTERS_72
+#undef LAPIDARY_REGISTERS_80
 
 // Before the first instruction that uses registers which plain code wrote.
 __device__ __forceinline__ void WgmmaBegin() {
