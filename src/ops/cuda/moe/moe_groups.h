@@ -11,6 +11,8 @@ namespace lapidary::cuda {
 // The parts of scratch (MoeScratchLayout).
 struct MoeScratch {
   float* logits;
+  int32_t* counts;
+  int32_t* places;
   int32_t* order;
   int32_t* num_groups;
   RowGroup* groups;
@@ -21,6 +23,8 @@ struct MoeScratch {
     const MoeScratchLayout layout(shape);
     std::byte* base = static_cast<std::byte*>(start);
     logits = reinterpret_cast<float*>(base + layout.logits);
+    counts = reinterpret_cast<int32_t*>(base + layout.counts);
+    places = reinterpret_cast<int32_t*>(base + layout.places);
     order = reinterpret_cast<int32_t*>(base + layout.order);
     num_groups = reinterpret_cast<int32_t*>(base + layout.num_groups);
     groups = reinterpret_cast<RowGroup*>(base + layout.groups);
@@ -29,8 +33,8 @@ struct MoeScratch {
   }
 };
 
-// The router's logits [rows, experts] of a call, and its x.
-void RunLogits(const LaunchContext& context, const RouteCall& call, float* logits);
+// The router's logits [rows, experts] of a call, zeros for the counts, and the call's x.
+void RunLogits(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch);
 
 // One product of all groups: gated, act = gelu(gate x) * (up x) for rows of x that `order` names;
 // else outputs = down act, from positions to where `order` names.

@@ -245,7 +245,8 @@ __device__ __forceinline__ void StoreX(const RouteCall& call, const float* h, co
 // a stretch of k, kBatch chunks at a time. With kEarly the first batch of weights is on its way
 // before the rows are there. The order of sums is the same in all variants.
 template <int kExpertTiles, int kRowTiles, int kBatch, bool kEarly>
-__global__ void __launch_bounds__(kLogitThreads, 1) LogitKernel(RouteCall call, float* logits) {
+__global__ void __launch_bounds__(kLogitThreads, 1)
+    LogitKernel(RouteCall call, float* logits, int32_t* counts) {
   constexpr int kExperts = 16 * kExpertTiles;
   constexpr int kRows = 8 * kRowTiles;
   extern __shared__ __align__(16) float router_scale[];  // [hidden]
@@ -263,6 +264,9 @@ __global__ void __launch_bounds__(kLogitThreads, 1) LogitKernel(RouteCall call, 
   WaitForCopies<0>();
   __syncthreads();
   WaitForPreviousKernel();
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < call.shape.num_experts) {
+    counts[threadIdx.x] = 0;
+  }
 
   const float* h = call.h + int64_t{part.first_row} * hidden;
   float acc[kExpertTiles][kRowTiles][kParts][4] = {};
@@ -286,13 +290,13 @@ __global__ void __launch_bounds__(kLogitThreads, 1) LogitKernel(RouteCall call, 
 
 }  // namespace
 
-void RunLogits(const LaunchContext& context, const RouteCall& call, float* logits) {
+void RunLogits(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch) {
   const MoeShape& shape = call.shape;
   const auto run = [&](auto kernel, int experts, int rows) {
     const int shared_bytes = shape.hidden * static_cast<int>(sizeof(float));
     Launch(context, kernel,
            dim3((shape.num_experts + experts - 1) / experts, (shape.rows + rows - 1) / rows),
-           dim3(kLogitThreads), shared_bytes, call, logits);
+           dim3(kLogitThreads), shared_bytes, call, scratch.logits, scratch.counts);
   };
   if (shape.rows <= kFewRows) {
     run(LogitKernel<1, 1, 6, true>, 16, 8);  // 16 * 6 chunks: all weights of 2816 at once
