@@ -102,6 +102,24 @@ std::vector<Case> Cases(const std::string& model, const ModelPlan& plan) {
   return cases;
 }
 
+// A shape of no model here, that others publish figures of.
+std::vector<Case> ComparisonCases() {
+  constexpr KvEntryPlan kEntry = {
+      .value_len = 256, .key_offset = 256, .key_len = 256, .entry_len = 512};
+  const Case dense = {"8q4kv attention_dense", kEntry, {8, 4, 0}};
+  const Case sliding = {"8q4kv attention_sliding", kEntry, {8, 4, 1024}};
+  std::vector<Case> cases;
+  const auto add = [&](Case spec, int sequences, int queries, int prefix) {
+    spec.num_sequences = sequences;
+    spec.num_queries = queries;
+    spec.prefix = prefix;
+    cases.push_back(std::move(spec));
+  };
+  for (const int prompt : {1000, 8192}) add(dense, 1, prompt, 0);
+  for (const int prefix : {64, 8000}) add(sliding, 32, 4, prefix);
+  return cases;
+}
+
 // Everything of a case but the items.
 class CaseRunner {
  public:
@@ -241,7 +259,9 @@ KernelRow MakeRow(const Case& spec, const std::string& variant) {
 }  // namespace
 
 void BenchAttention(const std::string& model, const ModelPlan& plan, const BenchSink& sink) {
-  for (const Case& spec : Cases(model, plan)) {
+  std::vector<Case> cases = Cases(model, plan);
+  for (Case& spec : ComparisonCases()) cases.push_back(std::move(spec));
+  for (const Case& spec : cases) {
     std::optional<CaseRunner> runner;
     double default_us = 0.0;
     for (const Variant& variant : Variants(spec, sink.variants)) {
