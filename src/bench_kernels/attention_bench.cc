@@ -140,7 +140,8 @@ class CaseRunner {
 
   // Median microseconds of a launch.
   double Time(AttentionWorkOptions work) {
-    work.num_blocks = cuda::AttentionBlocks(device_, spec_.entry, work.tile_rows);
+    work.num_blocks =
+        cuda::AttentionBlocks(device_, spec_.entry, work.tile_rows, work.batch_invariant);
     std::vector<AttentionItem> items;
     cuda::PlanAttentionWork(spec_.geometry, sequences_, work, items);
     DeviceArray<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});

@@ -39,7 +39,7 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
       if (tile_rows > 64 && layer.head_dim != 256) continue;
       AttentionWorkOptions& work = arrays.work[group][tile];
       work = WorkOfTile(tile_rows, options.batch_invariant);
-      work.num_blocks = AttentionBlocks(device, layer.kv_entry, tile_rows);
+      work.num_blocks = AttentionBlocks(device, layer.kv_entry, tile_rows, options.batch_invariant);
       work.max_partials = kMaxAttentionPartials;
     }
   }

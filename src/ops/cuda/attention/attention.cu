@@ -88,15 +88,20 @@ auto WithForm(const KvEntryPlan& entry, int tile_rows, const Use& use) {
   return entry.k_is_v() ? use(Shared512{}) : use(Separate512{});
 }
 
-// Whether items of these tiles go to the kernels for Hopper.
-bool IsHopperTile(const KvEntryPlan& entry, int tile_rows) {
-  return tile_rows == (entry.value_len == 256 ? 128 : 64);
+// Which kernel items of these tiles go to.
+enum class Kernel { kPortable, kFewRows, kWgmma };
+Kernel KernelFor(const KvEntryPlan& entry, int tile_rows, bool batch_invariant) {
+  if (batch_invariant) return Kernel::kPortable;
+  if (tile_rows <= kFewRows) return Kernel::kFewRows;
+  return tile_rows == (entry.value_len == 256 ? 128 : 64) ? Kernel::kWgmma : Kernel::kPortable;
 }
 
 }  // namespace
 
-int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows) {
+int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows,
+                    bool batch_invariant) {
   CHECK_OK(AttentionSupports(entry, 1));
+  if (KernelFor(entry, tile_rows, batch_invariant) != Kernel::kPortable) return device.num_sms;
   return WithForm(entry, tile_rows, [&](auto form) { return Blocks<decltype(form)>(device); });
 }
 
@@ -124,16 +129,22 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       .heads_per_kv_head = call.geometry.heads_per_kv_head(),
       .window = call.geometry.window,
   };
-  if (IsHopperTile(call.entry, call.tile_rows) && !call.batch_invariant) {
-    if (call.entry.value_len == 256) {
-      RunHopperAttention256(context, params);
-    } else {
-      RunHopperAttention512(context, params, call.entry.k_is_v());
-    }
-    return;
+  switch (KernelFor(call.entry, call.tile_rows, call.batch_invariant)) {
+    case Kernel::kFewRows:
+      RunHopperAttentionOfFewRows(context, params, call.entry);
+      break;
+    case Kernel::kWgmma:
+      if (call.entry.value_len == 256) {
+        RunHopperAttention256(context, params);
+      } else {
+        RunHopperAttention512(context, params, call.entry.k_is_v());
+      }
+      break;
+    case Kernel::kPortable:
+      WithForm(call.entry, call.tile_rows,
+               [&](auto form) { LaunchForm<decltype(form)>(context, params); });
+      break;
   }
-  WithForm(call.entry, call.tile_rows,
-           [&](auto form) { LaunchForm<decltype(form)>(context, params); });
 }
 
 }  // namespace lapidary::cuda

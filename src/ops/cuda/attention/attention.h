@@ -50,7 +50,8 @@ struct AttentionCall {
 };
 
 // Blocks of a launch: AttentionWorkOptions::num_blocks.
-int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows = 64);
+int AttentionBlocks(const DeviceInfo& device, const KvEntryPlan& entry, int tile_rows,
+                    bool batch_invariant);
 
 // One launch of a fixed grid whatever the items are, so graphs can replay it.
 void RunAttention(const LaunchContext& context, const AttentionCall& call);

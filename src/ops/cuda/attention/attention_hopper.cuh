@@ -276,7 +276,8 @@ __device__ __forceinline__ void JoinHopperSplits(const AttentionParams& params,
   sync();
   if (task.is_last_split != 0) {
     __threadfence();
-    MergeSplits<Form>(params, task);
+    MergeSplits<Form>(params, task, {.first = 0, .count = work.item.num_splits, .stride = 1},
+                      /*in_place=*/false);
     if (threadIdx.x == 0) params.counters[work.item.first_partial] = 0;
   }
   sync();  // The task is out of use.

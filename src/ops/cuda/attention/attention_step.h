@@ -177,17 +177,16 @@ class AttentionStep {
   // The rows in order, without those of nobody: [queries of all sequences, heads, value_len].
   std::vector<uint16_t> Run(const RunOptions& options) {
     AttentionWorkOptions work = options.work;
-    work.num_blocks = options.num_blocks > 0
-                          ? options.num_blocks
-                          : AttentionBlocks(TestDevice(), spec_.entry, work.tile_rows);
+    const int num_blocks =
+        AttentionBlocks(TestDevice(), spec_.entry, work.tile_rows, work.batch_invariant);
+    work.num_blocks = options.num_blocks > 0 ? options.num_blocks : num_blocks;
     std::vector<AttentionItem> items;
     PlanAttentionWork(spec_.geometry, sequences_, work, items);
     num_splits_ = 1;
     for (const AttentionItem& item : items) {
       num_splits_ = std::max<int>(num_splits_, item.num_splits);
     }
-    TestBuffer<AttentionItem> device_items(
-        std::max<size_t>(items.size(), AttentionBlocks(TestDevice(), spec_.entry, work.tile_rows)));
+    TestBuffer<AttentionItem> device_items(std::max<size_t>(items.size(), num_blocks));
     device_items.Upload(items);
     TestBuffer<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});
     const int64_t partial_floats =

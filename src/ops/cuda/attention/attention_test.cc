@@ -41,6 +41,18 @@ class AttentionTest : public testing::Test {
     EXPECT_LE(step.WorstError(step.Run({.work = {.batch_invariant = true, .max_partials = 4096}})),
               kTolerance)
         << "batch-invariant";
+    // The kernel of steps without prompts.
+    EXPECT_LE(step.WorstError(
+                  step.Run({.work = {.max_partials = 4096, .tile_rows = 32, .even_shares = true}})),
+              kTolerance)
+        << "few rows";
+    EXPECT_LE(step.WorstError(step.Run({.work = {.max_partials = 0, .tile_rows = 32}})), kTolerance)
+        << "few rows, unsplit";
+    EXPECT_LE(step.WorstError(step.Run(
+                  {.work = {.max_partials = 1 << 14, .tile_rows = 16, .min_split_keys = 32},
+                   .num_blocks = 4000})),
+              kTolerance)
+        << "few rows, many splits";
   }
 };
 
@@ -231,9 +243,12 @@ TEST_F(AttentionTest, SplitsFromOneToManyAgree) {
     AttentionStep step(spec);
     std::vector<int> seen;
     for (const int num_blocks : {1, 2, 3, 7, 20, 50, 94}) {
-      EXPECT_LE(step.WorstError(step.Run({.work = {.max_partials = 256, .min_split_keys = 32},
-                                          .num_blocks = num_blocks})),
-                kTolerance);
+      for (const int tile_rows : {32, 64}) {
+        EXPECT_LE(step.WorstError(step.Run(
+                      {.work = {.max_partials = 256, .tile_rows = tile_rows, .min_split_keys = 32},
+                       .num_blocks = num_blocks})),
+                  kTolerance);
+      }
       seen.push_back(step.num_splits());
     }
     EXPECT_EQ(seen.front(), 1);
@@ -250,11 +265,15 @@ TEST_F(AttentionTest, SameItemsSameBits) {
                                                   {.first_position = 2500},
                                                   {.num_queries = 4, .first_position = 1234}}};
     AttentionStep step(spec);
-    const auto once = step.Run({});
-    for (int time = 0; time < 5; ++time) EXPECT_EQ(step.Run({}), once);
-    EXPECT_EQ(step.Run({.times = 3}), once)
-        << "counters or scratch of an earlier run shone through";
-    EXPECT_EQ(step.Run({.dependent = true, .times = 4}), once);
+    for (const int tile_rows : {32, 64}) {
+      const AttentionWorkOptions work = {
+          .max_partials = 4096, .tile_rows = tile_rows, .even_shares = true};
+      const auto once = step.Run({.work = work});
+      for (int time = 0; time < 5; ++time) EXPECT_EQ(step.Run({.work = work}), once);
+      EXPECT_EQ(step.Run({.work = work, .times = 3}), once)
+          << "counters or scratch of an earlier run shone through";
+      EXPECT_EQ(step.Run({.work = work, .dependent = true, .times = 4}), once);
+    }
   }
 }
 
@@ -347,8 +366,11 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
     constexpr int kPages = 200;
     constexpr int kMaxRows = 40;
     constexpr int kMaxItems = 4096;
-    const AttentionWorkOptions work = {.num_blocks = AttentionBlocks(TestDevice(), entry),
-                                       .max_partials = 1024};
+    constexpr int kTileRows = 32;
+    const AttentionWorkOptions work = {
+        .num_blocks = AttentionBlocks(TestDevice(), entry, kTileRows, /*batch_invariant=*/false),
+        .max_partials = 1024,
+        .tile_rows = kTileRows};
     Noise noise(5);
     const auto random = [&](int64_t size, float range) {
       std::vector<uint16_t> values(size);
@@ -381,6 +403,7 @@ TEST_F(AttentionTest, GraphsReplayOtherItems) {
                                 .sequences = sequences.get(),
                                 .items = items.get(),
                                 .num_items = num_items.get(),
+                                .tile_rows = kTileRows,
                                 .partials = partials.get(),
                                 .counters = counters.get()};
     cudaStream_t stream = nullptr;

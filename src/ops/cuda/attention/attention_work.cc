@@ -35,10 +35,14 @@ constexpr int kCostPerItem = 6;
 // To write the sums of a piece: of a row tile, in f32, as many bytes as 16 keys. Of few rows it
 // does not show.
 int CostToWrite(const Tile& tile) { return tile.row_tiles <= 2 ? 0 : 2 * tile.row_tiles; }
-// The last block reads those of all pieces.
-int CostToMerge(const Tile& tile, int num_pieces) {
-  return 4 +
-         (tile.row_tiles <= 2 ? num_pieces * tile.row_tiles / 2 : num_pieces * CostToWrite(tile));
+// The last block reads those of all pieces; of few rows, in two steps (kSplitsOfGroup in
+// attention_few_rows.cu).
+int CostToMerge(const Tile& tile, int num_pieces, int tile_rows) {
+  if (tile.row_tiles > 2) return 4 + num_pieces * CostToWrite(tile);
+  if (tile_rows <= 32 && num_pieces > 16) {
+    return 7 + (8 + DivideUp(num_pieces, 8)) * tile.row_tiles / 2;
+  }
+  return 4 + num_pieces * tile.row_tiles / 2;
 }
 
 // One of the pieces that a tile is split into, the same for every KV head.
@@ -63,6 +67,11 @@ class Planner {
     MakeTiles(sequences, num_uncertain);
     if (tiles_.empty()) return;
     const int max_key_tiles = ChooseSplit();
+    if (options_.even_shares && MakeEvenShares(EstimateCost(max_key_tiles))) {
+      EmitShares(items);
+      return;
+    }
+    num_partials_ = 0;
     for (int idx = 0; idx < tiles_.size(); ++idx) MakePieces(idx, max_key_tiles);
     SortPieces();
     EmitItems(items);
@@ -105,6 +114,13 @@ class Planner {
     return DivideUp(tile.key_tiles, max_key_tiles);
   }
 
+  // Of few rows and short tiles: an SM takes half as many keys again where others take none.
+  int64_t AloneCost(const Tile& tile, int64_t cost) const {
+    const bool is_short = tile.row_tiles <= 2 && tile.key_tiles <= 18;
+    return options_.even_shares && options_.tile_rows <= 32 && is_short ? DivideUp(cost * 2, 3)
+                                                                        : cost;
+  }
+
   // About how long the blocks are busy if no piece is longer than max_key_tiles; forever if there
   // is no room for so many partial results.
   int64_t EstimateCost(int max_key_tiles) const {
@@ -118,11 +134,11 @@ class Planner {
       const int64_t whole = int64_t{tile.key_tiles} * CostPerKeyTile(tile);
       const int64_t piece = kCostPerItem + (num_pieces > 1 ? CostToWrite(tile) : 0);
       total += whole + num_pieces * piece;
-      longest = std::max(longest, DivideUp(whole, num_pieces) + piece);
+      longest = std::max(longest, AloneCost(tile, DivideUp(whole, num_pieces)) + piece);
       num_items += num_pieces;
       if (num_pieces > 1) {
         num_partials += num_pieces * tile.row_tiles;
-        merge = std::max<int64_t>(merge, CostToMerge(tile, num_pieces));
+        merge = std::max<int64_t>(merge, CostToMerge(tile, num_pieces, options_.tile_rows));
       }
     }
     if (num_partials * geometry_.num_kv_heads > options_.max_partials) {
@@ -134,7 +150,8 @@ class Planner {
     // With few rounds what counts is whole rounds of items, with many the average.
     const int64_t mean_item = DivideUp(total, num_items);
     const int64_t rounds = DivideUp(num_items, options_.num_blocks);
-    return std::max({average, longest, rounds <= 8 ? rounds * mean_item : average}) + merge;
+    return std::max({average, longest, rounds > 1 && rounds <= 8 ? rounds * mean_item : average}) +
+           merge;
   }
 
   // The most key tiles that a piece should have.
@@ -211,6 +228,115 @@ class Planner {
     num_partials_ += num_pieces * per_piece;
   }
 
+  // Deals out all keys in one go: a block takes what comes next up to its share, so tiles are cut
+  // only where one block's share ends and the next begins, and few sums are written. False if that
+  // takes as long as `other_cost` or more, or there are rows, items or cuts too many for it.
+  bool MakeEvenShares(int64_t other_cost) {
+    const int64_t num_units = static_cast<int64_t>(tiles_.size()) * geometry_.num_kv_heads;
+    if (num_units >= 8 * options_.num_blocks || options_.batch_invariant) return false;
+    int64_t total = 0;
+    for (const Tile& tile : tiles_) {
+      if (tile.row_tiles > 2) return false;
+      total += int64_t{tile.key_tiles} * CostPerKeyTile(tile);
+    }
+    // What is still to be dealt out: every tile is an item, and every block's end makes one more.
+    remaining_cost_ =
+        total * geometry_.num_kv_heads + (num_units + options_.num_blocks) * kCostPerItem;
+    pieces_of_unit_.reserve(num_units);
+    share_items_.reserve(num_units + options_.num_blocks);
+    BeginShare();
+    int64_t merge = 0;
+    for (int unit = 0; unit < num_units; ++unit) {
+      const Tile& tile = tiles_[unit / geometry_.num_kv_heads];
+      const int num_pieces = DealOut(unit, tile);
+      pieces_of_unit_.push_back(num_pieces);
+      if (num_pieces == 1) continue;
+      num_partials_ += num_pieces * tile.row_tiles;
+      merge = std::max<int64_t>(merge, CostToMerge(tile, num_pieces, options_.tile_rows));
+    }
+    shares_.back().end = static_cast<int32_t>(share_items_.size());
+    if (num_partials_ > options_.max_partials || most_used_ + merge >= other_cost) return false;
+    // Blocks of more items come first. What others have less leaves gaps in the list.
+    std::stable_sort(shares_.begin(), shares_.end(),
+                     [](const Share& a, const Share& b) { return a.size() > b.size(); });
+    const auto num_items = static_cast<int64_t>(share_items_.size());
+    const int64_t num_places = int64_t{shares_.front().size()} * options_.num_blocks;
+    return num_places <= num_items + num_items / 4 + options_.num_blocks;
+  }
+
+  void BeginShare() {
+    const auto at = static_cast<int32_t>(share_items_.size());
+    if (!shares_.empty()) shares_.back().end = at;
+    const int64_t num_left = options_.num_blocks - static_cast<int64_t>(shares_.size());
+    shares_.push_back({at, at});
+    share_cost_ = DivideUp(remaining_cost_, num_left);
+    used_cost_ = 0;
+  }
+
+  // One tile and KV head, to the current block and those behind it. Returns in how many pieces.
+  int DealOut(int unit, const Tile& tile) {
+    const int per_key_tile = CostPerKeyTile(tile);
+    const int shortest = std::max(1, options_.min_split_keys / kAttentionKeyTile);
+    int num_pieces = 0;
+    for (int begin = 0; begin < tile.key_tiles;) {
+      const int left = tile.key_tiles - begin;
+      auto count = static_cast<int>((share_cost_ - used_cost_ - kCostPerItem) / per_key_tile);
+      // A key tile too many costs less than another piece.
+      if (shares_.size() == options_.num_blocks || count + 1 >= left) {
+        count = left;
+      } else {
+        count = std::min(count, left - shortest);
+        if (count < shortest && used_cost_ > 0) {
+          BeginShare();
+          continue;
+        }
+        count = std::max(count, std::min(shortest, left));
+      }
+      share_items_.push_back({unit, begin, begin + count, num_pieces});
+      const int cost = count * per_key_tile + kCostPerItem;
+      used_cost_ += cost;
+      remaining_cost_ -= cost;
+      most_used_ = std::max(most_used_, used_cost_);
+      begin += count;
+      ++num_pieces;
+    }
+    return num_pieces;
+  }
+
+  void EmitShares(std::vector<AttentionItem>& items) const {
+    std::vector<int32_t> first_partial(pieces_of_unit_.size(), -1);
+    int next_partial = 0;
+    for (int unit = 0; unit < pieces_of_unit_.size(); ++unit) {
+      if (pieces_of_unit_[unit] == 1) continue;
+      first_partial[unit] = next_partial;
+      next_partial += pieces_of_unit_[unit] * tiles_[unit / geometry_.num_kv_heads].row_tiles;
+    }
+    const int last_round = shares_.front().size() - 1;
+    const auto in_last_round = std::count_if(shares_.begin(), shares_.end(),
+                                             [&](const Share& s) { return s.size() > last_round; });
+    items.resize(int64_t{last_round} * options_.num_blocks + in_last_round);
+    for (int block = 0; block < shares_.size(); ++block) {
+      for (int round = 0; round < shares_[block].size(); ++round) {
+        const ShareItem& share = share_items_[shares_[block].begin + round];
+        const Tile& tile = tiles_[share.unit / geometry_.num_kv_heads];
+        const auto key_at = [&](int key_tile) {
+          return std::clamp((tile.first_key_tile() + key_tile) * kAttentionKeyTile, tile.key_begin,
+                            tile.key_end);
+        };
+        items[int64_t{round} * options_.num_blocks + block] = {
+            .sequence = tile.sequence,
+            .kv_head = share.unit % geometry_.num_kv_heads,
+            .query_begin = tile.query_begin,
+            .num_queries = tile.num_queries,
+            .key_begin = key_at(share.begin),
+            .key_end = key_at(share.end),
+            .first_partial = first_partial[share.unit],
+            .split = static_cast<int16_t>(share.split),
+            .num_splits = static_cast<int16_t>(pieces_of_unit_[share.unit])};
+      }
+    }
+  }
+
   // The first key of a piece, a multiple of kAttentionKeyTile.
   int SplitBegin(const Tile& tile, int split, int num_pieces) const {
     if (options_.batch_invariant) {
@@ -272,6 +398,26 @@ class Planner {
   std::vector<Piece> pieces_;
   std::vector<int32_t> sorted_;
   int num_partials_ = 0;
+
+  // Even shares: pieces of (tile, KV head) pairs in the order of the blocks, and which are whose.
+  struct ShareItem {
+    int32_t unit;   // tile * num_kv_heads + kv_head
+    int32_t begin;  // key tile
+    int32_t end;
+    int32_t split;
+  };
+  struct Share {
+    int32_t begin;
+    int32_t end;
+    int size() const { return end - begin; }
+  };
+  std::vector<ShareItem> share_items_;
+  std::vector<Share> shares_;  // by block
+  std::vector<int32_t> pieces_of_unit_;
+  int64_t remaining_cost_ = 0;
+  int64_t share_cost_ = 0;  // of the current block
+  int64_t used_cost_ = 0;
+  int64_t most_used_ = 0;
 };
 
 }  // namespace
@@ -279,21 +425,24 @@ class Planner {
 int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_queries,
                    bool batch_invariant) {
   const int rows = max_queries * geometry.heads_per_kv_head();
-  // Tiles of 16 rows have kernels with more and smaller blocks, which pay where sequences have some
-  // KV heads to share among them, but not so many that every block is busy anyway.
-  const int few_rows =
-      rows <= 16 && geometry.num_kv_heads >= 2 && geometry.num_kv_heads <= 8 ? 16 : 32;
-  if (batch_invariant) return rows <= few_rows ? few_rows : 64;
-  // Heads of 512 dims are for wgmma as soon as there is more than one query.
-  if (head_dim > 256) return max_queries == 1 ? few_rows : 64;
-  return rows <= few_rows ? few_rows : 128;
+  if (batch_invariant) {
+    // Tiles of 16 rows have kernels with more and smaller blocks, which pay where sequences have
+    // some KV heads to share among them, but not so many that every block is busy anyway.
+    const int few_rows =
+        rows <= 16 && geometry.num_kv_heads >= 2 && geometry.num_kv_heads <= 8 ? 16 : 32;
+    return rows <= few_rows ? few_rows : 64;
+  }
+  // Few rows wait for keys, more of them are for wgmma.
+  if (head_dim > 256) return rows <= 16 ? 16 : 64;
+  return rows <= 32 ? 32 : 128;
 }
 
 AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant) {
   AttentionWorkOptions work;
   work.tile_rows = tile_rows;
   work.batch_invariant = batch_invariant;
-  if (tile_rows >= 64) work.min_split_keys = 256;
+  work.min_split_keys = tile_rows >= 64 ? 256 : batch_invariant ? 64 : 128;
+  work.even_shares = !batch_invariant;
   return work;
 }
 

@@ -31,7 +31,8 @@ inline constexpr int kAttentionPartialRows = 16;
 // A tile of query rows (some queries of one sequence, all heads of one KV head) against the keys
 // [key_begin, key_end), which already respect the window's lower end and the causal upper end of
 // the tile as a whole; single rows are masked in the kernel. The partial results of split s begin
-// at first_partial + s * ceil(rows / 16); the counter of the tile is the one at first_partial.
+// at first_partial + s * ceil(rows / 16); the counters of the tile, as many, begin there, too. An
+// item without queries only keeps the place of one.
 struct AttentionItem {
   int32_t sequence = 0;
   int32_t kv_head = 0;
@@ -58,6 +59,7 @@ struct AttentionWorkOptions {
   int max_partials = 0;          // capacity of the buffer for split tiles
   int tile_rows = 64;            // (query, head) pairs of a tile at most: 16, 32, 64 or 128
   int min_split_keys = 64;       // no piece of a split tile is planned shorter than this
+  bool even_shares = false;      // tiles of few rows may be cut where a block's share ends
 };
 
 // Tiles of these rows have kernels: 16 and 32 for few rows, 64 for heads of any size, 128 for heads
@@ -69,9 +71,11 @@ int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_quer
 // What goes with it; blocks and the room for partial results are the caller's to say.
 AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant);
 
-// Writes the items of one step to `items` (cleared first): long ones first, and where they differ
-// in length, every second round of num_blocks items reversed so that blocks end up with equal
-// sums. Capacity in max_partials is never exceeded: tiles that would need more are split less.
+// Writes the items of one step to `items` (cleared first); block b has those at b, b + num_blocks,
+// ... Long ones come first, and where they differ in length, every second round of num_blocks items
+// is reversed so that blocks end up with equal sums; or every block has an even share of all keys
+// (even_shares), where that is quicker.
+// Capacity in max_partials is never exceeded: tiles that would need more are split less.
 // The last query's position of a sequence is at least num_cached - 1; one without queries has no
 // items. Where positions are not known yet, they are the most they can be and `num_uncertain` says
 // by how much less they may really be (empty: none): items then cover the keys of every case, and

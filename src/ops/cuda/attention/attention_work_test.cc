@@ -34,6 +34,11 @@ void ExpectSound(const AttentionGeometry& geometry, const std::vector<AttentionS
   // The tiles of partial results: first_partial -> (slots, splits seen).
   std::map<int, std::pair<int, std::vector<int>>> split_tiles;
   for (const AttentionItem& item : items) {
+    if (options.even_shares && item.num_queries == 0) {  // keeps a place
+      EXPECT_EQ(item.key_begin, item.key_end);
+      EXPECT_EQ(item.num_splits, 1);
+      continue;
+    }
     ASSERT_GE(item.sequence, 0);
     ASSERT_LT(item.sequence, static_cast<int>(sequences.size()));
     const AttentionSequence& sequence = sequences[item.sequence];
@@ -114,6 +119,7 @@ TEST(AttentionWorkTest, CoversEveryVisibleKeyOnceWhateverTheStep) {
     options.max_partials = draw(0, 2) == 0 ? draw(0, 64) : 4096;
     options.tile_rows = 16 << draw(0, 3);
     options.min_split_keys = 32 << draw(0, 3);
+    options.even_shares = draw(0, 1) == 1;
     std::vector<AttentionSequence> sequences(draw(1, 12));
     for (AttentionSequence& sequence : sequences) {
       sequence.num_queries = draw(0, 2) == 0 ? draw(1, 200) : draw(1, 4);
@@ -185,6 +191,39 @@ TEST(AttentionWorkTest, LongOnesComeFirstAndBlocksGetEqualSums) {
   EXPECT_LE(*std::max_element(load.begin(), load.end()), total / options.num_blocks * 1.03);
 }
 
+TEST(AttentionWorkTest, EvenSharesAreEvenAndHardlyCut) {
+  // 160 tiles on 132 blocks: pieces of equal length would be many, or leave blocks idle.
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 2, .window = 0};
+  const AttentionWorkOptions options = {
+      .num_blocks = 132, .max_partials = 4096, .even_shares = true};
+  const std::vector<AttentionSequence> sequences(80, Decode(8000));
+  const auto items = Plan(geometry, sequences, options);
+  ExpectSound(geometry, sequences, options, items);
+  std::vector<int64_t> load(options.num_blocks);
+  int num_items = 0;
+  for (int idx = 0; idx < static_cast<int>(items.size()); ++idx) {
+    load[idx % options.num_blocks] += items[idx].key_end - items[idx].key_begin;
+    num_items += items[idx].num_queries > 0 ? 1 : 0;
+  }
+  EXPECT_LE(*std::max_element(load.begin(), load.end()), 160 * 8001 / 132 * 1.01);
+  EXPECT_LE(num_items, 160 + 132);
+}
+
+TEST(AttentionWorkTest, OneLongSequenceAmongShortOnesIsSharedByAll) {
+  const AttentionGeometry geometry = {.num_heads = 16, .num_kv_heads = 2, .window = 0};
+  const AttentionWorkOptions options = {
+      .num_blocks = 132, .max_partials = 4096, .even_shares = true};
+  std::vector<AttentionSequence> sequences(40, Decode(100));
+  sequences.push_back(Decode(100'000));
+  const auto items = Plan(geometry, sequences, options);
+  ExpectSound(geometry, sequences, options, items);
+  int64_t longest = 0;
+  for (const AttentionItem& item : items) {
+    longest = std::max<int64_t>(longest, item.key_end - item.key_begin);
+  }
+  EXPECT_LE(longest, 2 * 100'000 / 132 * 1.1);
+}
+
 TEST(AttentionWorkTest, InvariantSplitsLieWhereTheyLieAlone) {
   // A tile is either one item or cut at every multiple of the combining length: never between.
   const AttentionGeometry geometry = {.num_heads = 8, .num_kv_heads = 2, .window = 1024};
@@ -219,21 +258,34 @@ TEST(AttentionTileTest, RowsOfASequenceShareATileWhereTheyFit) {
   const auto choose = [](int heads, int kv_heads, int head_dim, int queries) {
     return ChooseTileRows({heads, kv_heads, 0}, head_dim, queries, false);
   };
-  EXPECT_EQ(choose(16, 8, 256, 1), 16);  // 26B sliding, decoding
-  EXPECT_EQ(choose(16, 8, 256, 8), 16);  // verifying seven drafts
-  EXPECT_EQ(choose(16, 2, 512, 1), 16);
-  EXPECT_EQ(choose(16, 1, 512, 1), 32);
-  EXPECT_EQ(choose(16, 2, 512, 2), 64);  // wgmma
-  EXPECT_EQ(choose(8, 1, 256, 1), 32);   // one KV head
+  EXPECT_EQ(choose(16, 8, 256, 1), 32);   // 26B sliding, decoding
+  EXPECT_EQ(choose(16, 8, 256, 16), 32);  // verifying fifteen drafts
+  EXPECT_EQ(choose(16, 8, 256, 17), 128);
+  EXPECT_EQ(choose(16, 1, 512, 1), 16);
+  EXPECT_EQ(choose(16, 2, 512, 2), 16);  // verifying a draft
+  EXPECT_EQ(choose(16, 2, 512, 3), 64);  // wgmma
   EXPECT_EQ(choose(16, 8, 256, 100), 128);
   EXPECT_EQ(choose(16, 2, 512, 100), 64);
-  EXPECT_EQ(ChooseTileRows({16, 8, 0}, 256, 100, /*batch_invariant=*/true), 64);
+}
+
+TEST(AttentionTileTest, InvariantTilesAreForThePortableKernels) {
+  const auto choose = [](int heads, int kv_heads, int head_dim, int queries) {
+    return ChooseTileRows({heads, kv_heads, 0}, head_dim, queries, /*batch_invariant=*/true);
+  };
+  EXPECT_EQ(choose(16, 8, 256, 8), 16);
+  EXPECT_EQ(choose(8, 1, 256, 1), 32);  // one KV head
+  EXPECT_EQ(choose(16, 2, 512, 1), 16);
+  EXPECT_EQ(choose(16, 2, 512, 4), 32);
+  EXPECT_EQ(choose(16, 8, 256, 100), 64);
 }
 
 TEST(AttentionTileTest, LargeTilesAreSplitLate) {
   for (const int rows : kAttentionTileRows) {
     EXPECT_EQ(WorkOfTile(rows, false).tile_rows, rows);
-    EXPECT_EQ(WorkOfTile(rows, false).min_split_keys, rows < 64 ? 64 : 256);
+    EXPECT_EQ(WorkOfTile(rows, false).min_split_keys, rows < 64 ? 128 : 256);
+    EXPECT_EQ(WorkOfTile(rows, true).min_split_keys, rows < 64 ? 64 : 256);
+    EXPECT_TRUE(WorkOfTile(rows, false).even_shares);
+    EXPECT_FALSE(WorkOfTile(rows, true).even_shares);
   }
 }
 

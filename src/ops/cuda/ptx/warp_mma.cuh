@@ -41,6 +41,14 @@ __device__ __forceinline__ void StoreMatricesTransposed(uint32_t shared, const u
                : "memory");
 }
 
+// An 8x8 matrix of 16-bit values, of which a lane has the elements (l / 4, 2 (l % 4)) and the one
+// to its right, transposed: (l / 4, 2 (l % 4)) of the result.
+__device__ __forceinline__ uint32_t TransposeMatrix(uint32_t m) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(m));
+  return transposed;
+}
+
 // D [16, 8] += A [16, 16] B [16, 8], bf16 into f32. With g = lane / 4 and t = lane % 4:
 //   a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), each with its right neighbour
 //   b: (2t, g), (2t + 8, g), each with its lower neighbour
