@@ -27,7 +27,7 @@ Status Logits(const ModelFlags& model_flags, const MediaFlags& media_flags,
   }
   ASSIGN_OR_RETURN(LoadedModel model, model_flags.Load(static_cast<int64_t>(ids.size())));
   if (placed.runs && !model.executor->takes_media()) {
-    return MakeError("images and audio work on the CPU only so far: add --device cpu");
+    return MakeError("the model takes no images or audio");
   }
   ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Create(output, static_cast<int64_t>(ids.size()),
                                                        model.description.plan.vocab_size));

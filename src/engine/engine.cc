@@ -15,13 +15,19 @@ double Milliseconds(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
+SchedulerLimits LimitsOn(const Executor& executor, SchedulerLimits limits) {
+  limits.max_step_rows = std::min(limits.max_step_rows, executor.max_rows());
+  limits.max_num_batched_tokens = std::min(limits.max_num_batched_tokens, limits.max_step_rows);
+  return limits;
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
     : executor_(std::move(executor)),
       options_(options),
-      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(), options.limits,
-                 RandomBits()),
+      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
+                 LimitsOn(*executor_, options.limits), RandomBits()),
       kv_checker_(executor_->plan(), executor_->kv_layout()),
       draft_policy_(options.limits.num_drafts, options.adapt_drafts) {
   CHECK_LE(options.limits.num_drafts, executor_->max_drafts());
@@ -49,8 +55,7 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   RETURN_IF_ERROR(scheduler_.CheckFits(spec));
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
   if (spec.media != nullptr && !executor_->takes_media()) {
-    return MakeError(
-        "images and audio work on the CPU only so far: leave them out, or add --device cpu");
+    return MakeError("the model takes no images or audio");
   }
   if (num_copies > options_.max_queue) {
     return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,

@@ -20,6 +20,7 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
       planned_in_(limits.max_num_seqs, 0) {
   CHECK_GT(limits.max_num_seqs, 0);
   CHECK_GT(limits.max_num_batched_tokens, 0);
+  CHECK_GE(limits.max_step_rows, limits.max_num_batched_tokens);
   CHECK_GT(limits.max_scored_rows, 0);
   for (int32_t slot = limits.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
@@ -48,6 +49,17 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
         "{} tokens need more KV pages than the {} there are; raise the memory for KV or "
         "ask for fewer tokens",
         total, pool_.num_pages() - 1);
+  }
+  if (spec.media && plan_.images_see_both_ways) {
+    for (const SoftTokenRun& run : *spec.media) {
+      // One row is always a decoding sequence's.
+      if (!run.is_image || run.length < limits_.max_step_rows) continue;
+      return MakeError(
+          "an image of {} tokens is computed in one step, and a step has room for {}: ask for "
+          "fewer "
+          "tokens per image, or raise --max-num-batched-tokens",
+          run.length, limits_.max_step_rows - 1);
+    }
   }
   RETURN_IF_ERROR(CheckIdentity(spec.identity, static_cast<int64_t>(spec.prompt.size())));
   for (const int32_t id : spec.prompt) {

@@ -33,11 +33,12 @@ namespace lapidary {
 
 struct SchedulerLimits {
   int max_num_seqs = 256;             // running at once
-  int max_num_batched_tokens = 2048;  // rows of a step
-  int max_scored_rows = 64;           // of those, prompt rows whose logprobs are wanted
-  int max_model_len = 0;              // tokens of a sequence; 0: the model's context
-  int sliding_slack = 32;             // tokens kept behind the window
-  int num_drafts = 0;                 // of a decoding sequence at most, by the executor's drafter
+  int max_num_batched_tokens = 2048;  // rows of a step, but for images that must not be cut
+  int max_step_rows = std::numeric_limits<int>::max();  // with those: what the executor can hold
+  int max_scored_rows = 64;  // of those, prompt rows whose logprobs are wanted
+  int max_model_len = 0;     // tokens of a sequence; 0: the model's context
+  int sliding_slack = 32;    // tokens kept behind the window
+  int num_drafts = 0;        // of a decoding sequence at most, by the executor's drafter
   bool prefix_caching = true;
   // A step that carries decodes takes at most so long, or so many times what they take alone,
   // whichever is more; 0 and 0: as long as its rows take. Prompts get a part of it in any case.
@@ -144,6 +145,8 @@ class Scheduler {
     // not counted: a step has at most max_num_seqs + max_scored_rows outputs.
     int32_t scored_rows = 0;
     double ms = kNoTimeLimit;
+    // What the step has room for: an image may go beyond `rows`, but not beyond this.
+    int32_t step_rows = 0;
   };
   static constexpr double kNoTimeLimit = std::numeric_limits<double>::infinity();
   using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
@@ -156,6 +159,8 @@ class Scheduler {
                   Budget& budget);
   void AdmitWaiting(StepPlan& plan, Budget& budget);
 
+  // Rows of the longest image that some prompt still has to compute in one step; 0: none has.
+  int32_t LongestOpenImage() const;
   // What prompts may add to a step with these decodes.
   double PromptMs(const StepPlan& decodes) const;
   // Takes out of the budget what the oldest prompt must leave to the others.

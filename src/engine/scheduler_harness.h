@@ -26,8 +26,9 @@ inline ModelPlan TinyPlan() {
 class Harness {
  public:
   Harness(int num_pages, const SchedulerLimits& limits, bool overlap,
-          std::array<int, kNumKvGroups> tokens_per_page = {4, 8})
-      : plan_(TinyPlan()),
+          std::array<int, kNumKvGroups> tokens_per_page = {4, 8},
+          const ModelPlan& plan = TinyPlan())
+      : plan_(plan),
         layout_(MakeKvLayout(plan_, 4, tokens_per_page)),
         executor_(plan_, layout_, num_pages),
         scheduler_(plan_, layout_, num_pages, limits, kHashSeed),
@@ -59,6 +60,7 @@ class Harness {
       std::optional<StepPlan> plan = scheduler_.Plan();
       if (!plan) break;
       largest_step_ = std::max(largest_step_, plan->batch.token_ids.size());
+      if (on_plan_) on_plan_(*plan);
       int num_outputs = 0;
       for (const SequenceStep& step : plan->batch.sequences) num_outputs += step.num_outputs;
       most_outputs_ = std::max(most_outputs_, num_outputs);
@@ -102,7 +104,8 @@ class Harness {
   std::map<SequenceId, FinishReason> finished_;
   size_t largest_step_ = 0;
   int most_outputs_ = 0;
-  StepShape last_shape_;                             // of the step collected last
+  StepShape last_shape_;  // of the step collected last
+  std::function<void(const StepPlan&)> on_plan_;
   std::function<double(const StepShape&)> step_ms_;  // the clock: how long a step takes
 
  private:

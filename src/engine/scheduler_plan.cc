@@ -26,7 +26,7 @@ bool Scheduler::CanTakeRows(const Sequence& sequence) const {
 }
 
 int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) const {
-  int32_t num_rows = std::min(sequence.num_open_rows(), budget.rows);
+  int32_t num_rows = std::min({sequence.num_open_rows(), budget.rows, budget.step_rows});
   if (budget.ms <= 0.0) return 0;
   if (budget.ms < kNoTimeLimit) {
     const int32_t in_time = cost_.RowsWithin(budget.ms, sequence.num_planned, num_rows);
@@ -48,7 +48,24 @@ int32_t Scheduler::ChunkRows(const Sequence& sequence, const Budget& budget) con
   }
   // Rows that see each other are computed together, be it beyond the budget.
   if (!sequence.spec.media || !plan_.images_see_both_ways) return num_rows;
-  return RowsWithWholeImages(*sequence.spec.media, sequence.num_planned, num_rows);
+  num_rows = RowsWithWholeImages(*sequence.spec.media, sequence.num_planned, num_rows);
+  return num_rows <= budget.step_rows ? num_rows : 0;
+}
+
+int32_t Scheduler::LongestOpenImage() const {
+  if (!plan_.images_see_both_ways) return 0;
+  int32_t longest = 0;
+  const auto look_at = [&](const Sequence& sequence) {
+    if (!sequence.spec.media) return;
+    for (const SoftTokenRun& run : *sequence.spec.media) {
+      if (run.is_image && run.position >= sequence.num_planned) {
+        longest = std::max(longest, run.length);
+      }
+    }
+  };
+  for (const Sequence* sequence : running_) look_at(*sequence);
+  for (const Sequence* sequence : waiting_) look_at(*sequence);
+  return longest;
 }
 
 void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step,
@@ -152,6 +169,7 @@ void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, B
   budget.ms -= cost_.ChunkMilliseconds(num_rows, sequence.num_planned);
   AddToPlan(sequence, num_rows, {}, plan);
   budget.rows = std::max(budget.rows - num_rows, 0);
+  budget.step_rows -= num_rows;
   budget.scored_rows = std::max(budget.scored_rows - plan.batch.sequences.back().num_scored, 0);
 }
 
@@ -187,8 +205,8 @@ Scheduler::Budget Scheduler::KeepForNewcomers(const std::vector<Sequence*>& prom
     if (!FitsBesideOthers(sequence, sequence.num_open_rows())) break;
     wanted += sequence.num_open_rows();
   }
-  if (prompts.empty() || wanted == 0) return {0, 0, 0.0};
-  Budget kept{static_cast<int32_t>(std::min<int64_t>(wanted, most)), 0, 0.0};
+  if (prompts.empty() || wanted == 0) return {0, 0, 0.0, 0};
+  Budget kept{static_cast<int32_t>(std::min<int64_t>(wanted, most)), 0, 0.0, 0};
   budget.rows -= kept.rows;
   if (budget.ms < kNoTimeLimit) {
     kept.ms = std::min(budget.ms / kNewcomerShare, cost_.ChunkMilliseconds(kept.rows, 0));
@@ -300,6 +318,11 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       allowed.ms /= 2;
     }
     const int32_t num_rows = ChunkRows(sequence, allowed);
+    if (num_rows == 0) {  // It goes on with an image that this step has no room for.
+      UndoResume(sequence, num_copies, plan);
+      ++idx;
+      continue;
+    }
     // Not before: a sequence that waits for room tries again at every step.
     if (sequence.resumed_from) prefix_cache_.MarkUsed(*sequence.resumed_from, sequence.id);
     CHECK(Reserve(sequence, num_rows));
@@ -328,11 +351,14 @@ std::optional<StepPlan> Scheduler::Plan() {
       !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const Sequence* other) {
         return other->is_prefilling();
       });
-  const int32_t decode_limit = std::max(1, has_prompts ? budget - budget / kPromptShare : budget);
+  const int32_t decode_limit =
+      std::max(1, std::min(has_prompts ? budget - budget / kPromptShare : budget,
+                           limits_.max_step_rows - LongestOpenImage()));
   int32_t decode_budget = decode_limit;
   PlanDecodes(plan, decode_budget);
-  PlanPrompts(plan,
-              {budget - (decode_limit - decode_budget), limits_.max_scored_rows, PromptMs(plan)});
+  const int32_t decode_rows = decode_limit - decode_budget;
+  PlanPrompts(plan, {budget - decode_rows, limits_.max_scored_rows, PromptMs(plan),
+                     limits_.max_step_rows - decode_rows});
   plan.shape = ShapeOf(plan.batch);
   CommitPlanned(plan);
   if (plan.entries.empty()) {

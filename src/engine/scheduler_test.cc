@@ -124,6 +124,72 @@ TEST_P(SchedulerModes, APromptAloneEndsHoweverShortItIs) {
   }
 }
 
+ModelPlan PlanWithImages() {
+  ModelPlan plan = TinyPlan();
+  plan.images_see_both_ways = true;
+  return plan;
+}
+
+// An image of `length` tokens after ten of text, and ten behind it.
+SequenceSpec SpecWithImage(std::mt19937& random, int32_t length) {
+  SequenceSpec spec = Harness::Spec(RandomIds(random, length + 20, 500), 4);
+  const SoftTokenRun image{.position = 10, .length = length, .is_image = true, .rows = nullptr};
+  spec.media = std::make_shared<SoftTokenRuns>(SoftTokenRuns{image});
+  return spec;
+}
+
+TEST_P(SchedulerModes, AnImageIsNeverCutAndStepsStayWithinTheExecutorsRows) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 32;
+  limits.max_step_rows = 50;
+  limits.num_drafts = 5;
+  Harness harness(1024, limits, GetParam(), {4, 8}, PlanWithImages());
+  std::mt19937 random(12);
+  std::map<int32_t, int> rows_of_slot;
+  int num_images = 0;
+  harness.on_plan_ = [&](const StepPlan& plan) {
+    for (const SequenceStep& step : plan.batch.sequences) {
+      const bool holds_image = step.num_cached <= 10 && step.num_cached + step.num_rows > 10;
+      if (rows_of_slot.contains(step.slot) && holds_image) {
+        EXPECT_GE(step.num_cached + step.num_rows, 55);
+        ++num_images;
+      }
+    }
+  };
+  // Decodes with drafts that alone would fill the steps.
+  for (int idx = 0; idx < 12; ++idx) {
+    harness.Add(Harness::Spec(RandomIds(random, 4, 500), 100)).value();
+  }
+  for (int turn = 0; turn < 8; ++turn) harness.Turn();
+  std::vector<std::pair<SequenceId, SequenceSpec>> with_images;
+  for (int32_t slot = 12; slot < 15; ++slot) rows_of_slot[slot] = 0;
+  for (int idx = 0; idx < 3; ++idx) {
+    const SequenceSpec spec = SpecWithImage(random, 45);
+    with_images.emplace_back(harness.Add(spec).value(), spec);
+  }
+  for (int turn = 0; turn < 40; ++turn) harness.Turn();
+  for (const auto& [id, spec] : with_images) {
+    EXPECT_EQ(harness.outputs_[id],
+              FakeExecutor::Continuation(spec.prompt, 4, harness.vocab_size()));
+  }
+  EXPECT_EQ(num_images, 3);
+  EXPECT_LE(harness.largest_step_, 50u);
+  harness.RunToEnd();
+}
+
+TEST_P(SchedulerModes, AnImageThatNoStepHasRoomForIsRefused) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 32;
+  limits.max_step_rows = 50;
+  Harness harness(1024, limits, GetParam(), {4, 8}, PlanWithImages());
+  std::mt19937 random(12);
+  EXPECT_TRUE(harness.Add(SpecWithImage(random, 49)).ok());
+  const auto refused = harness.Add(SpecWithImage(random, 50));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("--max-num-batched-tokens"), std::string::npos);
+  harness.RunToEnd();
+}
+
 TEST_P(SchedulerModes, PromptsOfOtherMediaOrAnotherAdapterShareNothing) {
   Harness harness(256, {}, GetParam());
   const std::vector<int32_t> prompt(100, 5);

@@ -36,6 +36,12 @@ Result<StepOutput> SingleSequence::Run(std::span<const int32_t> ids, SequenceSte
                                        StepBatch batch) {
   step.num_rows = static_cast<int32_t>(ids.size());
   step.num_cached = pages_.length();
+  if (step.num_rows > executor_.max_rows()) {
+    return MakeError(
+        "an image of {} tokens is computed in one step, and a step has room for {}: ask for fewer "
+        "tokens per image",
+        step.num_rows, executor_.max_rows());
+  }
   if (!pages_.Reserve(step.num_rows)) {
     return MakeError("the KV cache is full at {} tokens", pages_.length());
   }

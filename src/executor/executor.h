@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "executor/step_batch.h"
@@ -27,6 +28,8 @@ class Executor {
   // Drafts that its own drafter proposes for a sequence at most (kTokenFromDrafter); 0: it has
   // none.
   virtual int max_drafts() const { return 0; }
+  // Of a step, all sequences together.
+  virtual int max_rows() const { return std::numeric_limits<int>::max(); }
   // Whether bindings may carry pictures and sounds.
   virtual bool takes_media() const { return false; }
 

@@ -136,6 +136,7 @@ void CudaBlocks::Attend(const LayerAttention& layer, const AttentionInputs& inpu
   call.sequences = inputs.sequences;
   call.items = inputs.items;
   call.num_items = inputs.num_items;
+  call.keys_ahead = inputs.keys_ahead;
   call.tile_rows = inputs.tile_rows;
   call.batch_invariant = limits_.batch_invariant;
   call.partials = scratch_.partials.As<float>();

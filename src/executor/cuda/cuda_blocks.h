@@ -74,6 +74,7 @@ class CudaBlocks {
     const AttentionSequence* sequences = nullptr;
     const AttentionItem* items = nullptr;
     const int32_t* num_items = nullptr;
+    const int32_t* keys_ahead = nullptr;  // AttentionCall
     int tile_rows = 0;
     int window = 0;
   };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "device/device_turn.h"
@@ -26,6 +27,9 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
   for (int group = 0; group < kNumKvGroups; ++group) {
     arrays.table_stride[group] = slots.table_stride(group);
   }
+  arrays.hidden_size = plan.hidden_size;
+  if (plan.media_tokens) arrays.media_pad_id = plan.media_tokens->pad;
+  arrays.images_see_both_ways = plan.images_see_both_ways;
   arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
   arrays.padding_slot = options.max_num_seqs;
   arrays.batch_invariant = options.batch_invariant;
@@ -55,6 +59,7 @@ struct CudaExecutor::InFlight {
   SlotMemory::Staging bindings;
   PinnedBuffer arrays;
   PinnedBuffer copies;
+  PinnedBuffer soft_rows;  // grows with the media that come
   PinnedBuffer sampled;
   PinnedBuffer logits;  // grows where logits are asked for
   PinnedBuffer draft_logits;
@@ -257,6 +262,24 @@ void CudaExecutor::RunPageCopies(InFlight& step) {
                static_cast<int>(copies.size()));
 }
 
+int CudaExecutor::max_rows() const { return ForwardLimits(options_).max_rows; }
+
+std::vector<SoftRows> CudaExecutor::StageSoftRows(InFlight& step) const {
+  std::vector<SoftRows> staged = step_arrays_->soft_rows();
+  int64_t num_values = 0;
+  for (const SoftRows& soft : staged) num_values += int64_t{soft.num_rows} * plan_.hidden_size;
+  const int64_t num_bytes = num_values * static_cast<int64_t>(sizeof(float));
+  if (step.soft_rows.num_bytes() < num_bytes) {
+    step.soft_rows = PinnedBuffer(num_bytes, "images and audio");
+  }
+  float* to = step.soft_rows.As<float>();
+  for (SoftRows& soft : staged) {
+    const float* const from = std::exchange(soft.values, to);
+    to = std::copy_n(from, int64_t{soft.num_rows} * plan_.hidden_size, to);
+  }
+  return staged;
+}
+
 void CudaExecutor::RunOrReplay(const UniformStep& padded, const DeviceStep& step) {
   Graph& graph = graphs_[{padded.sequences, padded.rows_per_sequence, padded.drafts_here,
                           step.defers_sampling, step.sampling}];
@@ -306,9 +329,10 @@ void CudaExecutor::Submit(StepBatch batch) {
   device_step.sampling = step_arrays_->sampling_needs();
   device_step.sampling_passes = step_arrays_->sampling_passes();
   device_step.rounds_with_draft = step_arrays_->rounds_with_draft();
+  device_step.soft_rows = StageSoftRows(*step);
   bool uses_graph = padded.sequences > 0 && options_.use_graphs && !options_.synchronous &&
                     !step->batch.return_logits && !step->batch.return_drafts &&
-                    device_step.sampling_passes.size() == 1;
+                    device_step.sampling_passes.size() == 1 && device_step.soft_rows.empty();
   if (uses_graph) {
     const StepShape graph_shape = GraphShape(padded);
     uses_graph = device_step.shape.FitsInto(graph_shape);

@@ -29,6 +29,8 @@ class CudaExecutor : public Executor {
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return num_pages_; }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
+  int max_rows() const override;
+  bool takes_media() const override { return plan_.media_tokens.has_value(); }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
@@ -70,6 +72,8 @@ class CudaExecutor : public Executor {
   void AllocateStepBuffers();
   void Upload(InFlight& step, const StepOffsets& offsets);
   void RunPageCopies(InFlight& step);
+  // The step's pictures and sounds, where kernels can read them.
+  std::vector<SoftRows> StageSoftRows(InFlight& step) const;
   void RunOrReplay(const UniformStep& padded, const DeviceStep& step);
   // Waits for the steps before and for this one's drafts.
   void MakeMasks(InFlight& step, const DeviceStep& device_step);

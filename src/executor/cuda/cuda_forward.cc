@@ -33,6 +33,7 @@ void CudaForward::Run(const LaunchContext& context, const DeviceStep& step) {
     }
   }
   Embed();
+  PlaceSoftRows();
   if (plan_.ple) MakePerLayerInputs();
   if (IsResident(step)) {
     RunResident();
@@ -83,6 +84,10 @@ void CudaForward::Prepare() {
   call.sequence_of = step_.At<int32_t>(at.sequence_of);
   call.table_entries = step_.At<PlannedTableEntry>(at.table_entries);
   call.planned_items = step_.At<AttentionItem>(at.planned_items);
+  if (step_.shape.sees_ahead) {
+    call.keys_ahead[kAllRows] = step_.At<int32_t>(at.keys_ahead[kAllRows]);
+    call.keys_ahead[kOutputRows] = step_.At<int32_t>(at.keys_ahead[kOutputRows]);
+  }
   call.sampling = step_.At<SamplingRow>(at.sampling);
   call.planned_rounds = step_.At<PlannedRound>(at.rounds);
   call.draft_tokens = step_.At<int32_t>(at.draft_tokens);
@@ -144,6 +149,17 @@ void CudaForward::Embed() {
   RunEmbed(Context(kDependOther), call);
 }
 
+void CudaForward::PlaceSoftRows() {
+  for (const SoftRows& soft : step_.soft_rows) {
+    const int64_t at = int64_t{soft.first_row} * plan_.hidden_size;
+    RunPlaceRows(Context(kDependOther), {.rows = soft.num_rows,
+                                         .hidden = plan_.hidden_size,
+                                         .values = soft.values,
+                                         .hidden_out = Stream(0) + at,
+                                         .x = plan_.ple ? x_.As<bf16>() + at : nullptr});
+  }
+}
+
 void CudaForward::MakePerLayerInputs() {
   LinearCall projection;
   projection.weight = weights_.ple_projection;
@@ -199,6 +215,9 @@ CudaBlocks::AttentionInputs CudaForward::InputsOf(const LayerAttention& layer) c
   inputs.sequences = step_.At<AttentionSequence>(step_.offsets.attention[group][row_set_]);
   inputs.items = step_.At<AttentionItem>(step_.offsets.items[group][row_set_]);
   inputs.num_items = step_.At<int32_t>(step_.offsets.num_items[group][row_set_]);
+  if (group == kSlidingGroup && step_.shape.sees_ahead) {
+    inputs.keys_ahead = step_.At<int32_t>(step_.offsets.keys_ahead[row_set_]);
+  }
   inputs.tile_rows = step_.tile_rows[group][row_set_];
   inputs.window = layer.window;
   return inputs;

@@ -50,6 +50,7 @@ class CudaForward : private CudaBlocks {
   void Prepare();
   // h = E[token] * sqrt(hidden), and the rotary tables of the rows.
   void Embed();
+  void PlaceSoftRows();
   void MakePerLayerInputs();
 
   // The span from the first layer to the logits, as one kernel.

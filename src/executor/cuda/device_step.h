@@ -18,6 +18,7 @@ struct DeviceStep {
   SamplingNeeds sampling;
   std::vector<int32_t> sampling_passes;    // StepArrays
   std::vector<int32_t> rounds_with_draft;  // StepArrays
+  std::vector<SoftRows> soft_rows;         // StepArrays, their values page-locked
   const uint32_t* masks = nullptr;         // StepMasks
   // Called once before anything is sampled, where masks have to be made first.
   std::function<void()> before_sampling;

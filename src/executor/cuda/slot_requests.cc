@@ -77,6 +77,7 @@ void SlotRequests::Bind(const SlotBinding& binding, std::vector<SlotBindingRecor
   Slot& slot = slots_[binding.slot];
   if (slot.num_words > 0) Free(slot.lists_begin, slot.num_words);
   slot = {};
+  slot.request.media = binding.media;
   SlotBindingRecord& record = records.emplace_back();
   record.slot = binding.slot;
   record.sampling = MakeSamplingSlot(binding);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@ class SlotRequests {
     int32_t num_suppressed = 0;
     int32_t num_biases = 0;
     int32_t max_history = 0;  // entries of the penalty history there may be now
+    std::shared_ptr<const SoftTokenRuns> media = {};
 
     // Of a row's replaced values.
     int64_t replaced_words() const {

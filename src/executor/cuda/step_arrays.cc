@@ -39,6 +39,8 @@ void StepArrays::Clear() {
   num_masks_ = 0;
   rounds_.clear();
   rounds_with_draft_.clear();
+  soft_rows_.clear();
+  for (std::vector<int32_t>& keys : keys_ahead_) keys.clear();
   planned_ids_.clear();
   sequence_of_.clear();
   output_rows_.clear();
@@ -66,6 +68,8 @@ void StepArrays::Collect(const StepBatch& batch, int padded_sequences, const Slo
   std::span<const int32_t> scored_ids = batch.scored_ids;
   for (const SequenceStep& sequence : batch.sequences) {
     AddSequence(sequence);
+    const auto& media = requests.Of(sequence.slot).media;
+    if (media && sequence.num_rows > 0) AddMedia(sequence, *media);
     AddSampling(sequence, requests.Of(sequence.slot), scored_ids.first(sequence.num_scored));
     scored_ids = scored_ids.subspan(sequence.num_scored);
   }
@@ -85,7 +89,38 @@ void StepArrays::Collect(const StepBatch& batch, int padded_sequences, const Slo
     AddSampling(padding, requests.Of(options_.padding_slot), {});
   }
   PlanRounds();
+  PlanKeysAheadOfOutputs();
   PlanAttention();
+}
+
+void StepArrays::AddMedia(const SequenceStep& sequence, const SoftTokenRuns& media) {
+  const int32_t first_row = planned_.back().first_row;
+  // What is sampled lies behind every prompt.
+  if (planned_ids_[first_row] == kTokenFromSlot) return;
+  const int32_t end = sequence.num_cached + sequence.num_rows;
+  for (const SoftTokenRun& run : media) {
+    const int32_t from = std::max(run.position, sequence.num_cached);
+    const int32_t to = std::min(run.end(), end);
+    if (from >= to) continue;
+    const int32_t row = first_row + from - sequence.num_cached;
+    soft_rows_.push_back(
+        {.first_row = row,
+         .num_rows = to - from,
+         .values = run.rows->data() + int64_t{from - run.position} * options_.hidden_size});
+    std::fill_n(planned_ids_.begin() + row, to - from, options_.media_pad_id);
+    if (!run.is_image || !options_.images_see_both_ways) continue;
+    CHECK_EQ(to - from, run.length) << "an image is cut";
+    std::vector<int32_t>& keys_ahead = keys_ahead_[kAllRows];
+    keys_ahead.resize(planned_ids_.size(), 0);
+    for (int32_t idx = 0; idx < run.length; ++idx) keys_ahead[row + idx] = run.length - 1 - idx;
+  }
+}
+
+void StepArrays::PlanKeysAheadOfOutputs() {
+  std::vector<int32_t>& of_rows = keys_ahead_[kAllRows];
+  if (of_rows.empty()) return;
+  of_rows.resize(planned_ids_.size(), 0);
+  for (const int32_t row : output_rows_) keys_ahead_[kOutputRows].push_back(of_rows[row]);
 }
 
 void StepArrays::PlanRounds() {
@@ -196,7 +231,8 @@ void StepArrays::AddAttentionSequences(int row_set) {
   const bool is_outputs = row_set == kOutputRows;
   for (const PlannedSequence& planned : planned_) {
     attention_.push_back(
-        {.num_queries = is_outputs ? planned.num_outputs : planned.num_rows,
+        {.first_query = is_outputs ? planned.first_output : planned.first_row,
+         .num_queries = is_outputs ? planned.num_outputs : planned.num_rows,
          .first_position =
              planned.num_cached + (is_outputs ? planned.num_rows - planned.num_outputs : 0)});
   }
@@ -219,8 +255,10 @@ void StepArrays::PlanAttentionOf(int group, int row_set) {
     const auto tile =
         std::find(std::begin(kAttentionTileRows), std::end(kAttentionTileRows), tile_rows) -
         std::begin(kAttentionTileRows);
+    std::span<const int32_t> keys_ahead;
+    if (group == kSlidingGroup && row_set != kDraftRows) keys_ahead = keys_ahead_[row_set];
     PlanAttentionWork(geometry, attention_, options_.work[group][tile], items_,
-                      attention_uncertain_);
+                      attention_uncertain_, keys_ahead);
   }
   counts_.first_item[group][row_set] = static_cast<int32_t>(planned_items_.size());
   counts_.num_items[group][row_set] = static_cast<int32_t>(items_.size());
@@ -246,6 +284,7 @@ StepShape StepArrays::shape() const {
   shape.sampled = static_cast<int>(sampling_.size());
   shape.two_row_sets = two_row_sets_;
   shape.rounds = static_cast<int>(rounds_.size());
+  shape.sees_ahead = !keys_ahead_[kAllRows].empty();
   shape.table_entries = static_cast<int>(table_entries_.size());
   for (int group = 0; group < kNumKvGroups; ++group) {
     shape.items[group] =
@@ -263,6 +302,9 @@ int64_t StepArrays::Write(const StepOffsets& offsets, std::byte* to) const {
   CopyTo(sampling_, to, offsets.sampling);
   CopyTo(rounds_, to, offsets.rounds);
   CopyTo(table_entries_, to, offsets.table_entries);
+  for (size_t row_set = 0; row_set < keys_ahead_.size(); ++row_set) {
+    CopyTo(keys_ahead_[row_set], to, offsets.keys_ahead[row_set]);
+  }
   CopyTo(planned_items_, to, offsets.planned_items);
   return offsets.planned_items +
          static_cast<int64_t>(planned_items_.size() * sizeof(AttentionItem));

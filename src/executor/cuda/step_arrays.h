@@ -32,6 +32,13 @@ struct UniformStep {
 };
 UniformStep FindUniformStep(const StepBatch& batch);
 
+// Rows of a step that are a picture's or a sound's instead of a token's embedding.
+struct SoftRows {
+  int32_t first_row = 0;  // of the step
+  int32_t num_rows = 0;
+  const float* values = nullptr;  // [num_rows, hidden], of the request's media
+};
+
 // The contents of one step, collected before anything is laid out.
 class StepArrays {
  public:
@@ -48,6 +55,9 @@ class StepArrays {
     int padding_slot = 0;         // whose sequences pad a step
     std::array<int, kNumKvGroups> table_stride{};  // blocks of a slot's page table
     int64_t replaced_capacity = 0;                 // words for values that adjustments replace
+    int hidden_size = 0;
+    int32_t media_pad_id = 0;  // whose per-layer embeddings soft rows have
+    bool images_see_both_ways = false;
   };
 
   explicit StepArrays(const Options& options) : options_(options) {}
@@ -72,6 +82,8 @@ class StepArrays {
   // Sequences whose sampled rows are under a grammar.
   const std::vector<MaskedSequence>& masked() const { return masked_; }
   const std::vector<PlannedRound>& rounds() const { return rounds_; }
+  // In order of rows.
+  const std::vector<SoftRows>& soft_rows() const { return soft_rows_; }
   // Rounds that have a draft of this index: the first so many, since the longest come first.
   const std::vector<int32_t>& rounds_with_draft() const { return rounds_with_draft_; }
 
@@ -81,10 +93,12 @@ class StepArrays {
  private:
   void Clear();
   void AddSequence(const SequenceStep& sequence);
+  void AddMedia(const SequenceStep& sequence, const SoftTokenRuns& media);
   void AddSampling(const SequenceStep& sequence, const SlotRequests::Request& request,
                    std::span<const int32_t> scored_ids);
   void AddSamplingRow(SamplingRow row, int64_t replaced_words);
   void PlanRounds();
+  void PlanKeysAheadOfOutputs();
   void PlanAttention();
   void PlanAttentionOf(int group, int row_set);
   void AddAttentionSequences(int row_set);
@@ -100,6 +114,9 @@ class StepArrays {
   int32_t num_masks_ = 0;
   std::vector<PlannedRound> rounds_;
   std::vector<int32_t> rounds_with_draft_;
+  std::vector<SoftRows> soft_rows_;
+  // Of all rows and of the outputs; empty: none sees ahead.
+  std::array<std::vector<int32_t>, 2> keys_ahead_;
   std::vector<int32_t> planned_ids_;
   std::vector<int32_t> sequence_of_;
   std::vector<int32_t> output_rows_;

@@ -80,6 +80,10 @@ class StepArraysTest : public testing::Test {
     call.table_entries = Pointer<PlannedTableEntry>(offsets_.table_entries);
     call.planned_items = Pointer<AttentionItem>(offsets_.planned_items);
     call.sampling = Pointer<SamplingRow>(offsets_.sampling);
+    if (shape.sees_ahead) {
+      call.keys_ahead[kAllRows] = Pointer<int32_t>(offsets_.keys_ahead[kAllRows]);
+      call.keys_ahead[kOutputRows] = Pointer<int32_t>(offsets_.keys_ahead[kOutputRows]);
+    }
     call.slots = states_.data();
     call.token_ids = Pointer<int32_t>(offsets_.token_ids);
     call.positions = Pointer<int32_t>(offsets_.positions);
@@ -420,6 +424,7 @@ TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
   shape.sampled = 2;
   shape.two_row_sets = true;
   shape.rounds = 2;
+  shape.sees_ahead = true;
   shape.table_entries = 5;
   shape.items = {11, 13};
   const StepOffsets offsets = LayOutStep(shape);
@@ -432,6 +437,8 @@ TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
       {offsets.sampling, 2 * sizeof(SamplingRow)},
       {offsets.table_entries, 5 * sizeof(PlannedTableEntry)},
       {offsets.rounds, 2 * sizeof(PlannedRound)},
+      {offsets.keys_ahead[kAllRows], 12},
+      {offsets.keys_ahead[kOutputRows], 8},
       {offsets.planned_items, 3 * (11 + 13) * sizeof(AttentionItem)},
       {offsets.token_ids, 12},
       {offsets.positions, 12},
@@ -496,6 +503,84 @@ TEST_F(StepArraysTest, ScoredRowsComeBeforeTheSampledOne) {
   EXPECT_EQ(rows[2].scored_id, -1);
   EXPECT_EQ(rows[2].logits_row, 2);
   EXPECT_EQ(rows[2].position, 3);
+}
+
+// Ten tokens of text, an image of seven, a sound of six.
+std::shared_ptr<const SoftTokenRuns> TestMedia(int hidden) {
+  const auto rows = [&](int count) { return std::make_shared<std::vector<float>>(count * hidden); };
+  return std::make_shared<SoftTokenRuns>(
+      SoftTokenRuns{{.position = 10, .length = 7, .is_image = true, .rows = rows(7)},
+                    {.position = 20, .length = 6, .is_image = false, .rows = rows(6)}});
+}
+
+TEST_F(StepArraysTest, MediaTakeTheirRowsAndImagesSeeThemselvesWhole) {
+  options_.hidden_size = 8;
+  options_.media_pad_id = 77;
+  options_.images_see_both_ways = true;
+  arrays_ = std::make_unique<StepArrays>(options_);
+  const auto media = TestMedia(8);
+  std::vector<SlotBindingRecord> records;
+  std::vector<int32_t> words;
+  requests_.Bind({.slot = 1, .media = media}, records, words);
+  StepBatch batch;
+  Add(batch, {.slot = 0, .num_cached = 3, .num_rows = 2, .num_outputs = 1}, 200);
+  Add(batch, {.slot = 1, .num_cached = 9, .num_rows = 14, .num_outputs = 14}, 10);
+  Collect(batch);
+  ASSERT_EQ(arrays_->soft_rows().size(), 2u);
+  const SoftRows& image = arrays_->soft_rows()[0];
+  EXPECT_EQ(image.first_row, 3);
+  EXPECT_EQ(image.num_rows, 7);
+  EXPECT_EQ(image.values, (*media)[0].rows->data());
+  const SoftRows& sound = arrays_->soft_rows()[1];
+  EXPECT_EQ(sound.first_row, 13);
+  EXPECT_EQ(sound.num_rows, 3);  // The rest comes in another step.
+  EXPECT_EQ(sound.values, (*media)[1].rows->data());
+
+  ASSERT_TRUE(arrays_->shape().sees_ahead);
+  Prepare(arrays_->shape());
+  EXPECT_EQ(
+      At<int32_t>(offsets_.token_ids, 16),
+      (std::vector<int32_t>{0, 1, 100, 77, 77, 77, 77, 77, 77, 77, 108, 109, 110, 77, 77, 77}));
+  EXPECT_EQ(At<int32_t>(offsets_.keys_ahead[kAllRows], 16),
+            (std::vector<int32_t>{0, 0, 0, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(At<int32_t>(offsets_.keys_ahead[kOutputRows], 15),
+            (std::vector<int32_t>{0, 0, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST_F(StepArraysTest, ItemsReachToTheEndOfTheImageTheyEndIn) {
+  options_.hidden_size = 8;
+  options_.images_see_both_ways = true;
+  arrays_ = std::make_unique<StepArrays>(options_);
+  std::vector<SlotBindingRecord> records;
+  std::vector<int32_t> words;
+  const auto rows = std::make_shared<std::vector<float>>(200 * 8);
+  const SoftTokenRun image{.position = 10, .length = 200, .is_image = true, .rows = rows};
+  requests_.Bind({.slot = 1, .media = std::make_shared<SoftTokenRuns>(SoftTokenRuns{image})},
+                 records, words);
+  StepBatch batch;
+  Add(batch, {.slot = 1, .num_rows = 220}, 10);
+  Collect(batch);
+  Prepare(arrays_->shape());
+  for (const int group : {kSlidingGroup, kFullGroup}) {
+    std::map<int, int> end_of;  // query -> the last key of its items
+    for (const AttentionItem& item : Items(group, kAllRows)) {
+      int& end = end_of[item.query_begin + item.num_queries];
+      end = std::max(end, item.key_end);
+    }
+    ASSERT_GT(end_of.size(), 2u);
+    for (const auto& [query_end, key_end] : end_of) {
+      const bool in_image = query_end > 10 && query_end <= 210;
+      EXPECT_EQ(key_end, group == kSlidingGroup && in_image ? 210 : query_end);
+    }
+  }
+}
+
+TEST_F(StepArraysTest, AStepWithoutMediaHasNoRoomForThem) {
+  StepBatch batch;
+  Add(batch, {.slot = 0, .num_rows = 6}, 10);
+  Collect(batch);
+  EXPECT_TRUE(arrays_->soft_rows().empty());
+  EXPECT_FALSE(arrays_->shape().sees_ahead);
 }
 
 TEST_F(StepArraysTest, AStepWithoutOutputsIsFine) {

@@ -30,7 +30,8 @@ class Placer {
 bool StepShape::FitsInto(const StepShape& padded) const {
   bool fits = rows == padded.rows && sequences == padded.sequences && outputs == padded.outputs &&
               sampled == padded.sampled && two_row_sets == padded.two_row_sets &&
-              rounds == padded.rounds && table_entries <= padded.table_entries;
+              rounds == padded.rounds && sees_ahead == padded.sees_ahead &&
+              table_entries <= padded.table_entries;
   for (int group = 0; group < kNumKvGroups; ++group) fits &= items[group] <= padded.items[group];
   return fits;
 }
@@ -46,6 +47,10 @@ StepOffsets LayOutStep(const StepShape& shape) {
   offsets.sampling = placer.Place<SamplingRow>(shape.sampled);
   offsets.rounds = placer.Place<PlannedRound>(shape.rounds);
   offsets.table_entries = placer.Place<PlannedTableEntry>(shape.table_entries);
+  if (shape.sees_ahead) {
+    offsets.keys_ahead[kAllRows] = placer.Place<int32_t>(shape.rows);
+    offsets.keys_ahead[kOutputRows] = placer.Place<int32_t>(shape.outputs);
+  }
   int64_t num_items = 0;
   for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
     if (!shape.HasRowSet(row_set)) continue;
@@ -95,6 +100,7 @@ StepShape MaxStepShape(const ModelPlan& plan, const KvLayout& layout,
   shape.sampled = shape.rows;
   shape.two_row_sets = true;
   shape.rounds = limits.max_drafts > 0 ? shape.sequences : 0;
+  shape.sees_ahead = plan.images_see_both_ways;
   int64_t table_entries = GraphTableEntries(shape.sequences);
   for (int group = 0; group < kNumKvGroups; ++group) {
     // All that a resumed prefix, the slack behind its window and the new rows may hold.

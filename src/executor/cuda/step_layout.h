@@ -19,6 +19,7 @@ struct StepShape {
   int sampled = 0;            // rows that become tokens or scores
   bool two_row_sets = false;  // the output rows are not all rows
   int rounds = 0;             // of drafts
+  bool sees_ahead = false;    // rows of an image see each other
   int table_entries = 0;
   std::array<int, kNumKvGroups> items{};  // per row set
 
@@ -39,6 +40,8 @@ struct StepOffsets {
   int64_t sampling = 0;       // SamplingRow [sampled]
   int64_t rounds = 0;         // PlannedRound [rounds]
   int64_t table_entries = 0;  // PlannedTableEntry
+  // int32 [rows], [outputs]: PrepareStepCall::keys_ahead, where the step sees ahead.
+  std::array<int64_t, 2> keys_ahead{};
   // AttentionItem of all groups and row sets. Last of what is planned: uploads end with it.
   int64_t planned_items = 0;
 

@@ -33,6 +33,22 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {
   }
 }
 
+__global__ void __launch_bounds__(kThreads) PlaceRowsKernel(PlaceRowsCall call) {
+  AllowNextKernel();
+  WaitForPreviousKernel();
+  const int64_t row_at = int64_t{blockIdx.x} * call.hidden;
+  for (int at = threadIdx.x * 8; at < call.hidden; at += kThreads * 8) {
+    const float4* from = reinterpret_cast<const float4*>(call.values + row_at + at);
+    float4* to = reinterpret_cast<float4*>(call.hidden_out + row_at + at);
+    const float4 low = from[0];
+    const float4 high = from[1];
+    to[0] = low;
+    to[1] = high;
+    const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    if (call.x != nullptr) Store8(call.x + row_at + at, values);
+  }
+}
+
 // A warp per (row, layer).
 __global__ void __launch_bounds__(kThreads) PerLayerInputsKernel(PerLayerInputsCall call) {
   AllowNextKernel();
@@ -87,6 +103,11 @@ void RunEmbed(const LaunchContext& context, const EmbedCall& call) {
   CHECK_OK(EmbedSupports(call.hidden, kMaxRopeTables));
   CheckBf16(call.embedding, call.embedding.rows, call.hidden);
   Launch(context, EmbedKernel, dim3(2 * call.rows), dim3(kThreads), 0, call);
+}
+
+void RunPlaceRows(const LaunchContext& context, const PlaceRowsCall& call) {
+  CHECK_OK(EmbedSupports(call.hidden, kMaxRopeTables));
+  Launch(context, PlaceRowsKernel, dim3(call.rows), dim3(kThreads), 0, call);
 }
 
 void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call) {

@@ -34,6 +34,16 @@ struct EmbedCall {
 Status EmbedSupports(int hidden, int num_rope_tables);
 void RunEmbed(const LaunchContext& context, const EmbedCall& call);
 
+// Rows that are no token's embedding: hidden_out and x of EmbedCall, from its first such row on.
+struct PlaceRowsCall {
+  int rows = 0;
+  int hidden = 0;
+  const float* values = nullptr;  // [rows, hidden], on the device or page-locked on the host
+  float* hidden_out = nullptr;
+  bf16* x = nullptr;  // null: not wanted
+};
+void RunPlaceRows(const LaunchContext& context, const PlaceRowsCall& call);
+
 // ple[row, l] = (rmsnorm(projected[row, l] / sqrt(hidden)) * norm + sqrt(width) * table[id, l])
 //               / sqrt(2), for every layer l
 struct PerLayerInputsCall {

@@ -33,6 +33,8 @@ struct PrepareStepCall {
   const int32_t* sequence_of = nullptr;      // [rows]
   const PlannedTableEntry* table_entries = nullptr;
   const AttentionItem* planned_items = nullptr;
+  // Of sliding attention's queries in a row set (AttentionCall); null: none sees ahead.
+  const int32_t* keys_ahead[kNumRowSets] = {};
   SamplingRow* sampling = nullptr;               // [sampled]: position and draft are filled in
   const PlannedRound* planned_rounds = nullptr;  // [rounds]
   bool drafts_ask_before = false;                // drafts ask from the last key's position
@@ -80,13 +82,17 @@ LAPIDARY_HOST_DEVICE inline AttentionSequence DraftSequence(int32_t round, int32
   return sequence;
 }
 
-// The part of a planned item that the sequence, as long as it really is, leaves of it. An item of a
-// split tile may have no key left: it then gets a tile of its own, all of it masked.
+// The part of a planned item that the sequence, as long as it really is, leaves of it; `keys_ahead`
+// as AttentionCall's. An item of a split tile may have no key left: it then gets a tile of its own,
+// all of it masked.
 LAPIDARY_HOST_DEVICE inline AttentionItem ClipItem(AttentionItem item,
-                                                   const AttentionSequence& sequence, int window) {
+                                                   const AttentionSequence& sequence, int window,
+                                                   const int32_t* keys_ahead = nullptr) {
   const int32_t first = sequence.first_position + item.query_begin;
   const int32_t begin = window > 0 && first >= window ? first - window + 1 : 0;
-  const int32_t end = first + item.num_queries;
+  const int32_t last_query = sequence.first_query + item.query_begin + item.num_queries - 1;
+  const int32_t end =
+      first + item.num_queries + (keys_ahead == nullptr ? 0 : keys_ahead[last_query]);
   if (item.key_begin < begin) item.key_begin = begin;
   if (item.key_end > end) item.key_end = end;
   if (item.key_begin >= item.key_end) item.key_begin = item.key_end = 1;
@@ -159,7 +165,8 @@ LAPIDARY_HOST_DEVICE inline void PrepareStep(const PrepareStepCall& call, int th
       const AttentionItem* planned = call.planned_items + call.counts->first_item[group][row_set];
       for (int idx = thread; idx < num_items; idx += num_threads) {
         call.items[group][row_set][idx] =
-            ClipItem(planned[idx], call.attention[group][row_set][planned[idx].sequence], window);
+            ClipItem(planned[idx], call.attention[group][row_set][planned[idx].sequence], window,
+                     group == kSlidingGroup ? call.keys_ahead[row_set] : nullptr);
       }
       if (thread == 0) *call.num_items[group][row_set] = num_items;
     }

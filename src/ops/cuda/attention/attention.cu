@@ -118,6 +118,7 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       .sequences = call.sequences,
       .items = call.items,
       .num_items = call.num_items,
+      .keys_ahead = call.keys_ahead,
       .combined_totals = call.batch_invariant ? call.partials : nullptr,
       .partials = call.batch_invariant
                       ? call.partials + AttentionCombineFloats(context.Device().num_sms)
@@ -129,7 +130,9 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       .heads_per_kv_head = call.geometry.heads_per_kv_head(),
       .window = call.geometry.window,
   };
-  switch (KernelFor(call.entry, call.tile_rows, call.batch_invariant)) {
+  const Kernel kernel = KernelFor(call.entry, call.tile_rows, call.batch_invariant);
+  CHECK(call.keys_ahead == nullptr || kernel == Kernel::kPortable || call.entry.value_len == 256);
+  switch (kernel) {
     case Kernel::kFewRows:
       RunHopperAttentionOfFewRows(context, params, call.entry);
       break;

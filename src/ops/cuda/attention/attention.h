@@ -43,6 +43,9 @@ struct AttentionCall {
   const AttentionSequence* sequences = nullptr;
   const AttentionItem* items = nullptr;
   const int32_t* num_items = nullptr;
+  // [queries]: how many keys behind its own position a query sees; null: none. A later query of a
+  // sequence sees at least as far as an earlier one.
+  const int32_t* keys_ahead = nullptr;
   int tile_rows = 64;            // as in AttentionWorkOptions; 128 is for value_len 256 only
   bool batch_invariant = false;  // as in AttentionWorkOptions
   float* partials = nullptr;     // AttentionPartialBytes(...), shared by all layers

@@ -445,8 +445,8 @@ __device__ __forceinline__ void Compute(const AttentionParams& params, std::byte
       LoadQueries<P>(params, work, shared, queries);
       key_begin = work.item.key_begin;
       num_tiles = work.num_tiles(kKeys);
-      all_begin = VisibleKeys(params, work, num_rows - 1).begin;
-      all_end = VisibleKeys(params, work, 0).end;
+      all_begin = KeysOfRow<P::Form::kValueLen>(params, work, num_rows - 1).begin;
+      all_end = KeysOfRow<P::Form::kValueLen>(params, work, 0).end;
     }
     const Shares<P> shares(num_rows);
     const int first_row = shares.PartOf(warp) * kWarpRows;
@@ -468,7 +468,8 @@ __device__ __forceinline__ void Compute(const AttentionParams& params, std::byte
         if (first_key < all_begin || first_key + kKeys > all_end) {
           const HopperItem work(params, idx);
           const int row = first_row + lane % 4 * 2;
-          const VisibleKeys visible[2] = {{params, work, row}, {params, work, row + 1}};
+          const VisibleKeys visible[2] = {KeysOfRow<P::Form::kValueLen>(params, work, row),
+                                          KeysOfRow<P::Form::kValueLen>(params, work, row + 1)};
 #pragma unroll
           for (int at = 0; at < 4; ++at) {
             const int key = first_key + lane / 4 + at / 2 * 8;

@@ -103,7 +103,8 @@ struct AttentionParams {
   const AttentionSequence* sequences;
   const AttentionItem* items;
   const int32_t* num_items;
-  float* combined_totals;  // null unless batch-invariant
+  const int32_t* keys_ahead;  // AttentionCall
+  float* combined_totals;     // null unless batch-invariant
   float* partials;
   int32_t* counters;
   int32_t tokens_per_page;
@@ -111,5 +112,10 @@ struct AttentionParams {
   int32_t num_kv_heads;
   int32_t heads_per_kv_head;
   int32_t window;
+
+  // The end of the keys that a query at `position` sees.
+  __device__ int KeyEnd(int query_row, int position) const {
+    return position + 1 + (keys_ahead == nullptr ? 0 : keys_ahead[query_row]);
+  }
 };
 }  // namespace lapidary::cuda

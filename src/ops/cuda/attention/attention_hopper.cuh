@@ -60,18 +60,27 @@ struct HopperItem {
   }
 };
 
-// The keys that a row sees: [begin, end).
+// [begin, end).
 struct VisibleKeys {
   int begin;
   int end;
-
-  __device__ VisibleKeys(const AttentionParams& params, const HopperItem& work, int row) {
-    const int query = min(row / params.heads_per_kv_head, work.item.num_queries - 1);
-    const int position = work.sequence.first_position + work.item.query_begin + query;
-    begin = max(params.window > 0 ? position - params.window + 1 : 0, work.item.key_begin);
-    end = min(position + 1, work.item.key_end);
-  }
 };
+
+// The keys that a row sees. Only heads of 256 dims, which sliding layers have, see keys ahead of
+// them; the others save the registers.
+template <int kValueLen>
+__device__ __forceinline__ VisibleKeys KeysOfRow(const AttentionParams& params,
+                                                 const HopperItem& work, int row) {
+  const int query =
+      work.item.query_begin + min(row / params.heads_per_kv_head, work.item.num_queries - 1);
+  const int position = work.sequence.first_position + query;
+  int end = position + 1;
+  if constexpr (kValueLen == 256) {
+    end = params.KeyEnd(work.sequence.first_query + query, position);
+  }
+  return {max(params.window > 0 ? position - params.window + 1 : 0, work.item.key_begin),
+          min(end, work.item.key_end)};
+}
 
 // Where the 16-byte piece of a row lies among operands of 64-column runs, `run_bytes` each.
 __device__ __forceinline__ uint32_t OperandPiece(int row, int piece, int run_bytes) {

@@ -124,7 +124,8 @@ class Group {
                                            SoftmaxRow (&rows)[2]) {
     const int num_tiles = work.num_tiles(kKeys);
     const int row = warp_ * 16 + lane_ / 4;
-    const VisibleKeys visible[2] = {{params_, work, row}, {params_, work, row + 8}};
+    const VisibleKeys visible[2] = {KeysOfRow<kHeadDim>(params_, work, row),
+                                    KeysOfRow<kHeadDim>(params_, work, row + 8)};
     // Keys that all rows of this warp see.
     const int all_begin = __reduce_max_sync(0xffffffff, max(visible[0].begin, visible[1].begin));
     const int all_end = __reduce_min_sync(0xffffffff, min(visible[0].end, visible[1].end));

@@ -189,7 +189,8 @@ __device__ __forceinline__ void Score(const AttentionParams& params, std::byte* 
 #pragma unroll 1
   for (int idx = blockIdx.x; idx < num_items; idx += gridDim.x, item_parity ^= 1) {
     const HopperItem work(params, idx);
-    const VisibleKeys visible[2] = {{params, work, row}, {params, work, row + 8}};
+    const VisibleKeys visible[2] = {KeysOfRow<512>(params, work, row),
+                                    KeysOfRow<512>(params, work, row + 8)};
     const int all_begin = __reduce_max_sync(0xffffffff, max(visible[0].begin, visible[1].begin));
     const int all_end = __reduce_min_sync(0xffffffff, min(visible[0].end, visible[1].end));
     const int num_tiles = work.num_tiles(P::kKeys);

@@ -32,11 +32,13 @@ inline constexpr int kCombineTiles = kAttentionCombineKeys / kAttentionKeyTile;
 __device__ __forceinline__ int2 KeysOfRow(const AttentionParams& params, const AttentionTask& task,
                                           int num_rows, int row) {
   const AttentionItem& item = task.item;
-  const int position =
-      task.sequence.first_position + item.query_begin + row / params.heads_per_kv_head;
-  return make_int2(
-      params.window > 0 ? max(item.key_begin, position - params.window + 1) : item.key_begin,
-      row < num_rows ? min(item.key_end, position + 1) : 0);
+  const int query = item.query_begin + row / params.heads_per_kv_head;
+  const int position = task.sequence.first_position + query;
+  const int key_begin =
+      params.window > 0 ? max(item.key_begin, position - params.window + 1) : item.key_begin;
+  if (row >= num_rows) return make_int2(key_begin, 0);
+  return make_int2(key_begin,
+                   min(item.key_end, params.KeyEnd(task.sequence.first_query + query, position)));
 }
 
 template <typename Form, int kRowTiles>

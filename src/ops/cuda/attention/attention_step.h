@@ -57,8 +57,15 @@ struct AttentionSequenceSpec {
   int first_position = 0;
   int num_cached = -1;  // -1: up to the first query
   uint64_t seed = 0;    // of its keys and queries; 0: its index in the step + 1
+  // Queries whose positions lie in it see each other both ways.
+  int image_begin = 0;
+  int image_end = 0;
 
   int cached() const { return num_cached >= 0 ? num_cached : first_position; }
+  // Keys that a query sees behind its own.
+  int KeysAhead(int position) const {
+    return position >= image_begin && position < image_end ? image_end - 1 - position : 0;
+  }
   int num_keys() const { return std::max(cached(), first_position + num_queries); }
 };
 
@@ -152,6 +159,11 @@ class AttentionStep {
         }
       }
       for (int query = 0; query < sequence.num_queries; ++query) {
+        const int ahead = sequence.KeysAhead(sequence.first_position + query);
+        if (ahead > 0) {
+          keys_ahead_.resize(num_queries, 0);
+          keys_ahead_[sequences_[idx].first_query + query] = ahead;
+        }
         for (int head = 0; head < spec.geometry.num_heads; ++head) {
           const int64_t row = sequences_[idx].first_query + query;
           FillQuery(spec, Seed(idx), sequence.first_position + query, head,
@@ -181,7 +193,7 @@ class AttentionStep {
         AttentionBlocks(TestDevice(), spec_.entry, work.tile_rows, work.batch_invariant);
     work.num_blocks = options.num_blocks > 0 ? options.num_blocks : num_blocks;
     std::vector<AttentionItem> items;
-    PlanAttentionWork(spec_.geometry, sequences_, work, items);
+    PlanAttentionWork(spec_.geometry, sequences_, work, items, {}, keys_ahead_);
     num_splits_ = 1;
     for (const AttentionItem& item : items) {
       num_splits_ = std::max<int>(num_splits_, item.num_splits);
@@ -191,6 +203,7 @@ class AttentionStep {
     TestBuffer<int32_t> num_items(std::vector<int32_t>{static_cast<int32_t>(items.size())});
     const int64_t partial_floats =
         AttentionPartialBytes(TestDevice().num_sms, work.max_partials, work.batch_invariant) / 4;
+    TestBuffer<int32_t> keys_ahead(keys_ahead_.empty() ? std::vector<int32_t>(1) : keys_ahead_);
     // Nothing may rest on what the scratch holds.
     TestBuffer<float> partials(partial_floats);
     TestBuffer<int32_t> counters(std::vector<int32_t>(work.max_partials, 0));
@@ -209,6 +222,7 @@ class AttentionStep {
                                 .sequences = device_sequences_->get(),
                                 .items = device_items.get(),
                                 .num_items = num_items.get(),
+                                .keys_ahead = keys_ahead_.empty() ? nullptr : keys_ahead.get(),
                                 .tile_rows = work.tile_rows,
                                 .batch_invariant = work.batch_invariant,
                                 .partials = partials.get(),
@@ -328,7 +342,8 @@ class AttentionStep {
       }
       std::vector<double> maximum(heads, -std::numeric_limits<double>::infinity());
       std::vector<double> sum(heads, 0.0);
-      for (int key = first; key <= position; ++key) {
+      const int last = position + spec_.sequences[sequence].KeysAhead(position);
+      for (int key = first; key <= last; ++key) {
         FillEntry(spec_, Seed(sequence), key, kv_head, bits.data());
         for (int idx = 0; idx < entry.entry_len; ++idx) values[idx] = ToFloat(bits[idx]);
         for (int head = 0; head < heads; ++head) {
@@ -373,6 +388,7 @@ class AttentionStep {
   int num_splits_ = 1;
   std::vector<std::pair<int64_t, std::vector<double>>> references_;  // (row, its heads' outputs)
   std::vector<AttentionSequence> sequences_;
+  std::vector<int32_t> keys_ahead_;  // [queries]; empty: no image
   std::vector<uint16_t> pool_;
   std::vector<uint16_t> new_entries_;
   std::vector<uint16_t> queries_;

@@ -112,6 +112,32 @@ TEST_F(AttentionTest, SeesTheWindowAndNothingElse) {
   }
 }
 
+TEST_F(AttentionTest, RowsOfAnImageSeeEachOtherWithinTheWindowBehindThem) {
+  for (const int window : {0, 24, 1024}) {
+    for (const int tile_rows : {16, 32, 64, 128}) {
+      AttentionStep step(
+          {.entry = kSeparate256,
+           .geometry = {.num_heads = 4, .num_kv_heads = 2, .window = window},
+           .sequences = {
+               {.first_position = 40},
+               {.num_queries = 300, .first_position = 33, .image_begin = 43, .image_end = 323},
+               {.num_queries = 70, .first_position = 1700},
+               {.num_queries = 50, .image_begin = 0, .image_end = 50},
+               {.num_queries = 1, .image_begin = 0, .image_end = 1}}});
+      for (const bool batch_invariant : {false, true}) {
+        for (const int max_partials : {0, 4096}) {
+          if (batch_invariant && tile_rows > 64) continue;
+          EXPECT_LE(step.WorstError(step.Run({.work = {.batch_invariant = batch_invariant,
+                                                       .max_partials = max_partials,
+                                                       .tile_rows = tile_rows}})),
+                    kTolerance)
+              << "window " << window << ", tiles of " << tile_rows << " rows";
+        }
+      }
+    }
+  }
+}
+
 TEST_F(AttentionTest, PrefillsFromTheStartAndBehindAPrefix) {
   for (const KvEntryPlan& entry : kForms) {
     for (const int heads : {2, 4, 8, 16}) {

@@ -62,9 +62,9 @@ class Planner {
       : geometry_(geometry), options_(options) {}
 
   void Plan(std::span<const AttentionSequence> sequences, std::span<const int32_t> num_uncertain,
-            std::vector<AttentionItem>& items) {
+            std::span<const int32_t> keys_ahead, std::vector<AttentionItem>& items) {
     items.clear();
-    MakeTiles(sequences, num_uncertain);
+    MakeTiles(sequences, num_uncertain, keys_ahead);
     if (tiles_.empty()) return;
     const int max_key_tiles = ChooseSplit();
     if (options_.even_shares && MakeEvenShares(EstimateCost(max_key_tiles))) {
@@ -79,7 +79,7 @@ class Planner {
 
  private:
   void MakeTiles(std::span<const AttentionSequence> sequences,
-                 std::span<const int32_t> num_uncertain) {
+                 std::span<const int32_t> num_uncertain, std::span<const int32_t> keys_ahead) {
     const int heads = geometry_.heads_per_kv_head();
     const int queries_per_tile = options_.tile_rows / heads;
     CHECK_GE(queries_per_tile, 1) << "tile_rows is less than the heads of a KV head";
@@ -89,7 +89,10 @@ class Planner {
       for (int begin = 0; begin < sequence.num_queries; begin += queries_per_tile) {
         const int num_queries = std::min(queries_per_tile, sequence.num_queries - begin);
         const int first_position = sequence.first_position + begin;
-        const int key_end = first_position + num_queries;
+        // The last query sees at least as far as those before it.
+        const int last_query = sequence.first_query + begin + num_queries - 1;
+        const int key_end =
+            first_position + num_queries + (keys_ahead.empty() ? 0 : keys_ahead[last_query]);
         const int key_begin = geometry_.window > 0
                                   ? std::max(0, first_position - uncertain - geometry_.window + 1)
                                   : 0;
@@ -449,8 +452,9 @@ AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant) {
 void PlanAttentionWork(const AttentionGeometry& geometry,
                        std::span<const AttentionSequence> sequences,
                        const AttentionWorkOptions& options, std::vector<AttentionItem>& items,
-                       std::span<const int32_t> num_uncertain) {
-  Planner(geometry, options).Plan(sequences, num_uncertain, items);
+                       std::span<const int32_t> num_uncertain,
+                       std::span<const int32_t> keys_ahead) {
+  Planner(geometry, options).Plan(sequences, num_uncertain, keys_ahead, items);
 }
 
 }  // namespace lapidary::cuda

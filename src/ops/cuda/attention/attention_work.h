@@ -29,10 +29,10 @@ inline constexpr int kAttentionCombineKeys = 512;
 inline constexpr int kAttentionPartialRows = 16;
 
 // A tile of query rows (some queries of one sequence, all heads of one KV head) against the keys
-// [key_begin, key_end), which already respect the window's lower end and the causal upper end of
-// the tile as a whole; single rows are masked in the kernel. The partial results of split s begin
-// at first_partial + s * ceil(rows / 16); the counters of the tile, as many, begin there, too. An
-// item without queries only keeps the place of one.
+// [key_begin, key_end), which already respect the window's lower end and the upper end (causal, or
+// as far ahead as its last query sees) of the tile as a whole; single rows are masked in the
+// kernel. The partial results of split s begin at first_partial + s * ceil(rows / 16); the counters
+// of the tile, as many, begin there, too. An item without queries only keeps the place of one.
 struct AttentionItem {
   int32_t sequence = 0;
   int32_t kv_head = 0;
@@ -80,9 +80,11 @@ AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant);
 // items. Where positions are not known yet, they are the most they can be and `num_uncertain` says
 // by how much less they may really be (empty: none): items then cover the keys of every case, and
 // ClipItem (prepare_step.h) leaves those of the true one.
+// `keys_ahead`: AttentionCall's, by the sequences' first_query; of positions that are known.
 void PlanAttentionWork(const AttentionGeometry& geometry,
                        std::span<const AttentionSequence> sequences,
                        const AttentionWorkOptions& options, std::vector<AttentionItem>& items,
-                       std::span<const int32_t> num_uncertain = {});
+                       std::span<const int32_t> num_uncertain = {},
+                       std::span<const int32_t> keys_ahead = {});
 
 }  // namespace lapidary::cuda
