@@ -156,8 +156,7 @@ Status Generate(const GenerateFlags& flags) {
   }
   Request request;
   ASSIGN_OR_RETURN(request.prompt, MakePrompt(flags, text));
-  ASSIGN_OR_RETURN(const PromptMedia media,
-                   flags.media.Encode(files.description, flags.model.threads));
+  ASSIGN_OR_RETURN(const PromptMedia media, flags.media.Encode(files.description, flags.model));
   if (!flags.ids && !media.empty()) {
     ASSIGN_OR_RETURN(request.prompt.ids, ExpandPlaceholders(plan, request.prompt.ids, media));
   }

@@ -18,7 +18,7 @@ Status Logits(const ModelFlags& model_flags, const MediaFlags& media_flags,
   PlacedMedia placed;
   {
     ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model_flags.model));
-    ASSIGN_OR_RETURN(const PromptMedia media, media_flags.Encode(description, model_flags.threads));
+    ASSIGN_OR_RETURN(const PromptMedia media, media_flags.Encode(description, model_flags));
     if (description.plan.media_tokens || !media.empty()) {
       ASSIGN_OR_RETURN(placed, PlaceMedia(description.plan, ids, media));
       ReplaceIdsBeyondVocabulary(description.plan, placed, ids);

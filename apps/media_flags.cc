@@ -37,7 +37,8 @@ void MediaFlags::AddTo(CLI::App& command) {
       ->capture_default_str();
 }
 
-Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model, int num_threads) const {
+Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,
+                                       const ModelFlags& flags) const {
   PromptMedia media;
   if (empty()) return media;
   if (!model.directory) {
@@ -45,8 +46,9 @@ Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model, int num_th
                      model.name);
   }
   ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
+  ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const auto encoder, MediaEncoder::Load(plan, *model.directory, !images.empty(),
-                                                          !audio.empty(), num_threads));
+                                                          !audio.empty(), flags.threads, device));
   for (const std::string& path : images) {
     ASSIGN_OR_RETURN(const std::string file,
                      ReadFile(path, static_cast<size_t>(ImageLimits{}.max_bytes)));

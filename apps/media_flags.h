@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/model_flags.h"
 #include "load/model_directory.h"
 #include "media/image_size.h"
 #include "session/prompt_media.h"
@@ -18,8 +19,9 @@ struct MediaFlags {
 
   void AddTo(CLI::App& command);
   bool empty() const { return images.empty() && audio.empty(); }
-  // Decodes the files and runs the model's towers over them, which are read for it.
-  Result<PromptMedia> Encode(const ModelDescription& model, int num_threads) const;
+  // Decodes the files and runs the model's towers over them, which are read for it, where the model
+  // will run.
+  Result<PromptMedia> Encode(const ModelDescription& model, const ModelFlags& flags) const;
 };
 
 // For --json: [{kind, soft_tokens, height, width}] in the prompt's order; sizes are those the model

@@ -8,13 +8,14 @@ namespace {
 
 // Null where nothing is wanted that the model has. Limits of what it has not become 0.
 Result<std::unique_ptr<MediaEncoder>> LoadMediaEncoder(const ModelDescription& model,
-                                                       int num_threads, MediaLimits* limits) {
+                                                       const LoadOptions& load,
+                                                       MediaLimits* limits) {
   ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
   if (!model.directory || !plan.has_vision()) limits->images = 0;
   if (!model.directory || !plan.has_audio()) limits->audio = 0;
   if (limits->images == 0 && limits->audio == 0) return std::unique_ptr<MediaEncoder>();
   return MediaEncoder::Load(plan, *model.directory, limits->images > 0, limits->audio > 0,
-                            num_threads);
+                            load.num_threads, load.device);
 }
 
 }  // namespace
@@ -22,7 +23,7 @@ Result<std::unique_ptr<MediaEncoder>> LoadMediaEncoder(const ModelDescription& m
 Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOptions& options) {
   MediaLimits media_limits = options.media;
   ASSIGN_OR_RETURN(std::unique_ptr<MediaEncoder> encoder,
-                   LoadMediaEncoder(files.description, options.load.num_threads, &media_limits));
+                   LoadMediaEncoder(files.description, options.load, &media_limits));
   ASSIGN_OR_RETURN(LoadedEngine loaded,
                    LoadEngine(std::move(files.description), options.load, options.engine));
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text));

@@ -36,6 +36,18 @@ std::vector<float> MakeRelativeKeys(const AudioTowerPlan& plan, const MatrixRef&
 
 }  // namespace
 
+AudioAttentionTables MakeAudioAttentionTables(const AudioTowerPlan& plan,
+                                              const TowerTensors& tensors,
+                                              const std::string& prefix) {
+  AudioAttentionTables tables;
+  tables.query_scale = tensors.Vector(prefix + "self_attn.per_dim_scale");
+  const double scale = 1.0 / std::sqrt(static_cast<double>(plan.head_dim())) / std::numbers::ln2;
+  for (float& value : tables.query_scale) value = static_cast<float>(scale) * Softplus(value);
+  tables.relative_keys =
+      MakeRelativeKeys(plan, tensors.Matrix(prefix + "self_attn.relative_k_proj.weight"));
+  return tables;
+}
+
 AudioTower::AudioTower(const TowersPlan& plan, const TowerTensors& tensors)
     : plan_(*plan.audio_tower) {
   const std::string prefix = "audio_tower.";
@@ -64,11 +76,7 @@ AudioTower::AudioTower(const TowersPlan& plan, const TowerTensors& tensors)
     layer.k_proj = tensors.Clipped(name + "self_attn.k_proj");
     layer.v_proj = tensors.Clipped(name + "self_attn.v_proj");
     layer.post = tensors.Clipped(name + "self_attn.post");
-    layer.query_scale = tensors.Vector(name + "self_attn.per_dim_scale");
-    const double scale = 1.0 / std::sqrt(static_cast<double>(plan_.head_dim())) / std::numbers::ln2;
-    for (float& value : layer.query_scale) value = static_cast<float>(scale) * Softplus(value);
-    layer.relative_keys =
-        MakeRelativeKeys(plan_, tensors.Matrix(name + "self_attn.relative_k_proj.weight"));
+    layer.tables = MakeAudioAttentionTables(plan_, tensors, name);
     layer.conv_input_norm = tensors.Vector(name + "lconv1d.pre_layer_norm.weight");
     layer.conv_norm = tensors.Vector(name + "lconv1d.conv_norm.weight");
     layer.conv_start = tensors.Clipped(name + "lconv1d.linear_start");
@@ -134,7 +142,7 @@ void AudioTower::AddAttention(const Layer& layer, std::vector<float>& x,
   auto keys = ClippedLinear(normed, rows, layer.k_proj, threads);
   const auto values = ClippedLinear(normed, rows, layer.v_proj, threads);
   for (size_t idx = 0; idx < queries.size(); ++idx) {
-    queries[idx] *= layer.query_scale[idx % head_dim];
+    queries[idx] *= layer.tables.query_scale[idx % head_dim];
   }
   const auto key_scale = static_cast<float>(std::log(1.0 + std::numbers::e) / std::numbers::ln2);
   Scale(keys.data(), key_scale, static_cast<int64_t>(keys.size()), keys.data());
@@ -149,7 +157,7 @@ void AudioTower::AddAttention(const Layer& layer, std::vector<float>& x,
       const int num_keys = static_cast<int>(std::min<int64_t>(plan_.num_keys, row + 1));
       for (int distance = 0; distance < num_keys; ++distance) {
         const float* key = keys.data() + (row - distance) * dim + head_at;
-        const float* relative = layer.relative_keys.data() + distance * dim + head_at;
+        const float* relative = layer.tables.relative_keys.data() + distance * dim + head_at;
         float score = 0.0f;
         for (int idx = 0; idx < head_dim; ++idx) score += query[idx] * (key[idx] + relative[idx]);
         scores[distance] = score;
@@ -226,7 +234,7 @@ WaveEmbedder::WaveEmbedder(const TowersPlan& plan, const TowerTensors& tensors)
       projection_(tensors.Matrix("embed_audio.embedding_projection.weight")) {}
 
 std::vector<float> WaveEmbedder::Encode(std::span<const float> samples, ThreadPool& threads) const {
-  const int num_tokens = NumTokens(static_cast<int64_t>(samples.size()));
+  const int num_tokens = NumTokens(plan_, static_cast<int64_t>(samples.size()));
   std::vector<float> frames(int64_t{num_tokens} * plan_.num_samples);
   std::copy(samples.begin(), samples.end(), frames.begin());
   return PlainLinear(NormRows(frames, {}, plan_.eps, plan_.num_samples), num_tokens, projection_,

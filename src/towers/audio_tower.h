@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -9,6 +10,16 @@
 #include "towers/tower_tensors.h"
 
 namespace lapidary::cpu {
+
+// What a layer's attention multiplies with beside its projections.
+struct AudioAttentionTables {
+  std::vector<float> query_scale;    // [head_dim]
+  std::vector<float> relative_keys;  // [num_keys, hidden]: by distance
+};
+// `prefix`: of the layer's tensors.
+AudioAttentionTables MakeAudioAttentionTables(const AudioTowerPlan& plan,
+                                              const TowerTensors& tensors,
+                                              const std::string& prefix);
 
 // E2B, E4B: two convolutions that keep every fourth frame, then conformer layers.
 //
@@ -36,8 +47,7 @@ class AudioTower {
     FeedForward feed_forward1, feed_forward2;
     std::vector<float> pre_attention_norm, post_attention_norm, output_norm;
     ClippedMatrix q_proj, k_proj, v_proj, post;
-    std::vector<float> query_scale;    // [head_dim]
-    std::vector<float> relative_keys;  // [num_keys, hidden]: by distance
+    AudioAttentionTables tables;
     std::vector<float> conv_input_norm, conv_norm;
     ClippedMatrix conv_start, conv_end;
     std::vector<float> conv;  // [hidden, conv_kernel]
@@ -76,8 +86,8 @@ class WaveEmbedder {
   WaveEmbedder(const TowersPlan& plan, const TowerTensors& tensors);
 
   // The last token's samples are filled up with zeros.
-  int NumTokens(int64_t num_samples) const {
-    return static_cast<int>((num_samples + plan_.num_samples - 1) / plan_.num_samples);
+  static int NumTokens(const WaveEmbedderPlan& plan, int64_t num_samples) {
+    return static_cast<int>((num_samples + plan.num_samples - 1) / plan.num_samples);
   }
   std::vector<float> Encode(std::span<const float> samples, ThreadPool& threads) const;
 

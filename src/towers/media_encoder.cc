@@ -1,11 +1,18 @@
 #include "towers/media_encoder.h"
 
-#include <algorithm>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
 #include "media/decode_audio.h"
 #include "media/decode_image.h"
 #include "media/log_mel.h"
 #include "media/resize.h"
+#include "towers/cpu_towers.h"
+#include "towers/cuda/cuda_towers.h"
 #include "towers/tower_specs.h"
 
 namespace lapidary {
@@ -15,14 +22,26 @@ std::shared_ptr<const std::vector<float>> Share(std::vector<float> rows) {
   return std::make_shared<const std::vector<float>>(std::move(rows));
 }
 
+Result<std::unique_ptr<MediaTowers>> MakeTowers(const TowersPlan& plan, const TowerTensors* vision,
+                                                const TowerTensors* audio, int num_threads,
+                                                const DeviceChoice& device) {
+  if (device.kind == DeviceKind::kCuda) {
+    const Status status = cuda::CudaTowersSupport(plan);
+    if (status.ok()) return cuda::MakeCudaTowers(plan, vision, audio, device.gpu_ordinal);
+    spdlog::warn("images and audio are encoded on the CPU: the GPU has no kernels for {}",
+                 status.error().message);
+  }
+  return std::unique_ptr<MediaTowers>(
+      std::make_unique<cpu::CpuTowers>(plan, vision, audio, num_threads));
+}
+
 }  // namespace
 
 const char* MediaKindName(MediaKind kind) { return kind == MediaKind::kImage ? "image" : "audio"; }
 
-Result<std::unique_ptr<MediaEncoder>> MediaEncoder::Load(const TowersPlan& plan,
-                                                         const std::filesystem::path& directory,
-                                                         bool wants_images, bool wants_audio,
-                                                         int num_threads, int64_t cache_bytes) {
+Result<std::unique_ptr<MediaEncoder>> MediaEncoder::Load(
+    const TowersPlan& plan, const std::filesystem::path& directory, bool wants_images,
+    bool wants_audio, int num_threads, const DeviceChoice& device, int64_t cache_bytes) {
   if (wants_images && !plan.has_vision()) {
     return MakeError("{} takes no images: its config.json has no vision_config",
                      directory.string());
@@ -30,32 +49,30 @@ Result<std::unique_ptr<MediaEncoder>> MediaEncoder::Load(const TowersPlan& plan,
   if (wants_audio && !plan.has_audio()) {
     return MakeError("{} takes no audio: its config.json has no audio_config", directory.string());
   }
-  std::unique_ptr<MediaEncoder> encoder(new MediaEncoder(plan, num_threads, cache_bytes));
+  std::optional<TowerTensors> vision;
+  std::optional<TowerTensors> audio;
   if (wants_images) {
-    ASSIGN_OR_RETURN(TowerTensors tensors, TowerTensors::Open(directory, VisionTensors(plan)));
-    encoder->tensors_.push_back(tensors);
-    if (plan.vision_tower) encoder->vision_tower_.emplace(plan, tensors);
-    if (plan.cell_embedder) encoder->cell_embedder_.emplace(plan, tensors);
+    ASSIGN_OR_RETURN(vision, TowerTensors::Open(directory, VisionTensors(plan)));
   }
   if (wants_audio) {
-    ASSIGN_OR_RETURN(TowerTensors tensors, TowerTensors::Open(directory, AudioTensors(plan)));
-    encoder->tensors_.push_back(tensors);
-    if (plan.audio_tower) encoder->audio_tower_.emplace(plan, tensors);
-    if (plan.wave_embedder) encoder->wave_embedder_.emplace(plan, tensors);
+    ASSIGN_OR_RETURN(audio, TowerTensors::Open(directory, AudioTensors(plan)));
   }
-  return encoder;
+  ASSIGN_OR_RETURN(std::unique_ptr<MediaTowers> towers,
+                   MakeTowers(plan, vision ? &*vision : nullptr, audio ? &*audio : nullptr,
+                              num_threads, device));
+  return std::unique_ptr<MediaEncoder>(new MediaEncoder(plan, std::move(towers), cache_bytes));
 }
 
 Result<EncodedMedium> MediaEncoder::EncodeImage(const Image& image, int max_soft_tokens) {
-  CHECK(vision_tower_ || cell_embedder_);
+  CHECK(plan_.has_vision());
   RETURN_IF_ERROR(CheckSoftTokenBudget(max_soft_tokens));
   const PatchGrid grid = plan_.grid;
   const int64_t max_patches = int64_t{max_soft_tokens} * grid.kernel * grid.kernel;
   ASSIGN_OR_RETURN(const ImageSize size,
                    TargetSize({image.height, image.width}, grid, max_patches));
-  const int unit = vision_tower_ ? grid.patch : grid.cell();
+  const int unit = plan_.vision_tower ? grid.patch : grid.cell();
   const int num_positions =
-      vision_tower_ ? plan_.vision_tower->num_positions : plan_.cell_embedder->num_positions;
+      plan_.vision_tower ? plan_.vision_tower->num_positions : plan_.cell_embedder->num_positions;
   if (std::max(size.height, size.width) / unit > num_positions) {
     return MakeError("an image of {} x {} pixels needs {} positions; the model has {}",
                      image.height, image.width, std::max(size.height, size.width) / unit,
@@ -68,18 +85,44 @@ Result<EncodedMedium> MediaEncoder::EncodeImage(const Image& image, int max_soft
   medium.height = size.height;
   medium.width = size.width;
   medium.digest = DigestContent(std::as_bytes(std::span(resized.rgb)), {size.height, size.width});
-  const ImagePatches patches = CutPatches(resized, unit);
-  const std::lock_guard lock(mutex_);
-  medium.rows = Share(vision_tower_ ? vision_tower_->Encode(patches, threads_)
-                                    : cell_embedder_->Encode(patches, threads_));
+  ASSIGN_OR_RETURN(std::vector<float> rows, EncodePatches(CutPatches(resized, unit)));
+  medium.rows = Share(std::move(rows));
   return medium;
 }
 
+// Whoever has the towers next takes all that came while they were in use; the others find theirs
+// done.
+Result<std::vector<float>> MediaEncoder::EncodePatches(const ImagePatches& patches) {
+  WaitingImage own{.patches = &patches};
+  if (towers_->gains_by_batches()) {
+    const std::lock_guard lock(waiting_mutex_);
+    waiting_.push_back(&own);
+  }
+  const std::lock_guard lock(mutex_);
+  if (own.rows) return std::move(*own.rows);
+  std::vector<WaitingImage*> batch = {&own};
+  if (towers_->gains_by_batches()) {
+    const std::lock_guard waiting_lock(waiting_mutex_);
+    batch = std::exchange(waiting_, {});
+  }
+  std::vector<const ImagePatches*> images;
+  for (const WaitingImage* image : batch) images.push_back(image->patches);
+  Result<std::vector<std::vector<float>>> rows = towers_->EncodeImages(images);
+  for (size_t idx = 0; idx < batch.size(); ++idx) {
+    if (rows.ok()) {
+      batch[idx]->rows = std::move((*rows)[idx]);
+    } else {
+      batch[idx]->rows = rows.error();
+    }
+  }
+  return std::move(*own.rows);
+}
+
 Result<EncodedMedium> MediaEncoder::EncodeAudio(std::span<const float> samples) {
-  CHECK(audio_tower_ || wave_embedder_);
+  CHECK(plan_.has_audio());
   EncodedMedium medium;
   medium.kind = MediaKind::kAudio;
-  if (audio_tower_) {
+  if (plan_.audio_tower) {
     const std::vector<float> mel = LogMel(samples);
     medium.num_tokens =
         cpu::AudioTower::NumTokens(NumMelFrames(static_cast<int64_t>(samples.size())));
@@ -88,12 +131,15 @@ Result<EncodedMedium> MediaEncoder::EncodeAudio(std::span<const float> samples) 
     }
     medium.digest = DigestContent(std::as_bytes(std::span(mel)), {});
     const std::lock_guard lock(mutex_);
-    medium.rows = Share(audio_tower_->Encode(mel, threads_));
+    ASSIGN_OR_RETURN(std::vector<float> rows, towers_->EncodeMel(mel));
+    medium.rows = Share(std::move(rows));
   } else {
-    medium.num_tokens = wave_embedder_->NumTokens(static_cast<int64_t>(samples.size()));
+    medium.num_tokens =
+        cpu::WaveEmbedder::NumTokens(*plan_.wave_embedder, static_cast<int64_t>(samples.size()));
     medium.digest = DigestContent(std::as_bytes(samples), {});
     const std::lock_guard lock(mutex_);
-    medium.rows = Share(wave_embedder_->Encode(samples, threads_));
+    ASSIGN_OR_RETURN(std::vector<float> rows, towers_->EncodeSamples(samples));
+    medium.rows = Share(std::move(rows));
   }
   return medium;
 }

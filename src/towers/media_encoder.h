@@ -8,12 +8,15 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "device/device_choice.h"
 #include "media/image.h"
-#include "towers/audio_tower.h"
 #include "towers/encoded_media_cache.h"
-#include "towers/vision_tower.h"
+#include "towers/media_towers.h"
+#include "towers/tower_plan.h"
 
 namespace lapidary {
 
@@ -22,14 +25,17 @@ class MediaEncoder {
   static constexpr int64_t kDefaultCacheBytes = int64_t{256} << 20;
 
   // Reads the towers that are wanted. An error when the model has none of that kind, or its file
-  // does not hold what the plan says.
+  // does not hold what the plan says. Towers whose shapes a GPU has no kernels for run on the CPU,
+  // with `num_threads`.
   static Result<std::unique_ptr<MediaEncoder>> Load(const TowersPlan& plan,
                                                     const std::filesystem::path& directory,
                                                     bool wants_images, bool wants_audio,
                                                     int num_threads,
+                                                    const DeviceChoice& device = {},
                                                     int64_t cache_bytes = kDefaultCacheBytes);
 
-  // From many threads at once, one after the other. `max_soft_tokens`: see CheckSoftTokenBudget.
+  // From many threads at once: pictures that wait for each other become a batch where that is
+  // faster. `max_soft_tokens`: see CheckSoftTokenBudget.
   Result<EncodedMedium> EncodeImage(const Image& image, int max_soft_tokens);
   // Samples at kAudioSampleRate.
   Result<EncodedMedium> EncodeAudio(std::span<const float> samples);
@@ -40,18 +46,22 @@ class MediaEncoder {
   EncodedMediaCache::Stats cache_stats() const { return cache_.stats(); }
 
  private:
-  MediaEncoder(const TowersPlan& plan, int num_threads, int64_t cache_bytes)
-      : plan_(plan), cache_(cache_bytes), threads_(num_threads) {}
+  MediaEncoder(const TowersPlan& plan, std::unique_ptr<MediaTowers> towers, int64_t cache_bytes)
+      : plan_(plan), cache_(cache_bytes), towers_(std::move(towers)) {}
+
+  // A picture between its arrival and its rows.
+  struct WaitingImage {
+    const ImagePatches* patches = nullptr;
+    std::optional<Result<std::vector<float>>> rows = {};
+  };
+  Result<std::vector<float>> EncodePatches(const ImagePatches& patches);
 
   const TowersPlan plan_;
-  std::vector<TowerTensors> tensors_;  // hold what the towers point into
-  std::optional<cpu::VisionTower> vision_tower_;
-  std::optional<cpu::CellEmbedder> cell_embedder_;
-  std::optional<cpu::AudioTower> audio_tower_;
-  std::optional<cpu::WaveEmbedder> wave_embedder_;
   EncodedMediaCache cache_;  // by the file's digest
+  std::mutex waiting_mutex_;
+  std::vector<WaitingImage*> waiting_;  // guarded by waiting_mutex_
   std::mutex mutex_;
-  ThreadPool threads_;  // guarded by mutex_
+  const std::unique_ptr<MediaTowers> towers_;  // guarded by mutex_
 };
 
 }  // namespace lapidary

@@ -1,0 +1,41 @@
+// Attention of patches among themselves: every patch of a picture sees every other, scale 1.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/towers/tower_rows.h"
+
+namespace lapidary::cuda {
+
+// Dims of a head as the kernels hold it; 0: there is no kernel for so many.
+int PaddedHeadDim(int head_dim);
+Status PatchAttentionSupports(int head_dim);
+
+// Queries [first_query, first_query + kPatchTileRows) of a picture whose rows are [begin, end).
+struct PatchTile {
+  int32_t first_query = 0;
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+inline constexpr int kPatchTileRows = 128;
+// Of pictures that lie one behind the other, so many rows each.
+std::vector<PatchTile> MakePatchTiles(const std::vector<int>& rows_of_pictures);
+
+struct PatchAttentionCall {
+  int rows = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  const bf16* queries = nullptr;  // [num_heads, rows, PaddedHeadDim]
+  const bf16* keys = nullptr;
+  const bf16* values = nullptr;
+  const PatchTile* tiles = nullptr;  // [num_tiles], on the device
+  int num_tiles = 0;
+  bf16* out = nullptr;  // [rows, num_heads * head_dim]
+  Bounds out_bounds;
+};
+void RunPatchAttention(const LaunchContext& context, const PatchAttentionCall& call);
+
+}  // namespace lapidary::cuda

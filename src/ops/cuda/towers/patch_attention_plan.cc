@@ -1,0 +1,23 @@
+#include <algorithm>
+
+#include "ops/cuda/towers/patch_attention.h"
+
+namespace lapidary::cuda {
+
+std::vector<PatchTile> MakePatchTiles(const std::vector<int>& rows_of_pictures) {
+  std::vector<PatchTile> tiles;
+  int begin = 0;
+  for (const int rows : rows_of_pictures) {
+    for (int first = begin; first < begin + rows; first += kPatchTileRows) {
+      tiles.push_back({first, begin, begin + rows});
+    }
+    begin += rows;
+  }
+  // Those with the most keys first: what is left for the end is short.
+  std::stable_sort(tiles.begin(), tiles.end(), [](const PatchTile& a, const PatchTile& b) {
+    return a.end - a.begin > b.end - b.begin;
+  });
+  return tiles;
+}
+
+}  // namespace lapidary::cuda
