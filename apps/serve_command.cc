@@ -235,7 +235,8 @@ Status Serve(ServeFlags flags) {
   spdlog::info("loading {} ({})", flags.model, plan.architecture);
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                    LoadForServing(flags, std::move(files), device));
-  ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine());
+  ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine(),
+                        session->media_encoder());
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {

@@ -8,6 +8,8 @@
 
 #include <mutex>
 
+#include "towers/media_encoder.h"
+
 namespace lapidary {
 namespace {
 
@@ -31,11 +33,13 @@ const Buckets kRequestBuckets = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
 
 class ServerMetrics::Impl {
  public:
-  Impl(const std::string& prefix, const std::string& model_name, const Engine& engine)
+  Impl(const std::string& prefix, const std::string& model_name, const Engine& engine,
+       const MediaEncoder* encoder)
       : prefix_(prefix),
         // vLLM numbers its engines; we have one.
         labels_{{"engine", "0"}, {"model_name", model_name}},
-        engine_(engine) {
+        engine_(engine),
+        encoder_(encoder) {
     // All of them from the start: a rate needs the 0 before the first.
     for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"}) {
       CountEnd(reason, 0);
@@ -50,6 +54,7 @@ class ServerMetrics::Impl {
     {
       const std::lock_guard lock(mutex_);
       TakeEngineStats();
+      if (encoder_ != nullptr) TakeMediaStats(encoder_->cache_stats());
     }
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
@@ -143,6 +148,12 @@ class ServerMetrics::Impl {
     RaiseTo(prefix_hits_, stats.num_prefix_hit_tokens);
   }
 
+  void TakeMediaStats(const EncodedMediaCache::Stats& stats) {
+    RaiseTo(media_queries_, stats.num_hits + stats.num_misses);
+    RaiseTo(media_hits_, stats.num_hits);
+    media_bytes_.Set(static_cast<double>(stats.num_bytes));
+  }
+
   void TakeDraftStats(const DraftStats& drafts) {
     RaiseTo(draft_rounds_, drafts.num_rounds);
     RaiseTo(draft_tokens_, drafts.num_drafts);
@@ -156,6 +167,7 @@ class ServerMetrics::Impl {
   const std::string prefix_;
   const prometheus::Labels labels_;
   const Engine& engine_;
+  const MediaEncoder* const encoder_;
   std::mutex mutex_;  // one scrape at a time raises the engine's counters
   prometheus::Registry registry_;
 
@@ -176,6 +188,12 @@ class ServerMetrics::Impl {
       AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
   Counter& prefix_hits_ =
       AddCounter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
+  Counter& media_queries_ =
+      AddCounter("mm_cache_queries_total", "Images and sounds looked up among the encoded ones.");
+  Counter& media_hits_ =
+      AddCounter("mm_cache_hits_total", "Images and sounds that were encoded already.");
+  Gauge& media_bytes_ =
+      AddGauge("mm_cache_usage_bytes", "Bytes of encoded images and sounds that are kept.");
   Counter& draft_rounds_ = AddCounter("spec_decode_num_drafts_total", "Rounds of drafts verified.");
   Counter& draft_tokens_ = AddCounter("spec_decode_num_draft_tokens_total", "Tokens drafted.");
   Counter& accepted_tokens_ =
@@ -224,8 +242,8 @@ class ServerMetrics::Impl {
 };
 
 ServerMetrics::ServerMetrics(const std::string& prefix, const std::string& model_name,
-                             const Engine& engine)
-    : impl_(std::make_unique<Impl>(prefix, model_name, engine)) {}
+                             const Engine& engine, const MediaEncoder* encoder)
+    : impl_(std::make_unique<Impl>(prefix, model_name, engine, encoder)) {}
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::AddFirstToken(double seconds) { impl_->first_token_.Observe(seconds); }

@@ -8,11 +8,14 @@
 
 namespace lapidary {
 
+class MediaEncoder;
+
 // Every method may be called from many threads at once.
 class ServerMetrics {
  public:
-  // `engine` must outlive this.
-  ServerMetrics(const std::string& prefix, const std::string& model_name, const Engine& engine);
+  // Both must outlive this; no encoder: the model takes no media.
+  ServerMetrics(const std::string& prefix, const std::string& model_name, const Engine& engine,
+                const MediaEncoder* encoder = nullptr);
   ~ServerMetrics();
 
   void AddFirstToken(double seconds_since_arrival);

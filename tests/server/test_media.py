@@ -91,6 +91,19 @@ def test_the_same_image_is_found_again_and_another_is_not(seeing):
     assert other.usage.prompt_tokens_details.cached_tokens < 10
 
 
+def test_encoded_media_are_counted(seeing):
+    def counts():
+        return [seeing.metric(f"mm_cache_{name}") for name in ("queries_total", "hits_total", "usage_bytes")]
+
+    queries, hits, size = counts()
+    ask(seeing, image("alpha.png", detail="low"), text("Again"))
+    ask(seeing, image("alpha.png", detail="low"), text("And again"))
+    after = counts()
+    assert after[0] == queries + 2
+    assert hits + 1 <= after[1] <= hits + 2  # another test may have shown it before
+    assert after[2] >= max(size, 1)
+
+
 @pytest.mark.parametrize("part, words", [
     ({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}, "data: URI"),
     ({"type": "image_url", "image_url": {"url": "data:image/png,abc"}}, "base64"),

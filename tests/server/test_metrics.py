@@ -111,7 +111,7 @@ VLLM = {
     "gauge": ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"],
     "counter": ["num_preemptions_total", "prefix_cache_queries_total", "prefix_cache_hits_total",
                 "prompt_tokens_total", "generation_tokens_total", "request_success_total",
-                "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total",
+                "mm_cache_queries_total", "mm_cache_hits_total", "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total",
                 "spec_decode_num_accepted_tokens_total"],
     "histogram": ["time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
                   "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
