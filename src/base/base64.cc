@@ -1,5 +1,6 @@
 #include "base/base64.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -46,6 +47,24 @@ Result<std::string> DecodeBase64(std::string_view text) {
   }
   if (num_bits == 6) return MakeError("base64 ends in the middle of a byte");
   return bytes;
+}
+
+std::string EncodeBase64(std::string_view bytes) {
+  constexpr std::string_view kAlphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - at);
+    uint32_t bits = 0;
+    for (size_t idx = 0; idx < 3; ++idx) {
+      bits = bits << 8 | (idx < count ? static_cast<uint8_t>(bytes[at + idx]) : 0u);
+    }
+    for (size_t idx = 0; idx < 4; ++idx) {
+      text += idx <= count ? kAlphabet[bits >> (18 - 6 * idx) & 63] : '=';
+    }
+  }
+  return text;
 }
 
 }  // namespace lapidary

@@ -12,4 +12,7 @@ namespace lapidary {
 // digits are skipped.
 Result<std::string> DecodeBase64(std::string_view text);
 
+// The standard alphabet, with padding.
+std::string EncodeBase64(std::string_view bytes);
+
 }  // namespace lapidary

@@ -5,6 +5,16 @@
 namespace lapidary {
 namespace {
 
+TEST(Base64Test, EncodesWhatItDecodes) {
+  EXPECT_EQ(EncodeBase64(""), "");
+  EXPECT_EQ(EncodeBase64("f"), "Zg==");
+  EXPECT_EQ(EncodeBase64("fo"), "Zm8=");
+  EXPECT_EQ(EncodeBase64("foo"), "Zm9v");
+  std::string bytes;
+  for (int value = 0; value < 256; ++value) bytes += static_cast<char>(value);
+  EXPECT_EQ(DecodeBase64(EncodeBase64(bytes)).value(), bytes);
+}
+
 TEST(Base64Test, DecodesEveryRemainder) {
   EXPECT_EQ(DecodeBase64("").value(), "");
   EXPECT_EQ(DecodeBase64("Zg==").value(), "f");

@@ -15,6 +15,8 @@
 #include "server/request_media.h"
 #include "server/responses_format.h"
 #include "server/responses_request.h"
+#include "server/transcription_format.h"
+#include "server/transcription_request.h"
 
 namespace lapidary {
 namespace {
@@ -142,6 +144,7 @@ const std::vector<Api::Route>& Api::Routes() {
       {"POST", "/v1/responses", &Api::Responses},
       {"POST", "/v1/messages", &Api::Messages},
       {"POST", "/v1/messages/count_tokens", &Api::CountTokens},
+      {"POST", "/v1/audio/transcriptions", &Api::Transcribe},
       {"POST", "/tokenize", &Api::Tokenize},
       {"POST", "/detokenize", &Api::Detokenize},
   };
@@ -246,17 +249,25 @@ void Api::Models(HttpRequest request, ResponderPtr responder) {
   responder->Send(JsonResponse(ModelJson(name)));
 }
 
+ApiStatus Api::ParseJsonBody(const HttpRequest& request, OrderedJson* body) {
+  return ParseRequestJson(request.body, body, request.memory.get());
+}
+
+ApiStatus Api::ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body) {
+  return TranscriptionToChat(request.body, body);
+}
+
 template <typename T>
 void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
-                   std::function<void(T)> then) {
+                   std::function<void(T)> then, ParseBody parse) {
   const bool is_long = request.body.size() >= kLongBodyBytes;
   auto task = [responder, request = std::move(request), work = std::move(work),
-               then = std::move(then)] {
+               then = std::move(then), parse] {
     auto result = std::make_shared<T>();
     ApiStatus status;
     try {
       OrderedJson body;
-      status = ParseRequestJson(request.body, &body, request.memory.get());
+      status = parse(request, &body);
       if (!status) status = work(body, result.get());
     } catch (const std::bad_alloc&) {
       status = OutOfMemory();
@@ -272,14 +283,17 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
   is_long ? workers_.PostLong(std::move(task)) : workers_.Post(std::move(task));
 }
 
-void Api::Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare) {
+void Api::Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
+                   ParseBody parse) {
   const auto arrival = std::chrono::steady_clock::now();
   OnWorker<GenerationJob>(
-      std::move(request), responder, std::move(prepare), [=, this](GenerationJob job) {
+      std::move(request), responder, std::move(prepare),
+      [=, this](GenerationJob job) {
         job.arrival = arrival;
         std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)
             ->Start();
-      });
+      },
+      parse);
 }
 
 void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work) {
@@ -308,6 +322,17 @@ void Api::Messages(HttpRequest request, ResponderPtr responder) {
   Generate(
       std::move(request), std::move(responder),
       [this](const OrderedJson& body, GenerationJob* job) { return PrepareMessage(body, job); });
+}
+
+void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
+  Generate(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, GenerationJob* job) -> ApiStatus {
+        RETURN_IF_API_ERROR(PrepareChat(body, job));
+        job->format = std::make_unique<TranscriptionFormat>();
+        return {};
+      },
+      ParseTranscriptionBody);
 }
 
 ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {

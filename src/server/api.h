@@ -49,6 +49,7 @@ class Api final : public HttpHandler {
   void Responses(HttpRequest request, ResponderPtr responder);
   void Messages(HttpRequest request, ResponderPtr responder);
   void CountTokens(HttpRequest request, ResponderPtr responder);
+  void Transcribe(HttpRequest request, ResponderPtr responder);
   void Tokenize(HttpRequest request, ResponderPtr responder);
   void Detokenize(HttpRequest request, ResponderPtr responder);
 
@@ -56,11 +57,15 @@ class Api final : public HttpHandler {
   // `then`. What `work` throws is an internal error, or a lack of memory.
   template <typename T>
   using Work = std::function<ApiStatus(const OrderedJson& body, T* result)>;
+  using ParseBody = ApiStatus (*)(const HttpRequest& request, OrderedJson* body);
+  static ApiStatus ParseJsonBody(const HttpRequest& request, OrderedJson* body);
+  static ApiStatus ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body);
   template <typename T>
   void OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
-                std::function<void(T)> then);
+                std::function<void(T)> then, ParseBody parse = ParseJsonBody);
   // A request whose job is prepared from its body.
-  void Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare);
+  void Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
+                ParseBody parse = ParseJsonBody);
   void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
 
   // On the worker, for it may take long.

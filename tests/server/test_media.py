@@ -104,6 +104,36 @@ def test_encoded_media_are_counted(seeing):
     assert after[2] >= max(size, 1)
 
 
+def test_speech_is_transcribed(seeing):
+    client = seeing.client()
+    with open(FILES / "short.wav", "rb") as file:
+        whole = client.audio.transcriptions.create(model="seeing", file=file, language="en", prompt="Before that.")
+    assert whole.usage.input_tokens > 20 and whole.usage.output_tokens > 0
+    chat = ask(seeing, sound(), text("Transcribe this speech, whose language is 'en'. Answer with the transcription "
+                                     "alone, without line breaks. It follows upon this text: Before that."))
+    assert whole.text.startswith(chat.choices[0].message.content)
+    with open(FILES / "short.wav", "rb") as file:
+        events = list(client.audio.transcriptions.create(model="seeing", file=file, language="en",
+                                                         prompt="Before that.", stream=True))
+    assert events[-1].type == "transcript.text.done" and events[-1].text == whole.text
+    assert "".join(event.delta for event in events[:-1]) == whole.text
+
+
+@pytest.mark.parametrize("fields, words", [
+    ({"model": "seeing"}, "multipart/form-data"),
+    ({"model": "seeing", "files": {"sound": b"RIFF"}}, "no field 'file'"),
+    ({"model": "seeing", "files": {"file": b"hello"}}, "audio file cannot be read"),
+    ({"model": "seeing", "response_format": "srt", "files": {"file": b"hello"}}, "response_format"),
+    ({"model": "seeing", "temperature": "warm", "files": {"file": b"hello"}}, "temperature"),
+    ({"model": "another", "files": {"file": b"hello"}}, "another"),
+])
+def test_bad_transcription_requests_are_refused(seeing, fields, words):
+    files = fields.pop("files", None)
+    response = seeing.post("/v1/audio/transcriptions", data=fields, files=files)
+    assert response.status_code in (400, 404)
+    assert words in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("part, words", [
     ({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}, "data: URI"),
     ({"type": "image_url", "image_url": {"url": "data:image/png,abc"}}, "base64"),
