@@ -119,8 +119,8 @@ Status WarmUp(Session& session) {
   return {};
 }
 
-// {"image": 4, "audio": 1}; what is not named is 0. On a GPU there are no towers yet.
-Result<MediaLimits> ReadMediaLimits(const std::string& text, DeviceKind device) {
+// {"image": 4, "audio": 1}; what is not named is 0.
+Result<MediaLimits> ReadMediaLimits(const std::string& text) {
   constexpr const char* kFlag = "--limit-mm-per-prompt";
   constexpr IntRange kRange{.min = 0, .max = 1024};
   ASSIGN_OR_RETURN(const Json json, ParseJson(text, kFlag));
@@ -129,7 +129,7 @@ Result<MediaLimits> ReadMediaLimits(const std::string& text, DeviceKind device) 
   limits.images = static_cast<int>(fields.IntOr("image", 0, kRange));
   limits.audio = static_cast<int>(fields.IntOr("audio", 0, kRange));
   RETURN_IF_ERROR(fields.status());
-  return device == DeviceKind::kCpu ? limits : MediaLimits{};
+  return limits;
 }
 
 Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFiles files,
@@ -140,7 +140,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
-  ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt, device.kind));
+  ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt));
   ASSIGN_OR_RETURN(options.load.drafting, flags.drafting.Request());
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
@@ -287,9 +287,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
       ->transform(kSizes)
       ->check(CLI::Range(2, 1 << 28));
   add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
-      "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded (CPU only "
-      "so "
-      "far)")
+      "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded")
       ->capture_default_str();
   add("--tokenizer", flags.tokenizer,
       "Directory with tokenizer.json and the chat template (default: the model's)");
