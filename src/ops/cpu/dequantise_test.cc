@@ -83,12 +83,12 @@ TEST(Linear, OfBlockFormatsIsBitwiseThatOfTheirFloats) {
     Random random(52);
     ThreadPool threads(2);
     for (const DType dtype : kBlockTypes) {
-      for (const int out : {1, 3, 70}) {
+      for (const int out : {1, 7, 70}) {
         for (const int cols : {256, 1536}) {
           const RandomBlocks blocks(dtype, out, cols, random);
           const MatrixRef floats{
               .data = blocks.values.data(), .dtype = DType::kF32, .rows = out, .cols = cols};
-          for (const int rows : {1, 2, 9, 40}) {
+          for (const int rows : {1, 2, 3, 4, 5, 40}) {
             const std::vector<float> x = random.Vector(int64_t{rows} * cols);
             Guarded y(int64_t{rows} * out, 1);
             std::vector<float> expected(int64_t{rows} * out);

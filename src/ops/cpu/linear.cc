@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/dequantise.h"
+#include "ops/cpu/linear_blocks.h"
 
 #ifndef LAPIDARY_OPS_CPU_LINEAR_TASK
 #define LAPIDARY_OPS_CPU_LINEAR_TASK
@@ -331,6 +332,10 @@ int64_t RowsAtOnce(int64_t rows, int64_t in) {
   return std::min(rows, std::max(kPackedBytes / (in * 4) / kMultiple, int64_t{4}) * kMultiple);
 }
 
+bool FitsInRegisters(const MatrixRef& w, int64_t rows) {
+  return IsBlockDType(w.dtype) && rows <= MaxRowsInRegisters();
+}
+
 // The columns [begin, end), block by block; behind the last one the caller's next ones are fetched,
 // those from `ahead` on (-1: none).
 void RunBlocks(const LinearTask& task, int64_t block, int64_t begin, int64_t end, int64_t ahead) {
@@ -347,6 +352,9 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
                    int64_t out_end, float* y, int64_t y_stride) {
   const int64_t in = w.cols;
   if (rows == 0) return;
+  if (FitsInRegisters(w, rows)) {
+    return LinearInRegisters(x, rows, w, out_begin, out_end, y, y_stride);
+  }
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = packed_buffer.Get(rows_at_once * in);
   const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
@@ -366,12 +374,19 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   const int64_t out = w.rows;
   const int64_t in = w.cols;
   if (rows == 0) return;
+  const int64_t num_pieces = int64_t{4} * threads.num_threads();
+  if (FitsInRegisters(w, rows)) {
+    constexpr int64_t kMultiple = 4;  // of every target's columns at once
+    const int64_t grain = std::max<int64_t>(out / num_pieces / kMultiple, 1) * kMultiple;
+    return threads.ParallelFor(out, grain, [&](int64_t begin, int64_t end, int) {
+      LinearInRegisters(x, rows, w, begin, end, y, y_stride);
+    });
+  }
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = packed_buffer.Get(rows_at_once * in);
   // A few pieces per thread even out unequal cores. They are handed out in order, so the one after
   // the next of all threads is likely this thread's next.
   const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
-  const int64_t num_pieces = int64_t{4} * threads.num_threads();
   const int64_t grain = std::max<int64_t>((out / num_pieces + block - 1) / block, 1) * block;
   const int64_t distance = grain * threads.num_threads();
   for (int64_t row = 0; row < rows; row += rows_at_once) {

@@ -3,11 +3,11 @@
 //   x [rows, in] f32, row stride in;  w [out, in] bf16, f16, f32 or a block format;  y [rows, out]
 //   f32, row stride given
 //
-// Weights are read in their stored type and widened in registers, or, of block formats, some rows
-// at a time in the cache; each is streamed once per block
-// of rows, and a block is the whole batch for all but the widest decode steps. y[r, o] is one fixed
-// chain of operations over row r and weight row o: it does not depend on the other rows, on tiling
-// or on the number of threads (batch invariant, bitwise).
+// Weights are read in their stored type and widened in registers; those of block formats, where
+// more than a few rows use them, some columns at a time in the cache. Each is streamed once per
+// block of rows, and a block is the whole batch for all but the widest decode steps. y[r, o] is one
+// fixed chain of operations over row r and weight row o: it does not depend on the other rows, on
+// tiling or on the number of threads (batch invariant, bitwise).
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,12 @@
 // The matrix product at E2B's shapes, weights from memory: every call takes the next of as many
-// copies as exceed the caches. CPU time is that of all threads.
+// copies as exceed the caches. CPU time is that of all threads. Read is the same without a product:
+// what the memory gives.
 //
-//   linear_bench --benchmark_filter=Linear/8/.*
+//   linear_bench --benchmark_filter='Linear/8/.*|Read/.*'
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,8 @@ constexpr Shape kShapes[] = {
     {"wide_gate", 12288, 1536}, {"wide_down", 1536, 12288},
     {"ple_gate", 256, 1536},    {"ple_projection", 1536, 256},
 };
+constexpr DType kTypes[] = {DType::kBF16, DType::kQ4_0, DType::kQ8_0,
+                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 // bf16 values of either sign around 2^-7, in huge pages as those of a mapped checkpoint.
 const std::vector<uint16_t>& Weights() {
@@ -44,16 +49,19 @@ const std::vector<uint16_t>& Weights() {
   return *weights;
 }
 
-void BM_Linear(benchmark::State& state, const Shape& shape, int64_t rows, int num_threads) {
+// Any bits will do for codes; a scale that is an infinity costs no more than another.
+void BM_Linear(benchmark::State& state, const Shape& shape, DType dtype, int64_t rows,
+               int num_threads) {
   ThreadPool threads(num_threads);
   const std::vector<float> x(rows * shape.in, 0.5f);
   std::vector<float> y(rows * shape.out);
-  const int64_t bytes = shape.out * shape.in * 2;
+  const int64_t bytes = shape.out * DTypeBytes(dtype, shape.in);
   const int64_t num_copies = kWeightBytes / bytes;
   const auto* weights = reinterpret_cast<const std::byte*>(Weights().data());
   int64_t copy = 0;
   for (auto _ : state) {
     const MatrixRef w{.data = weights + copy * bytes,
+                      .dtype = dtype,
                       .rows = static_cast<int>(shape.out),
                       .cols = static_cast<int>(shape.in)};
     Linear(x.data(), rows, w, y.data(), shape.out, threads);
@@ -66,16 +74,42 @@ void BM_Linear(benchmark::State& state, const Shape& shape, int64_t rows, int nu
   state.counters["bytes"] = Counter(static_cast<double>(bytes), Counter::kIsIterationInvariantRate);
 }
 
+void BM_Read(benchmark::State& state, int num_threads) {
+  ThreadPool threads(num_threads);
+  const auto* values = reinterpret_cast<const uint64_t*>(Weights().data());
+  constexpr int64_t kPiece = 1 << 15;
+  for (auto _ : state) {
+    threads.ParallelFor(kWeightBytes / 8 / kPiece, 8, [&](int64_t begin, int64_t end, int) {
+      uint64_t sum = 0;
+      for (int64_t idx = begin * kPiece; idx < end * kPiece; ++idx) sum += values[idx];
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  using benchmark::Counter;
+  state.counters["bytes"] =
+      Counter(static_cast<double>(kWeightBytes), Counter::kIsIterationInvariantRate);
+}
+
+void Register(benchmark::internal::Benchmark* bench) {
+  bench->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
+
 void RegisterAll() {
-  for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256}) {
-    for (const Shape& shape : kShapes) {
-      for (const int num_threads : {1, 2}) {
-        const std::string name = "Linear/" + std::to_string(rows) + "/" + shape.name +
-                                 "/threads:" + std::to_string(num_threads);
-        benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, rows, num_threads)
-            ->MeasureProcessCPUTime()
-            ->UseRealTime()
-            ->Unit(benchmark::kMicrosecond);
+  std::vector<int> thread_counts = {1, 2};
+  const int num_cores = ThreadPool(0).num_threads();
+  if (num_cores > 2) thread_counts.push_back(num_cores);
+  for (const int num_threads : thread_counts) {
+    const std::string suffix = "/threads:" + std::to_string(num_threads);
+    Register(benchmark::RegisterBenchmark(("Read" + suffix).c_str(), BM_Read, num_threads));
+    for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256}) {
+      for (const Shape& shape : kShapes) {
+        for (const DType dtype : kTypes) {
+          if (shape.in % BlockOf(dtype).elements != 0) continue;
+          const std::string name =
+              "Linear/" + std::to_string(rows) + "/" + shape.name + "/" + DTypeName(dtype) + suffix;
+          Register(benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, dtype, rows,
+                                                num_threads));
+        }
       }
     }
   }
