@@ -1,5 +1,5 @@
 // Rows of block formats as floats, with vector instructions; the values of tensor/block_formats.h,
-// bit for bit.
+// exactly, but that a zero may have another sign.
 #pragma once
 
 #include <cstdint>

@@ -40,12 +40,26 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int kParts = 16 / kLanes;  // vectors of 16 elements
 static_assert(kParts >= 1 && kParts * kLanes == 16);
 
-HWY_INLINE float LoadHalf(const uint8_t* at) {
-  const hn::CappedTag<float, 1> d;
-  const hn::Rebind<hwy::float16_t, decltype(d)> half;
-  hwy::float16_t value;
-  hwy::CopyBytes<2>(at, &value);
-  return hn::GetLane(hn::PromoteTo(d, hn::LoadU(half, &value)));
+// A half in every lane.
+HWY_INLINE FloatVec SetHalf(const uint8_t* at) {
+  const hn::Rebind<uint16_t, Floats> bits;
+  const hn::Rebind<hwy::float16_t, Floats> halves;
+  uint16_t half;
+  hwy::CopyBytes<2>(at, &half);
+  return hn::PromoteTo(Floats(), hn::BitCast(halves, hn::Set(bits, half)));
+}
+
+// The same where the block goes on for at least 8 bytes: converted as it is loaded, it is shuffled
+// once instead of twice, and shuffles are what limits AVX-512.
+HWY_INLINE FloatVec SetFirstHalf(const uint8_t* at) {
+#if HWY_TARGET <= HWY_AVX2
+  const hn::Full128<float> d;
+  const auto four =
+      hn::Vec<decltype(d)>{_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)))};
+  return hn::Set(Floats(), hn::GetLane(four));
+#else
+  return SetHalf(at);
+#endif
 }
 
 HWY_INLINE FloatVec SetAll(float value) { return hn::Set(Floats(), value); }
@@ -67,6 +81,17 @@ HWY_INLINE void UnpackBytes(const int8_t* HWY_RESTRICT q, int first, FloatVec sc
 template <class Vec>
 HWY_INLINE void StoreCodes(Vec codes, int8_t* q) {
   hn::StoreU(codes, hn::DFromV<Vec>(), reinterpret_cast<uint8_t*>(q));
+}
+
+// Makes the compiler load codes from where they were stored. GCC would rather shift them about in
+// registers, which takes more instructions.
+template <int kCount>
+HWY_INLINE void KeepInMemory(int8_t (&q)[kCount]) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  asm("" : "+m"(q));
+#else
+  static_cast<void>(q);
+#endif
 }
 
 // What the 16 codes of 4 bits stand for.
@@ -105,14 +130,15 @@ class NibbleValues {
 
 class NibbleValues {
  public:
+  // As a product and a sum that are both exact; zeros have no sign of their own.
   static HWY_INLINE NibbleValues Scaled(FloatVec scale, int zero) {
-    return NibbleValues(scale, hn::Zero(Floats()), hn::Set(Codes(), zero), Kind::kScaled);
+    return Shifted(scale, hn::Mul(scale, SetAll(static_cast<float>(-zero))));
   }
   static HWY_INLINE NibbleValues Shifted(FloatVec scale, FloatVec offset) {
-    return NibbleValues(scale, offset, hn::Zero(Codes()), Kind::kShifted);
+    return NibbleValues(scale, offset, /*is_iq4=*/false);
   }
   static HWY_INLINE NibbleValues Iq4(FloatVec scale) {
-    return NibbleValues(scale, hn::Zero(Floats()), hn::Zero(Codes()), Kind::kIq4);
+    return NibbleValues(scale, hn::Zero(Floats()), /*is_iq4=*/true);
   }
   // Of the lowest and of the next four bits, the last ones that are set.
   HWY_INLINE FloatVec OfLow(CodeVec bytes) const {
@@ -121,32 +147,23 @@ class NibbleValues {
   HWY_INLINE FloatVec OfHigh(CodeVec bytes) const { return Of(hn::ShiftRight<4>(bytes)); }
 
  private:
-  enum class Kind { kScaled, kShifted, kIq4 };
-  HWY_INLINE NibbleValues(FloatVec scale, FloatVec offset, CodeVec zero, Kind kind)
-      : scale_(scale), offset_(offset), zero_(zero), kind_(kind) {}
+  HWY_INLINE NibbleValues(FloatVec scale, FloatVec offset, bool is_iq4)
+      : scale_(scale), offset_(offset), is_iq4_(is_iq4) {}
 
-  HWY_INLINE FloatVec Of(CodeVec values) const {
+  HWY_INLINE FloatVec Of(CodeVec codes) const {
     const Floats d;
-    if (kind_ == Kind::kShifted) {
-      return hn::MulAdd(hn::ConvertTo(d, values), scale_, offset_);  // an exact product
-    }
-    if (kind_ == Kind::kIq4) {
-      // The lookup's other three bytes of a lane are those of code 0; the sign comes from the
-      // shift.
-      const hn::Repartition<uint8_t, Codes> bytes;
-      const auto table = hn::LoadDup128(bytes, reinterpret_cast<const uint8_t*>(kIq4Values));
-      const auto found = hn::TableLookupBytes(table, hn::BitCast(bytes, values));
-      values = hn::ShiftRight<24>(hn::ShiftLeft<24>(hn::BitCast(Codes(), found)));
-    } else {
-      values = hn::Sub(values, zero_);
-    }
+    if (!is_iq4_) return hn::MulAdd(hn::ConvertTo(d, codes), scale_, offset_);  // exact product
+    // The lookup's other three bytes of a lane are those of code 0; the sign comes from the shift.
+    const hn::Repartition<uint8_t, Codes> bytes;
+    const auto table = hn::LoadDup128(bytes, reinterpret_cast<const uint8_t*>(kIq4Values));
+    const auto found = hn::TableLookupBytes(table, hn::BitCast(bytes, codes));
+    const CodeVec values = hn::ShiftRight<24>(hn::ShiftLeft<24>(hn::BitCast(Codes(), found)));
     return hn::Mul(hn::ConvertTo(d, values), scale_);
   }
 
   FloatVec scale_;
   FloatVec offset_;
-  CodeVec zero_;
-  Kind kind_;  // known where it is made, so no code is left of it
+  bool is_iq4_;  // known where it is made, so no code is left of it
 };
 
 #endif
@@ -196,8 +213,8 @@ struct FourBits : OnePiece {
 
   template <class Sink>
   static HWY_INLINE void Unpack(const uint8_t* block, int, const Sink& sink) {
-    const FloatVec scale = SetAll(LoadHalf(block));
-    const NibbleValues values = kHasMin ? NibbleValues::Shifted(scale, SetAll(LoadHalf(block + 2)))
+    const FloatVec scale = SetFirstHalf(block);
+    const NibbleValues values = kHasMin ? NibbleValues::Shifted(scale, SetFirstHalf(block + 2))
                                         : NibbleValues::Scaled(scale, 8);
     UnpackLow<16>(block + kBytes - 16, 0, values, sink);
     UnpackHigh<16>(block + kBytes - 16, 16, values, sink);
@@ -209,7 +226,7 @@ struct Iq4Nl : OnePiece {
 
   template <class Sink>
   static HWY_INLINE void Unpack(const uint8_t* block, int, const Sink& sink) {
-    const NibbleValues values = NibbleValues::Iq4(SetAll(LoadHalf(block)));
+    const NibbleValues values = NibbleValues::Iq4(SetFirstHalf(block));
     UnpackLow<16>(block + 2, 0, values, sink);
     UnpackHigh<16>(block + 2, 16, values, sink);
   }
@@ -234,8 +251,9 @@ struct FiveBits : OnePiece {
     HWY_ALIGN int8_t q[32];
     StoreCodes(low, q);
     StoreCodes(high, q + 16);
-    UnpackBytes<32, kHasMin>(q, 0, SetAll(LoadHalf(block)),
-                             SetAll(kHasMin ? LoadHalf(block + 2) : 0.0f), sink);
+    KeepInMemory(q);
+    UnpackBytes<32, kHasMin>(q, 0, SetFirstHalf(block),
+                             kHasMin ? SetFirstHalf(block + 2) : SetAll(0.0f), sink);
   }
 };
 
@@ -244,7 +262,7 @@ struct EightBits : OnePiece {
 
   template <class Sink>
   static HWY_INLINE void Unpack(const uint8_t* block, int, const Sink& sink) {
-    UnpackBytes<32, false>(reinterpret_cast<const int8_t*>(block + 2), 0, SetAll(LoadHalf(block)),
+    UnpackBytes<32, false>(reinterpret_cast<const int8_t*>(block + 2), 0, SetFirstHalf(block),
                            SetAll(0.0f), sink);
   }
 };
@@ -267,30 +285,28 @@ struct KBits {
           packed[1] & 0x3f3f3f3f,
           (packed[2] >> 4 & 0x0f0f0f0f) | (packed[1] >> 6 & 0x03030303) << 4,
       };
-      const hn::CappedTag<float, 8> d;
-      const hn::Rebind<int32_t, decltype(d)> ints;
-      const hn::Rebind<uint8_t, decltype(d)> codes;
-      const auto d_scale = hn::Set(d, LoadHalf(bytes));
-      const auto d_min = hn::Set(d, -LoadHalf(bytes + 2));
+      const hn::Rebind<uint8_t, Floats> codes;
       const auto* values = reinterpret_cast<const uint8_t*>(six);
-      for (size_t idx = 0; idx < 8; idx += hn::Lanes(d)) {
-        const auto load = [&](const uint8_t* at) {
-          return hn::ConvertTo(d, hn::PromoteTo(ints, hn::LoadU(codes, at)));
-        };
-        hn::Store(hn::Mul(d_scale, load(values + idx)), d, scale + idx);
-        hn::Store(hn::Mul(d_min, load(values + 8 + idx)), d, offset + idx);
+      const FloatVec unit = SetFirstHalf(bytes);
+      const FloatVec offset_unit = hn::Neg(SetFirstHalf(bytes + 2));
+      for (int idx = 0; idx < 16; idx += kLanes) {
+        const FloatVec units = kLanes > 8 ? hn::ConcatUpperLower(Floats(), offset_unit, unit)
+                               : idx < 8  ? unit
+                                          : offset_unit;
+        const CodeVec ints = hn::PromoteTo(Codes(), hn::LoadU(codes, values + idx));
+        hn::Store(hn::Mul(hn::ConvertTo(Floats(), ints), units), Floats(), scale_and_offset + idx);
       }
     }
     const uint8_t* block;
-    HWY_ALIGN float scale[8];
-    HWY_ALIGN float offset[8];
+    HWY_ALIGN float scale_and_offset[16];  // 8 of each
   };
 
   template <class Sink>
   static HWY_INLINE void Unpack(const Block& block, int pair, const Sink& sink) {
     const uint8_t* nibbles = block.block + kBytes - 128 + pair * 32;
-    const FloatVec scale[2] = {SetAll(block.scale[2 * pair]), SetAll(block.scale[2 * pair + 1])};
-    const FloatVec offset[2] = {SetAll(block.offset[2 * pair]), SetAll(block.offset[2 * pair + 1])};
+    const float* scales = block.scale_and_offset + 2 * pair;
+    const FloatVec scale[2] = {SetAll(scales[0]), SetAll(scales[1])};
+    const FloatVec offset[2] = {SetAll(scales[8]), SetAll(scales[9])};
     if constexpr (!kHasFifthBit) {
       UnpackLow<32>(nibbles, 0, NibbleValues::Shifted(scale[0], offset[0]), sink);
       UnpackHigh<32>(nibbles, 32, NibbleValues::Shifted(scale[1], offset[1]), sink);
@@ -307,6 +323,7 @@ struct KBits {
         StoreCodes(hn::Or(hn::And(codes, hn::Set(d, uint8_t{15})), bit16(2 * pair)), q + at);
         StoreCodes(hn::Or(hn::ShiftRight<4>(codes), bit16(2 * pair + 1)), q + 32 + at);
       }
+      KeepInMemory(q);
       UnpackBytes<32, true>(q, 0, scale[0], offset[0], sink);
       UnpackBytes<32, true>(q + 32, 32, scale[1], offset[1], sink);
     }
@@ -322,8 +339,7 @@ struct SixBits {
   struct Block {
     explicit HWY_INLINE Block(const uint8_t* bytes) : block(bytes) {
       UnpackBytes<16, false>(
-          reinterpret_cast<const int8_t*>(bytes + 192), 0, SetAll(LoadHalf(bytes + 208)),
-          SetAll(0.0f),
+          reinterpret_cast<const int8_t*>(bytes + 192), 0, SetHalf(bytes + 208), SetAll(0.0f),
           [&](int first, FloatVec scales) { hn::Store(scales, Floats(), scale + first); });
     }
     const uint8_t* block;
@@ -350,6 +366,7 @@ struct SixBits {
       StoreCodes(code(hn::ShiftRight<4>(first), tops), q + 64 + at);
       StoreCodes(code(hn::ShiftRight<4>(second), hn::ShiftRight<2>(tops)), q + 96 + at);
     }
+    KeepInMemory(q);
     HWY_UNROLL(8) for (int run = 0; run < 8; ++run) {
       UnpackBytes<16, false>(q + run * 16, run * 16, SetAll(block.scale[half * 8 + run]),
                              SetAll(0.0f), sink);
@@ -368,7 +385,7 @@ struct Iq4Xs {
     const int high = block[2] | block[3] << 8;
     const int code = (block[4 + run / 2] >> run % 2 * 4 & 15) | (high >> 2 * run & 3) << 4;
     const NibbleValues values =
-        NibbleValues::Iq4(SetAll(LoadHalf(block) * static_cast<float>(code - 32)));
+        NibbleValues::Iq4(hn::Mul(SetFirstHalf(block), SetAll(static_cast<float>(code - 32))));
     UnpackLow<16>(block + 8 + run * 16, 0, values, sink);
     UnpackHigh<16>(block + 8 + run * 16, 16, values, sink);
   }
