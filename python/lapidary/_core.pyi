@@ -2,6 +2,7 @@ import enum
 from collections.abc import Callable, Sequence
 
 import numpy
+import numpy.typing
 
 __version__: str
 
@@ -93,7 +94,7 @@ class Session:
     def generate(
         self, jobs: list[tuple[Prompt, Request, int]], on_progress: Callable[[int], object] | None
     ) -> list[tuple[list[_Answer], list[_Token] | None]]: ...
-    def logits(self, ids: Sequence[int]) -> numpy.ndarray: ...
+    def logits(self, ids: Sequence[int]) -> numpy.typing.NDArray[numpy.float32]: ...
     def open(self) -> Stream: ...
 
 class Stream:

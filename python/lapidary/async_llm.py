@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from .engine import Engine, Messages, Prompt, conversation
 from .outputs import RequestOutput, _append, _completion, _copy, _prompt_logprobs
 from .sampling_params import RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from ._core import _Answer, _Update
 
 
 class AsyncLLM(Engine):
@@ -81,7 +84,7 @@ class AsyncLLM(Engine):
         finally:
             reader.end(number, is_finished=output.finished)
 
-    def _take(self, update: tuple | Exception, output: RequestOutput, params: SamplingParams) -> None:
+    def _take(self, update: _Update | Exception, output: RequestOutput, params: SamplingParams) -> None:
         if isinstance(update, Exception):
             raise update
         _, index, answer, prompt_logprobs, is_last, error, is_device_error = update
@@ -137,7 +140,7 @@ class _Reader:
                 self._queues[update[0]].put_nowait(update)
 
 
-def _without_logprobs(answer: tuple) -> tuple:
+def _without_logprobs(answer: _Answer) -> _Answer:
     return (*answer[:4], None, *answer[5:])
 
 

@@ -11,7 +11,7 @@ from .outputs import RequestOutput, _completion, _prompt_logprobs
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy.typing
 
 
 class LLM(Engine):
@@ -72,7 +72,7 @@ class LLM(Engine):
             prompts.append((None, self._encode_chat(fields)))
         return self._run(prompts, params, use_tqdm)
 
-    def logits(self, ids: Sequence[int]) -> numpy.ndarray[Any, Any]:
+    def logits(self, ids: Sequence[int]) -> numpy.typing.NDArray[numpy.float32]:
         """What the model expects behind each token: float32 [tokens, vocabulary], before any sampling.
 
         The array owns the engine's memory; ``torch.from_dlpack`` takes it without a copy. Waits until nothing else

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from ._core import _Answer, _Token
 
 _TokenText = Callable[[int], str]
 
@@ -65,7 +68,7 @@ class RequestOutput:
     """Tokens of the prompt that were found in the prefix cache."""
 
 
-def _logprob_dicts(tokens: list[tuple], token_text: _TokenText) -> list[dict[int, Logprob]]:
+def _logprob_dicts(tokens: list[_Token], token_text: _TokenText) -> list[dict[int, Logprob]]:
     positions = []
     for token_id, logprob, top in tokens:
         position = {
@@ -77,7 +80,7 @@ def _logprob_dicts(tokens: list[tuple], token_text: _TokenText) -> list[dict[int
     return positions
 
 
-def _completion(index: int, answer: tuple, token_text: _TokenText) -> CompletionOutput:
+def _completion(index: int, answer: _Answer, token_text: _TokenText) -> CompletionOutput:
     text, reasoning, calls, ids, tokens, finish, stop_reason, _ = answer
     output = CompletionOutput(index, text, ids, None, None, finish, stop_reason, reasoning)
     if calls:
@@ -88,7 +91,7 @@ def _completion(index: int, answer: tuple, token_text: _TokenText) -> Completion
     return output
 
 
-def _prompt_logprobs(tokens: list[tuple] | None, token_text: _TokenText) -> list[dict[int, Logprob] | None] | None:
+def _prompt_logprobs(tokens: list[_Token] | None, token_text: _TokenText) -> list[dict[int, Logprob] | None] | None:
     if tokens is None:
         return None
     first: list[dict[int, Logprob] | None] = [None]
