@@ -212,6 +212,8 @@ void BindSession(nb::module_& module) {
       .def_rw("kv_cache_memory_bytes", &SessionOptions::kv_cache_memory_bytes)
       .def_rw("prefix_caching", &SessionOptions::prefix_caching)
       .def_rw("num_threads", &SessionOptions::num_threads)
+      .def_rw("max_images", &SessionOptions::max_images)
+      .def_rw("max_sounds", &SessionOptions::max_sounds)
       .def_rw("drafting", &SessionOptions::drafting)
       .def_rw("draft_model", &SessionOptions::draft_model)
       .def_rw("num_draft_tokens", &SessionOptions::num_draft_tokens)

@@ -12,14 +12,15 @@
 
 namespace lapidary::v0 {
 
-struct ChatDetails;  // how the answer to a conversation is read
+struct ChatDetails;  // pictures and sounds of a conversation, and how its answer is read
 
 // Made by Session::EncodePrompt and EncodeChat, or of ids that are used as they stand.
 struct Prompt {
   std::vector<int32_t> ids;
   // Where a later prompt may go on: what is computed up to there is kept.
   std::vector<int32_t> cache_points = {};
-  // Of a conversation: its answer is split into reasoning, text and tool calls.
+  // Of a conversation: its pictures and sounds; its answer is split into reasoning, text and tool
+  // calls.
   std::shared_ptr<const ChatDetails> chat = {};
 };
 

@@ -39,6 +39,11 @@ struct SessionOptions {
   std::string draft_model = {};  // empty: the one beside the model, if there is one
   int num_draft_tokens = 0;
 
+  // Most pictures and sounds of a conversation, where the model takes any; 0: none, and what reads
+  // them is not loaded.
+  int max_images = 4;
+  int max_sounds = 1;
+
   bool dummy_weights = false;  // random ones; then a preset's name will do as the model
   uint64_t dummy_seed = 0;
 
@@ -77,7 +82,7 @@ class LAPIDARY_EXPORT Session {
 
   // A conversation is a JSON object with fields of OpenAI's chat requests: "messages", and if
   // wanted "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
-  // "add_generation_prompt".
+  // "mm_processor_kwargs", "add_generation_prompt". Pictures and sounds in it are encoded here.
   Prompt EncodeChat(std::string_view conversation) const;
   // The text that the model's chat template makes of one.
   std::string Render(std::string_view conversation) const;

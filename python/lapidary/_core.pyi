@@ -64,6 +64,8 @@ class SessionOptions:
     kv_cache_memory_bytes: int
     prefix_caching: bool
     num_threads: int
+    max_images: int
+    max_sounds: int
     drafting: bool
     draft_model: str
     num_draft_tokens: int

@@ -43,9 +43,17 @@ class AsyncLLM(Engine):
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: Any = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Answers a conversation; see LLM.chat."""
-        encoded = self._encode_chat(conversation(messages, tools, tool_choice, chat_template_kwargs))
+        """Answers a conversation; see LLM.chat.
+
+        Pictures and sounds are encoded before it returns, which takes its time: with such messages, call it by
+        ``await asyncio.to_thread(llm.chat, messages)``.
+        """
+        fields = conversation(
+            messages, tools, tool_choice, chat_template_kwargs, mm_processor_kwargs=mm_processor_kwargs
+        )
+        encoded = self._encode_chat(fields)
         return self._run(None, encoded, sampling_params or SamplingParams(max_tokens=None), request_id)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _core
+from .media import with_inline_media
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 Prompt = Union[str, Sequence[int], Mapping[str, Any]]
 """Text to go on with, token ids used as they stand, or {"prompt": text} / {"prompt_token_ids": ids}."""
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation in the shape of OpenAI's chat API."""
+"""A conversation in the shape of OpenAI's chat API. Beside its ``image_url`` and ``input_audio`` (with ``data:`` and
+``file:`` addresses) a part of a message may be {"type": "image", "image": a path, bytes or one of PIL's images} or
+{"type": "audio", "audio": a path or bytes}."""
 
 _DEFAULT_MODEL = "pebble-e"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -49,6 +52,7 @@ class Engine:
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
         kv_cache_memory_bytes: int | None = None,
+        limit_mm_per_prompt: Mapping[str, int] | None = None,
         enable_prefix_caching: bool = True,
         speculative_config: Mapping[str, Any] | bool | None = None,
         seed: int = 0,
@@ -71,6 +75,8 @@ class Engine:
             max_num_seqs: Most answers that are generated at once.
             max_num_batched_tokens: Most tokens of one step.
             kv_cache_memory_bytes: Memory for keys and values.
+            limit_mm_per_prompt: Most pictures and sounds of a conversation; None: {"image": 4, "audio": 1}, where the
+                model takes any. Of what is not named, none. On a GPU there are none yet.
             enable_prefix_caching: Keep what prompts have in common.
             speculative_config: {"model": directory, "num_speculative_tokens": 4} names the assistant that drafts; None:
                 the one beside the model, if there is one; False: none. Drafting changes speed and nothing else.
@@ -97,6 +103,7 @@ class Engine:
         options.max_num_batched_tokens = _limit("max_num_batched_tokens", max_num_batched_tokens)
         options.kv_cache_memory_bytes = _limit("kv_cache_memory_bytes", kv_cache_memory_bytes)
         options.num_threads = _limit("num_threads", num_threads)
+        _set_media_limits(options, limit_mm_per_prompt)
         options.prefix_caching = enable_prefix_caching
         if load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format '{load_format}' is not there; it must be auto or dummy")
@@ -153,7 +160,7 @@ class Engine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt that the model's chat template makes of a conversation."""
+        """The prompt that the model's chat template makes of a conversation; a picture or sound is one token in it."""
         fields = conversation(messages, tools, None, chat_template_kwargs, add_generation_prompt)
         return self._session.render(_dump(fields))
 
@@ -209,15 +216,18 @@ def conversation(
     tool_choice: Any = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     add_generation_prompt: bool = True,
+    mm_processor_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fields of a chat request that make the prompt."""
-    fields: dict[str, Any] = {"messages": list(messages)}
+    fields: dict[str, Any] = {"messages": with_inline_media(messages)}
     if tools is not None:
         fields["tools"] = list(tools)
     if tool_choice is not None:
         fields["tool_choice"] = tool_choice
     if chat_template_kwargs is not None:
         fields["chat_template_kwargs"] = dict(chat_template_kwargs)
+    if mm_processor_kwargs is not None:
+        fields["mm_processor_kwargs"] = dict(mm_processor_kwargs)
     if not add_generation_prompt:
         fields["add_generation_prompt"] = False
     return fields
@@ -264,6 +274,16 @@ def _limit(name: str, value: int | None) -> int:
     if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return value or 0
+
+
+def _set_media_limits(options: _core.SessionOptions, limits: Mapping[str, int] | None) -> None:
+    if limits is None:
+        return
+    unknown = set(limits) - {"image", "audio"}
+    if unknown:
+        raise ValueError(f"limit_mm_per_prompt has kinds that are not known: {', '.join(sorted(unknown))}")
+    options.max_images = limits.get("image", 0)
+    options.max_sounds = limits.get("audio", 0)
 
 
 def _set_drafting(options: _core.SessionOptions, config: Mapping[str, Any] | bool | None) -> None:

@@ -53,22 +53,27 @@ class LLM(Engine):
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: Any = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or each of several.
 
         Args:
-            messages: In the shape of OpenAI's chat API.
+            messages: In the shape of OpenAI's chat API; see Messages for pictures and sounds.
             sampling_params: As for generate; None: the checkpoint's own, and answers go on to their ends.
             tools: What the model may call, in OpenAI's shape; calls are in the outputs' ``tool_calls``.
             tool_choice: "auto", "none", "required" or one function, as in OpenAI's API.
             chat_template_kwargs: Further variables of the template, such as {"enable_thinking": True}.
+            mm_processor_kwargs: {"max_soft_tokens": 560}: what a picture may cost; 70, 140, 280 (the default), 560 or
+                1120.
         """
         is_one = len(messages) > 0 and isinstance(messages[0], Mapping)
         conversations: list[Any] = [messages] if is_one else list(messages)
         params = params_for_each(sampling_params, len(conversations), SamplingParams(max_tokens=None))
         prompts: list[tuple[str | None, _core.Prompt]] = []
         for one in conversations:
-            fields = conversation(one, tools, tool_choice, chat_template_kwargs, add_generation_prompt)
+            fields = conversation(
+                one, tools, tool_choice, chat_template_kwargs, add_generation_prompt, mm_processor_kwargs
+            )
             prompts.append((None, self._encode_chat(fields)))
         return self._run(prompts, params, use_tqdm)
 

@@ -4,6 +4,7 @@
 #include "library/stream_impl.h"
 #include "server/constraint_request.h"
 #include "server/generation_request.h"
+#include "server/request_media.h"
 
 namespace lapidary::v0 {
 namespace {
@@ -14,6 +15,8 @@ void ThrowIfRefused(const ApiStatus& status) {
 
 struct ParsedConversation {
   ChatInput input;
+  std::vector<MediaPart> media;  // behind the input's placeholders
+  int max_soft_tokens = kDefaultSoftTokens;
   ChatDetails details;  // but for what the prompt decides
 };
 
@@ -22,9 +25,8 @@ ParsedConversation ParseConversation(std::string_view text) {
   ThrowIfRefused(ParseRequestJson(text, &json));
   ParsedConversation parsed;
   RequestFields fields(json);
-  std::vector<MediaPart> media;
-  ReadChatInput(&fields, &parsed.input, &media);
-  if (!media.empty()) fields.Fail(NotSupportedYet(media[0].where));
+  ReadChatInput(&fields, &parsed.input, &parsed.media);
+  ReadSoftTokenBudget(&fields, &parsed.max_soft_tokens);
   parsed.details.single_call = !fields.Bool("parallel_tool_calls", true);
   std::string constraint_field;
   if (!fields.status()) {
@@ -83,6 +85,8 @@ Prompt Session::EncodeChat(std::string_view conversation) const {
   details->parser.accept_bare_thought = !parsed.input.enable_thinking.value_or(false);
   if (parsed.input.tools) details->parser.tools = *parsed.input.tools;
   ChatPrompt encoded = ValueOrThrow(EncodeChatPrompt(core_->text(), std::move(parsed.input)));
+  ThrowIfRefused(PlaceRequestMedia(core_->session(), parsed.media, parsed.max_soft_tokens, &encoded,
+                                   &details->media));
   details->parser.starts_in_thought = encoded.starts_in_thought;
   return {std::move(encoded.ids), std::move(encoded.cache_points), std::move(details)};
 }

@@ -35,6 +35,10 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.cuda.memory_utilization = wanted.gpu_memory_utilization;
   load.cuda.batch_invariant = wanted.batch_invariant;
   load.cuda.use_graphs = !wanted.enforce_eager;
+  // On a GPU there are no towers yet, and random weights are those of the decoder.
+  if (device.kind == DeviceKind::kCpu && !wanted.dummy_weights) {
+    options.media = {.images = wanted.max_images, .audio = wanted.max_sounds};
+  }
   options.engine.limits.prefix_caching = wanted.prefix_caching;
   options.engine.max_queue = kMaxQueue;
   return options;
@@ -50,6 +54,8 @@ void CheckOptions(const SessionOptions& options) {
   check(options.kv_cache_memory_bytes >= 0, "kv_cache_memory_bytes must be at least 1");
   check(options.num_threads >= 0 && options.num_threads <= 1024,
         "num_threads must be between 1 and 1024");
+  check(options.max_images >= 0 && options.max_sounds >= 0,
+        "the limits of images and audio must be at least 0");
   check(options.num_draft_tokens >= 0 && options.num_draft_tokens <= kMaxDrafts,
         "num_draft_tokens is out of range");
   check(options.gpu_memory_utilization >= 0.01 && options.gpu_memory_utilization <= 1.0,
@@ -178,6 +184,10 @@ lapidary::Request SessionCore::MakeRequest(const Request& wanted) const {
   lapidary::Request request;
   request.prompt.ids = wanted.prompt.ids;
   request.prompt.cache_points = wanted.prompt.cache_points;
+  if (const ChatDetails* chat = wanted.prompt.chat.get()) {
+    request.media = chat->media.runs;
+    request.media_digests = chat->media.digests;
+  }
   request.max_new_tokens = wanted.max_tokens;
   request.stop_ids = wanted.stop_token_ids;
   request.ignore_eos = wanted.ignore_eos;

@@ -10,6 +10,7 @@
 
 #include "lapidary/session.h"
 #include "library/mailbox.h"
+#include "session/prompt_media.h"
 #include "session/session.h"
 #include "text/output_parser.h"
 
@@ -28,6 +29,7 @@ struct ChatDetails {
   OutputParserOptions parser;
   bool single_call = false;
   std::optional<grammar::Constraint> calls;  // what tools and tool_choice demand
+  PlacedMedia media;
 };
 
 class SessionCore {

@@ -151,22 +151,6 @@ void ReadChatLogprobs(RequestFields* fields, SamplingParams* sampling) {
   if (wanted) sampling->num_logprobs = static_cast<int32_t>(num_top);
 }
 
-// mm_processor_kwargs.max_soft_tokens, as vLLM takes it.
-void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens) {
-  const OrderedJson* options = fields->Find("mm_processor_kwargs");
-  if (options == nullptr) return;
-  if (!options->is_object()) {
-    return fields->Fail(
-        BadRequest("mm_processor_kwargs", "'mm_processor_kwargs' must be an object"));
-  }
-  RequestFields inner(*options, "mm_processor_kwargs.");
-  *max_soft_tokens = static_cast<int>(inner.Int("max_soft_tokens", *max_soft_tokens, 1, 1 << 20));
-  if (inner.status()) return fields->Fail(*inner.status());
-  if (const Status valid = CheckSoftTokenBudget(*max_soft_tokens); !valid.ok()) {
-    fields->Fail(BadRequest("mm_processor_kwargs.max_soft_tokens", "{}", valid.error().message));
-  }
-}
-
 // One prompt, or nothing if it is neither text nor ids.
 std::optional<RawPrompt> ReadPrompt(const OrderedJson& json) {
   if (json.is_string()) return json.get<std::string>();
@@ -232,6 +216,21 @@ void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPar
   input->preserve_thinking = flag("preserve_thinking");
   input->extra = *variables;
   if (inner.status()) fields->Fail(*inner.status());
+}
+
+void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens) {
+  const OrderedJson* options = fields->Find("mm_processor_kwargs");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    return fields->Fail(
+        BadRequest("mm_processor_kwargs", "'mm_processor_kwargs' must be an object"));
+  }
+  RequestFields inner(*options, "mm_processor_kwargs.");
+  *max_soft_tokens = static_cast<int>(inner.Int("max_soft_tokens", *max_soft_tokens, 1, 1 << 20));
+  if (inner.status()) return fields->Fail(*inner.status());
+  if (const Status valid = CheckSoftTokenBudget(*max_soft_tokens); !valid.ok()) {
+    fields->Fail(BadRequest("mm_processor_kwargs.max_soft_tokens", "{}", valid.error().message));
+  }
 }
 
 void ReadThinking(RequestFields* fields, ChatInput* input) {

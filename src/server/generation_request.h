@@ -67,6 +67,8 @@ ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& 
 // messages, tools, chat_template_kwargs, add_generation_prompt, continue_final_message: shared with
 // /tokenize.
 void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPart>* media);
+// mm_processor_kwargs.max_soft_tokens, as vLLM takes it.
+void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens);
 // reasoning_effort, reasoning or thinking, as OpenAI, OpenRouter and Anthropic spell it: one switch
 // here. `enable_thinking` among the template's variables goes before it.
 void ReadThinking(RequestFields* fields, ChatInput* input);

@@ -10,7 +10,7 @@ ApiStatus CheckCount(const std::vector<MediaPart>& parts, MediaKind kind, int li
                                    [&](const MediaPart& part) { return part.kind == kind; });
   if (count <= limit) return {};
   if (limit == 0) {
-    return BadRequest("messages", "this server takes no {} (--limit-mm-per-prompt)",
+    return BadRequest("messages", "this model takes no {} here (limit-mm-per-prompt is 0)",
                       kind == MediaKind::kImage ? "images" : "audio");
   }
   return BadRequest("messages", "{} parts of kind {} are given; a prompt takes {} at most", count,

@@ -7,6 +7,7 @@ import subprocess
 
 import openai
 import pytest
+from seeing_checkpoint import make_seeing_checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = ROOT / "data" / "media"
@@ -32,18 +33,7 @@ def text(words):
 
 @pytest.fixture(scope="module")
 def seeing_checkpoint(request, tmp_path_factory):
-    """The unified kind with the whole vocabulary, so that the placeholders have their tokens."""
-    directory = tmp_path_factory.mktemp("seeing")
-    config = json.loads((ROOT / "goldens" / "media-unified.config.json").read_text())
-    for key in list(config):
-        if key.endswith("_token_id") or key.endswith("_token_index"):
-            del config[key]
-    config["text_config"]["vocab_size"] = 262144
-    config["vision_config"]["mm_posemb_size"] = 64
-    (directory / "config.json").write_text(json.dumps(config))
-    subprocess.run([request.config.getoption("--lapidary"), "synth", "--config", directory / "config.json",
-                    "--out", directory / "seeing"], check=True, stderr=subprocess.DEVNULL)
-    return directory / "seeing"
+    return make_seeing_checkpoint(request.config.getoption("--lapidary"), tmp_path_factory.mktemp("seeing"))
 
 
 @pytest.fixture(scope="module")

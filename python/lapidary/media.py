@@ -1,0 +1,68 @@
+"""Pictures and sounds in messages: files, bytes and PIL's images as the data: URIs that the engine reads."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+# The part that the engine reads, by the names that vLLM and transformers have for pictures and sounds that are at hand.
+_PART_OF = {"image": "image_url", "image_pil": "image_url", "audio": "audio_url"}
+
+
+def with_inline_media(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages, with every picture and sound in them."""
+    inlined: list[Mapping[str, Any]] = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, Sequence) and not isinstance(content, str):
+            message = {**message, "content": [_inline(part) for part in content]}
+        inlined.append(message)
+    return inlined
+
+
+def _inline(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return part
+    kind = part.get("type")
+    if kind in _PART_OF:
+        target = _PART_OF[kind]
+        return {"type": target, target: {"url": _data_uri(_file_of(part.get(kind), kind))}}
+    if kind in ("image_url", "audio_url"):
+        given = part.get(kind)
+        options = dict(given) if isinstance(given, Mapping) else {"url": given}
+        url = options.get("url")
+        if isinstance(url, str) and url.startswith("file:"):
+            options["url"] = _data_uri(_read(Path(unquote(urlsplit(url).path))))
+            return {**part, kind: options}
+    return part
+
+
+def _file_of(medium: Any, kind: str) -> bytes:
+    """A medium as the bytes of a file."""
+    if isinstance(medium, (bytes, bytearray, memoryview)):
+        return bytes(medium)
+    if isinstance(medium, (str, os.PathLike)):
+        return _read(Path(medium))
+    if kind != "audio" and hasattr(medium, "save") and hasattr(medium, "mode"):  # PIL.Image.Image
+        file = io.BytesIO()
+        image = medium if medium.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else medium.convert("RGB")
+        image.save(file, format="PNG", compress_level=1)
+        return file.getvalue()
+    takes = "a path or the bytes of a file" + ("" if kind == "audio" else ", or one of PIL's images")
+    raise ValueError(f"a part of type '{kind}' needs {takes} as its \"{kind}\", got {type(medium).__name__}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _data_uri(file: bytes) -> str:
+    return "data:;base64," + base64.b64encode(file).decode()
