@@ -135,6 +135,34 @@ TEST(SchemaTest, Arrays) {
   ExpectFits(R"({"type": "array", "contains": {"const": 7}})", {"[7]", "[1, 7, 2]"}, {"[]", "[1]"});
 }
 
+TEST(SchemaTest, DistinctElementsAreUsedUp) {
+  ExpectFits(R"({"type": "array", "uniqueItems": true, "items": {"enum": ["a", "b", 1, 1.0, null]},
+                 "minItems": 1, "maxItems": 3})",
+             {R"(["a"])", R"(["b", "a", 1])", "[null, 1]"},
+             {"[]", R"(["a", "a"])", R"(["a", "b", "a"])", "[1, 1.0]", R"(["a", "b", 1, null])"});
+  ExpectFits(R"({"type": "array", "uniqueItems": true, "items": {"type": ["boolean", "null"]}})",
+             {"[]", "[null, true, false]", "[false, true]"}, {"[true, true]", "[null, 1]"});
+  // One element is always distinct, whatever it is, and so are those of a listed array.
+  ExpectFits(R"({"type": "array", "uniqueItems": true, "maxItems": 1})", {"[]", "[[1, 1]]"},
+             {"[1, 2]"});
+  ExpectFits(R"({"enum": [[1, 1], [1, 2]], "uniqueItems": true})", {"[1, 2]"}, {"[1, 1]"});
+  // Other parts of a schema may list the values.
+  ExpectFits(R"({"allOf": [{"type": "array", "uniqueItems": true}, {"items": {"enum": [1, 2]}}]})",
+             {"[2, 1]", "[]"}, {"[2, 2]"});
+  EXPECT_NE(Checker::Schema(R"({"type": "array", "uniqueItems": true, "items": {"const": 1},
+                                "minItems": 2})")
+                .error()
+                .find("no text"),
+            std::string::npos);
+}
+
+TEST(SchemaTest, ManyDistinctElementsComeInTheOrderOfTheirList) {
+  ExpectFits(R"({"type": "array", "uniqueItems": true, "minItems": 2, "maxItems": 4,
+                 "items": {"enum": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}})",
+             {"[0, 1]", "[3, 5, 11]", "[8, 9, 10, 11]"},
+             {"[1, 0]", "[11]", "[5, 5]", "[1, 2, 3, 4, 5]", "[]"});
+}
+
 TEST(SchemaTest, NumbersKeepTheirRangesExactly) {
   for (const auto& [low, high] : {std::pair(-17, 305), std::pair(0, 9), std::pair(10, 10),
                                   std::pair(-120, -7), std::pair(99, 101)}) {
@@ -211,8 +239,11 @@ TEST(SchemaTest, CombinationsAreExact) {
 
 TEST(SchemaTest, WhatIsNotSupportedIsNamed) {
   const auto error_of = [](const char* schema) { return Checker::Schema(schema).error(); };
-  EXPECT_NE(error_of(R"({"type": "array", "uniqueItems": true})").find("uniqueItems"),
-            std::string::npos);
+  for (const char* keywords : {R"("items": {"type": "string"})", R"("prefixItems": [{"const": 1}])",
+                               R"("items": {"enum": [1, 2]}, "contains": {"const": 1})"}) {
+    const auto schema = fmt::format(R"({{"type": "array", "uniqueItems": true, {}}})", keywords);
+    EXPECT_NE(error_of(schema.c_str()).find("uniqueItems"), std::string::npos);
+  }
   EXPECT_NE(error_of(R"({"unevaluatedProperties": false})").find("unevaluatedProperties"),
             std::string::npos);
   EXPECT_NE(error_of(R"({"$ref": "http://example.com/x"})").find("$ref"), std::string::npos);

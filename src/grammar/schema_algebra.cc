@@ -254,6 +254,7 @@ std::optional<Shape> SchemaAlgebra::Intersect(const Shape& a, const Shape& b) {
       both.min_items = std::max(a.min_items, b.min_items);
       both.max_items = std::min(a.max_items, b.max_items);
       if (both.min_items > both.max_items) return std::nullopt;
+      both.has_distinct_items |= b.has_distinct_items;
       break;
     case Type::kObject:
       append(&both.object_clauses, b.object_clauses);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "grammar/schema_algebra.h"
@@ -14,6 +16,8 @@ using Type = JsonValue::Type;
 
 constexpr uint32_t kMaxIndent = 20;
 constexpr uint64_t kMaxCountedMembers = 20'000;
+// Distinct elements may come in any order up to so many values: a grammar knows which are used up.
+constexpr size_t kMaxUnorderedValues = 10;
 
 class SchemaWriter {
  public:
@@ -207,6 +211,9 @@ class SchemaWriter {
     }
     num_prefix = std::min<size_t>(num_prefix, shape.max_items);
     const SchemaId rest = algebra_.ElementSchema(shape, num_prefix);
+    if (shape.has_distinct_items && shape.max_items > 1) {
+      return WriteDistinct(shape, num_prefix, rest);
+    }
     if (!shape.contains.empty()) return WriteContaining(shape, num_prefix, rest);
     // What may follow once `count` elements are written, from the last listed one backwards.
     const uint32_t first_free = static_cast<uint32_t>(std::max<size_t>(num_prefix, 1));
@@ -247,27 +254,106 @@ class SchemaWriter {
     return builder_.Sequence({open_array_, before, special, after, close_array_});
   }
 
+  // The values of a schema, each once; none where they are not listed one by one.
+  Result<std::optional<std::vector<const JsonValue*>>> ListedValues(SchemaId id) {
+    static const JsonValue kNull{.type = Type::kNull};
+    static const JsonValue kFalse{.type = Type::kBool, .boolean = false};
+    static const JsonValue kTrue{.type = Type::kBool, .boolean = true};
+    std::vector<const JsonValue*> listed;
+    const auto add = [&](const JsonValue* value) {
+      const auto is_same = [&](const JsonValue* other) { return Equal(*value, *other); };
+      if (std::ranges::none_of(listed, is_same)) listed.push_back(value);
+    };
+    ASSIGN_OR_RETURN(const Shapes shapes, algebra_.Normalize(id));
+    for (const Shape& shape : shapes) {
+      if (shape.values != nullptr) {
+        for (const JsonValue* value : *shape.values) {
+          ASSIGN_OR_RETURN(const bool is_valid, algebra_.Validate(*value, shape));
+          if (is_valid) add(value);
+        }
+      } else if (shape.type == Type::kNull) {
+        add(&kNull);
+      } else if (shape.type == Type::kBool) {
+        add(&kFalse);
+        add(&kTrue);
+      } else {
+        return std::optional<std::vector<const JsonValue*>>();
+      }
+    }
+    return std::optional(std::move(listed));
+  }
+
+  // Elements of which no two are equal: listed values, each at most once. Many come in the
+  // schema's order only: fewer values.
+  Result<NodeId> WriteDistinct(const Shape& shape, size_t num_prefix, SchemaId rest) {
+    ASSIGN_OR_RETURN(const auto values, ListedValues(rest));
+    if (!values || num_prefix > 0 || !shape.contains.empty()) {
+      return MakeError(
+          "the schema's uniqueItems is supported only where items are listed values (enum)");
+    }
+    std::vector<NodeId> nodes;
+    for (const JsonValue* value : *values) nodes.push_back(Constant(*value));
+    std::vector<NodeId> options;
+    if (shape.min_items == 0) options.push_back(empty_array_);
+    if (nodes.size() <= kMaxUnorderedValues) {
+      options.push_back(InAnyOrder(nodes, shape.min_items, shape.max_items));
+    } else {
+      Members members{.comma = comma_, .close = close_array_};
+      for (const NodeId node : nodes) members.listed.push_back({node, /*required=*/false});
+      members.min = shape.min_items;
+      members.max = shape.max_items;
+      ASSIGN_OR_RETURN(const NodeId first, WriteMembers(&members, "minItems or maxItems"));
+      options.push_back(first);
+    }
+    return builder_.Sequence({open_array_, builder_.Choice(options)});
+  }
+
+  // One or more of these, each at most once, and the end of the array.
+  NodeId InAnyOrder(std::span<const NodeId> values, uint32_t min, uint32_t max) {
+    const uint32_t num_sets = 1u << values.size();
+    std::vector<NodeId> after(num_sets);  // by the set of values that are used up
+    NodeId next = nothing_;
+    for (uint32_t used = num_sets; used-- > 0;) {
+      const auto count = static_cast<uint32_t>(std::popcount(used));
+      std::vector<NodeId> values_left;
+      for (size_t value_idx = 0; value_idx < values.size() && count < max; ++value_idx) {
+        const uint32_t with_value = used | 1u << value_idx;
+        if (with_value == used) continue;
+        values_left.push_back(builder_.Sequence({values[value_idx], after[with_value]}));
+      }
+      next = builder_.Choice(values_left);
+      std::vector<NodeId> options;
+      if (count >= min) options.push_back(close_array_);
+      if (!values_left.empty()) options.push_back(builder_.Sequence({comma_, next}));
+      after[used] = builder_.Choice(options);
+    }
+    return next;  // of the empty set
+  }
+
+  // Members of an object, or distinct elements of an array: at most once each, in this order.
   struct Members {
     struct Listed {
-      NodeId key_and_value;
+      NodeId node;  // key and value, or an element
       bool required;
     };
-    std::vector<Listed> listed;
+    NodeId comma;
+    NodeId close;
+    std::vector<Listed> listed = {};
     NodeId other = 0;  // key and value of one that is not listed
     bool has_other = false;
     uint32_t min = 0;
     uint32_t max = Shape::kUnlimited;
     // Counts are told apart up to here.
     uint32_t most = 1;
-    std::vector<uint32_t> num_required_from;              // [num_listed + 1]
-    std::map<std::pair<size_t, uint32_t>, NodeId> after;  // more members, or the end
-    std::map<std::pair<size_t, uint32_t>, NodeId> next;   // one member and what follows
-    std::vector<std::pair<size_t, uint32_t>> to_write;
+    std::vector<uint32_t> num_required_from = {};              // [num_listed + 1]
+    std::map<std::pair<size_t, uint32_t>, NodeId> after = {};  // more members, or the end
+    std::map<std::pair<size_t, uint32_t>, NodeId> next = {};   // one member and what follows
+    std::vector<std::pair<size_t, uint32_t>> to_write = {};
   };
 
   Result<NodeId> WriteObject(const Shape& shape) {
     ASSIGN_OR_RETURN(std::vector<ObjectProperty> listed, algebra_.ListedProperties(shape));
-    Members members;
+    Members members{.comma = comma_key_, .close = close_object_};
     members.min = shape.min_properties;
     members.max = shape.max_properties;
     std::vector<std::pair<RegexId, SchemaId>> others;
@@ -299,29 +385,34 @@ class SchemaWriter {
     }
     members.has_other = !other_members.empty();
     members.other = builder_.Choice(other_members);
-
-    const size_t num_listed = members.listed.size();
-    members.num_required_from.resize(num_listed + 1, 0);
-    for (size_t i = num_listed; i-- > 0;) {
-      members.num_required_from[i] =
-          members.num_required_from[i + 1] + (members.listed[i].required ? 1 : 0);
-    }
-    // Limits that the listed members keep by themselves need no counting.
-    if (!members.has_other && members.max >= num_listed) members.max = Shape::kUnlimited;
-    if (members.min <= members.num_required_from[0]) members.min = 0;
-    members.most = std::max(1u, members.max == Shape::kUnlimited ? members.min : members.max);
-    if (uint64_t{members.most} * (num_listed + 1) > kMaxCountedMembers) {
-      return MakeError("the schema's minProperties or maxProperties is beyond what is supported");
-    }
-    const NodeId start = Next(&members, 0, 0);
-    while (!members.to_write.empty()) {
-      const auto [from, count] = members.to_write.back();
-      members.to_write.pop_back();
-      WriteNext(&members, from, count);
-    }
-    std::vector<NodeId> options = {builder_.Sequence({open_key_, start})};
+    ASSIGN_OR_RETURN(const NodeId first, WriteMembers(&members, "minProperties or maxProperties"));
+    std::vector<NodeId> options = {builder_.Sequence({open_key_, first})};
     if (members.min == 0 && members.num_required_from[0] == 0) options.push_back(empty_object_);
     return builder_.Choice(options);
+  }
+
+  // One or more members, and the end. `limits` are the keywords that set them.
+  Result<NodeId> WriteMembers(Members* members, const char* limits) {
+    const size_t num_listed = members->listed.size();
+    members->num_required_from.resize(num_listed + 1, 0);
+    for (size_t i = num_listed; i-- > 0;) {
+      members->num_required_from[i] =
+          members->num_required_from[i + 1] + (members->listed[i].required ? 1 : 0);
+    }
+    // Limits that the listed members keep by themselves need no counting.
+    if (!members->has_other && members->max >= num_listed) members->max = Shape::kUnlimited;
+    if (members->min <= members->num_required_from[0]) members->min = 0;
+    members->most = std::max(1u, members->max == Shape::kUnlimited ? members->min : members->max);
+    if (uint64_t{members->most} * (num_listed + 1) > kMaxCountedMembers) {
+      return MakeError("the schema's {} is beyond what is supported", limits);
+    }
+    const NodeId first = Next(members, 0, 0);
+    while (!members->to_write.empty()) {
+      const auto [from, count] = members->to_write.back();
+      members->to_write.pop_back();
+      WriteNext(members, from, count);
+    }
+    return first;
   }
 
   // Members from the listed one `from` on, after `count` of them: at least one more.
@@ -339,10 +430,10 @@ class SchemaWriter {
     if (!is_new) return found->second;
     std::vector<NodeId> options;
     if (members->num_required_from[from] == 0 && count >= members->min) {
-      options.push_back(close_object_);
+      options.push_back(members->close);
     }
     if (count < members->max && (from < members->listed.size() || members->has_other)) {
-      options.push_back(builder_.Sequence({comma_key_, Next(members, from, count)}));
+      options.push_back(builder_.Sequence({members->comma, Next(members, from, count)}));
     }
     const NodeId node = builder_.Choice(options);
     members->after[{from, count}] = node;
@@ -356,8 +447,7 @@ class SchemaWriter {
     if (count < members->max) {
       if (from < members->listed.size()) {
         const Members::Listed& member = members->listed[from];
-        options.push_back(
-            builder_.Sequence({member.key_and_value, After(members, from + 1, more)}));
+        options.push_back(builder_.Sequence({member.node, After(members, from + 1, more)}));
         if (!member.required) options.push_back(Next(members, from + 1, count));
       } else if (members->has_other) {
         options.push_back(builder_.Sequence({members->other, After(members, from, more)}));

@@ -243,6 +243,11 @@ Result<bool> SchemaAlgebra::Validate(const JsonValue& value, const Shape& shape,
         ASSIGN_OR_RETURN(const bool is_valid, fits(value.items[i], ElementSchema(shape, i)));
         if (!is_valid) return false;
       }
+      for (size_t i = 1; shape.has_distinct_items && i < length; ++i) {
+        for (size_t j = 0; j < i; ++j) {
+          if (Equal(value.items[i], value.items[j])) return false;
+        }
+      }
       for (SchemaId contained : shape.contains) {
         bool has_one = false;
         for (const JsonValue& item : value.items) {

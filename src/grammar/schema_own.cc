@@ -117,9 +117,7 @@ Status SchemaAlgebra::OwnArray(const JsonValue& schema, Shape* shape) {
     ASSIGN_OR_RETURN(const SchemaId place, Place(*contains));
     shape->contains.push_back(place);
   }
-  if (IsTrue(schema.Find("uniqueItems"))) {
-    if (shape->max_items > 1) return Unsupported("uniqueItems");
-  }
+  shape->has_distinct_items = IsTrue(schema.Find("uniqueItems"));
   return {};
 }
 

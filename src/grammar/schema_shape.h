@@ -53,6 +53,7 @@ struct Shape {
   std::vector<SchemaId> contains;                                 // for each, some element fits
   uint32_t min_items = 0;
   uint32_t max_items = kUnlimited;
+  bool has_distinct_items = false;
 
   std::vector<std::shared_ptr<const ObjectClause>> object_clauses;  // all hold
   std::vector<std::string> required;
