@@ -233,10 +233,12 @@ class Planner {
 
   // Deals out all keys in one go: a block takes what comes next up to its share, so tiles are cut
   // only where one block's share ends and the next begins, and few sums are written. False if that
-  // takes as long as `other_cost` or more, or there are rows, items or cuts too many for it.
+  // takes as long as `other_cost` or more, or there are rows, items or cuts too many for it; also
+  // where a tile is cut for many blocks anyway.
   bool MakeEvenShares(int64_t other_cost) {
     const int64_t num_units = static_cast<int64_t>(tiles_.size()) * geometry_.num_kv_heads;
-    if (num_units >= 8 * options_.num_blocks || options_.batch_invariant) return false;
+    if (4 * num_units <= options_.num_blocks || num_units >= 8 * options_.num_blocks) return false;
+    if (options_.batch_invariant) return false;
     int64_t total = 0;
     for (const Tile& tile : tiles_) {
       if (tile.row_tiles > 2) return false;
@@ -279,7 +281,8 @@ class Planner {
   // One tile and KV head, to the current block and those behind it. Returns in how many pieces.
   int DealOut(int unit, const Tile& tile) {
     const int per_key_tile = CostPerKeyTile(tile);
-    const int shortest = std::max(1, options_.min_split_keys / kAttentionKeyTile);
+    // There are few cuts, so pieces may be shorter than where all tiles are cut.
+    const int shortest = std::max(1, options_.min_split_keys / 2 / kAttentionKeyTile);
     int num_pieces = 0;
     for (int begin = 0; begin < tile.key_tiles;) {
       const int left = tile.key_tiles - begin;

@@ -58,7 +58,7 @@ struct AttentionWorkOptions {
   bool batch_invariant = false;  // splits of a fixed key length, whatever else is in the step
   int max_partials = 0;          // capacity of the buffer for split tiles
   int tile_rows = 64;            // (query, head) pairs of a tile at most: 16, 32, 64 or 128
-  int min_split_keys = 64;       // no piece of a split tile is planned shorter than this
+  int min_split_keys = 64;       // pieces of split tiles are not planned shorter; even shares: half
   bool even_shares = false;      // tiles of few rows may be cut where a block's share ends
 };
 
