@@ -34,6 +34,7 @@ struct ServeFlags {
   CudaFlags cuda;
   DraftFlags drafting;
   std::string tokenizer;
+  std::string allowed_local_media_path;
   std::string limit_mm_per_prompt = R"({"image": 4, "audio": 1})";
   bool strict_tools = false;
   int threads = 0;
@@ -141,6 +142,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
   ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt));
+  options.media.local_files = flags.allowed_local_media_path;
   ASSIGN_OR_RETURN(options.load.drafting, flags.drafting.Request());
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
@@ -289,6 +291,9 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
       "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded")
       ->capture_default_str();
+  add("--allowed-local-media-path", flags.allowed_local_media_path,
+      "Directory of images and sounds that requests may name as file:///PATH (default: none)")
+      ->check(CLI::ExistingDirectory);
   add("--tokenizer", flags.tokenizer,
       "Directory with tokenizer.json and the chat template (default: the model's)");
   WithVariable(

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include "base/version.h"
 #include "server/chat_page.h"
 #include "server/completion_format.h"
 #include "server/messages_format.h"
 #include "server/messages_request.h"
+#include "server/percents.h"
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
 #include "server/responses_format.h"
@@ -40,23 +40,6 @@ HttpResponse ErrorFor(const std::string& path, const ApiError& error) {
   HttpResponse response = ErrorResponse(error);
   if (path.starts_with(kMessagesPath)) response.body = DumpJson(MessagesError(error));
   return response;
-}
-
-// "%2F" is "/". What is no escape stays as it is.
-std::string DecodePercents(std::string_view text) {
-  std::string decoded;
-  for (size_t pos = 0; pos < text.size(); ++pos) {
-    unsigned byte = 0;
-    const char* digits = text.data() + pos + 1;
-    if (text[pos] == '%' && pos + 2 < text.size() &&
-        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
-      decoded += static_cast<char>(byte);
-      pos += 2;
-    } else {
-      decoded += text[pos];
-    }
-  }
-  return decoded;
 }
 
 bool EqualsIgnoringCase(std::string_view left, std::string_view right) {

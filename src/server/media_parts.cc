@@ -1,6 +1,7 @@
 #include "server/media_parts.h"
 
 #include "base/base64.h"
+#include "server/percents.h"
 
 namespace lapidary {
 namespace {
@@ -22,8 +23,13 @@ ApiStatus ReadBase64(std::string_view text, const std::string& where, std::strin
   return {};
 }
 
-// data:[type][;parameters];base64,DATA
-ApiStatus ReadDataUri(const std::string& url, const std::string& where, std::string* file) {
+// data:[type][;parameters];base64,DATA or file:///PATH
+ApiStatus ReadAddress(const std::string& url, const std::string& where, MediaPart* medium) {
+  constexpr std::string_view kFile = "file://";
+  if (url.starts_with(kFile)) {
+    medium->path = DecodePercents(std::string_view(url).substr(kFile.size()));
+    return {};
+  }
   if (!url.starts_with("data:")) {
     return BadRequest(where, "{} must be a data: URI; other addresses are not fetched", where);
   }
@@ -32,7 +38,7 @@ ApiStatus ReadDataUri(const std::string& url, const std::string& where, std::str
   if (comma == std::string::npos || !std::string_view(url).substr(0, comma).ends_with(kBase64)) {
     return BadRequest(where, "{} must read data:TYPE;base64,DATA", where);
   }
-  return ReadBase64(std::string_view(url).substr(comma + 1), where, file);
+  return ReadBase64(std::string_view(url).substr(comma + 1), where, &medium->file);
 }
 
 // {"url": ...} or the URL itself, which older clients send.
@@ -45,8 +51,8 @@ ApiStatus ReadUrl(const OrderedJson& part, const char* name, const std::string& 
   if (url == nullptr || !url->is_string()) {
     return BadRequest(where, "{} needs a \"{}\" with a string \"url\"", where, name);
   }
-  return ReadDataUri(url->get_ref<const std::string&>(), fmt::format("{}.{}.url", where, name),
-                     &medium->file);
+  return ReadAddress(url->get_ref<const std::string&>(), fmt::format("{}.{}.url", where, name),
+                     medium);
 }
 
 ApiStatus ReadDetail(const OrderedJson& part, const std::string& where, int* max_soft_tokens) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/local_media.h"
+
 namespace lapidary {
 namespace {
 
@@ -29,8 +31,12 @@ ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>
   for (const MediaPart& part : parts) {
     const bool is_image = part.kind == MediaKind::kImage;
     const int budget = part.max_soft_tokens > 0 ? part.max_soft_tokens : max_soft_tokens;
-    auto medium =
-        is_image ? encoder.EncodeImageFile(part.file, budget) : encoder.EncodeAudioFile(part.file);
+    std::string local;
+    if (!part.path.empty()) {
+      RETURN_IF_API_ERROR(ReadLocalMedia(session.media_limits().local_files, part, &local));
+    }
+    const std::string& file = part.path.empty() ? part.file : local;
+    auto medium = is_image ? encoder.EncodeImageFile(file, budget) : encoder.EncodeAudioFile(file);
     if (!medium.ok()) return BadRequest(part.where, "{}: {}", part.where, medium.error().message);
     (is_image ? media.images : media.audio).push_back({part.where, std::move(*medium)});
   }

@@ -10,6 +10,7 @@
 // exactly one event that carries a finish reason, and with its handle at the latest.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,7 @@ namespace lapidary {
 struct MediaLimits {
   int images = 0;
   int audio = 0;
+  std::filesystem::path local_files = {};  // the directory of those that requests may name
 };
 
 struct SessionOptions {

@@ -81,6 +81,44 @@ def test_the_same_image_is_found_again_and_another_is_not(seeing):
     assert other.usage.prompt_tokens_details.cached_tokens < 10
 
 
+@pytest.fixture(scope="module")
+def with_files(start, seeing_checkpoint, tmp_path_factory):
+    """A server that reads files of a directory, and that directory."""
+    directory = tmp_path_factory.mktemp("media") / "allowed"
+    directory.mkdir()
+    (directory / "a picture.jpg").write_bytes((FILES / "turned.jpg").read_bytes())
+    (directory / "link.jpg").symlink_to(directory / "a picture.jpg")
+    outside = directory.parent / "allowed-not"  # begins with the same letters
+    outside.mkdir()
+    (outside / "b.jpg").write_bytes((FILES / "turned.jpg").read_bytes())
+    (directory / "out.jpg").symlink_to(outside / "b.jpg")
+    return start("--allowed-local-media-path", str(directory), model=seeing_checkpoint), directory
+
+
+def file_image(path):
+    return {"type": "image_url", "image_url": {"url": f"file://{path}", "detail": "low"}}
+
+
+def test_allowed_files_are_read(with_files):
+    server, directory = with_files
+    sent = ask(server, image("turned.jpg", detail="low"), text("Which one?"))
+    for name in ("a%20picture.jpg", "link.jpg", "../allowed/link.jpg"):
+        named = ask(server, file_image(directory / name), text("Which one?"))
+        assert named.choices[0].message.content == sent.choices[0].message.content
+
+
+@pytest.mark.parametrize("name", ["missing.jpg", "", "out.jpg", "../allowed-not/b.jpg", "%2e%2e/allowed-not/b.jpg"])
+def test_other_files_are_not_read(with_files, name):
+    server, directory = with_files
+    with pytest.raises(openai.BadRequestError, match="no such file"):
+        ask(server, file_image(f"{directory}/{name}"), text("Which one?"))
+
+
+def test_without_a_directory_no_file_is_read(seeing):
+    with pytest.raises(openai.BadRequestError, match="--allowed-local-media-path"):
+        ask(seeing, file_image(FILES / "turned.jpg"), text("Which one?"))
+
+
 def test_encoded_media_are_counted(seeing):
     def counts():
         return [seeing.metric(f"mm_cache_{name}") for name in ("queries_total", "hits_total", "usage_bytes")]
