@@ -58,6 +58,7 @@ Status VisionTowerSupport(const TowersPlan& plan) {
   const VisionTowerPlan& tower = *plan.vision_tower;
   RETURN_IF_ERROR(TowerRowsSupports(tower.hidden));
   RETURN_IF_ERROR(PatchAttentionSupports(tower.head_dim));
+  RETURN_IF_ERROR(PatchHeadsSupports(tower.num_heads, tower.head_dim));
   if (3 * plan.grid.patch * plan.grid.patch % 8 != 0) {
     return MakeError("patches of {0} x {0} pixels", plan.grid.patch);
   }

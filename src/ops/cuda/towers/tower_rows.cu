@@ -77,68 +77,69 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A head of one row in a warp: lane l has the pairs l and l + 32 of its dims. A pair is what turns
-// together: (j, j + quarter) of either half.
-struct HeadPairs {
-  float low[2];
-  float high[2];
-};
+constexpr int kMaxHeadThreads = 512;
 
-__device__ __forceinline__ int LowDim(int pair, int quarter) {
-  return pair < quarter ? pair : pair + quarter;
+__device__ __forceinline__ float2 LoadPair(const bf16* from, const Bounds& bounds) {
+  const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
+  return {Clamp(pair.x, bounds), Clamp(pair.y, bounds)};
 }
 
-// A warp per (row, head, one of q, k and v).
-__global__ void __launch_bounds__(kThreads)
+// What turns together: dims j and j + quarter of either half of a head.
+__device__ __forceinline__ void Turn(float& low, float& high, float2 by) {
+  const float turned = low * by.x - high * by.y;
+  high = high * by.x + low * by.y;
+  low = turned;
+}
+
+// A block per row. A thread has two dims of a head and the two that they turn with, of q, k and v.
+__global__ void __launch_bounds__(kMaxHeadThreads)
     PatchHeadsKernel(const __grid_constant__ PatchHeadsCall call) {
+  __shared__ float squares[3][kMaxHeadThreads];
   AllowNextKernel();
   WaitForPreviousKernel();
-  const int part = static_cast<int>(blockIdx.y);
-  const int64_t task = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
-  if (task >= int64_t{call.rows} * call.num_heads) return;
-  const int64_t row = task / call.num_heads;
-  const int64_t head = task % call.num_heads;
-  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  const int64_t row = blockIdx.x;
   const int quarter = call.head_dim / 4;
-  const int num_pairs = call.head_dim / 2;
-  const bf16* const from = call.projected[part] + row * call.stride + head * call.head_dim;
-  HeadPairs pairs{};
-  float squares = 0.0f;
+  const int head = static_cast<int>(threadIdx.x) / quarter;
+  const int place = static_cast<int>(threadIdx.x) % quarter;  // in the head
+  const bool by_column = 2 * place < quarter;
+  const int dim = by_column ? 2 * place : 2 * place + quarter;
+  const int64_t from = row * call.stride + int64_t{head} * call.head_dim + dim;
+  float2 low[3];
+  float2 high[3];
 #pragma unroll
-  for (int idx = 0; idx < 2; ++idx) {
-    const int pair = lane + idx * kWarpSize;
-    if (pair >= num_pairs) continue;
-    const int dim = LowDim(pair, quarter);
-    pairs.low[idx] = Clamp(__bfloat162float(from[dim]), call.bounds[part]);
-    pairs.high[idx] = Clamp(__bfloat162float(from[dim + quarter]), call.bounds[part]);
-    squares += pairs.low[idx] * pairs.low[idx] + pairs.high[idx] * pairs.high[idx];
+  for (int part = 0; part < 3; ++part) {
+    low[part] = LoadPair(call.projected[part] + from, call.bounds[part]);
+    high[part] = LoadPair(call.projected[part] + from + quarter, call.bounds[part]);
   }
-  const float inverse = InverseRms(WarpSum(squares), call.head_dim, call.eps);
-  const float* const weight = part == 0 ? call.q_norm : call.k_norm;
-  bf16* const to = call.heads[part] + (head * call.rows + row) * call.padded_dim;
-  const GridPlace place = call.places[row];
 #pragma unroll
-  for (int idx = 0; idx < 2; ++idx) {
-    const int pair = lane + idx * kWarpSize;
-    if (pair >= num_pairs) continue;
-    const int dim = LowDim(pair, quarter);
-    float low = pairs.low[idx] * inverse;
-    float high = pairs.high[idx] * inverse;
+  for (int part = 0; part < 3; ++part) {
+    squares[part][threadIdx.x] = low[part].x * low[part].x + low[part].y * low[part].y +
+                                 high[part].x * high[part].x + high[part].y * high[part].y;
+  }
+  __syncthreads();
+  const GridPlace grid = call.places[row];
+  const float2* const turns = call.rope + (by_column ? grid.column : grid.row) * quarter +
+                              (by_column ? 2 * place : 2 * place - quarter);
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    float sum = 0.0f;
+    for (int idx = 0; idx < quarter; ++idx) sum += squares[part][head * quarter + idx];
+    const float inverse = InverseRms(sum, call.head_dim, call.eps);
+    low[part] = {low[part].x * inverse, low[part].y * inverse};
+    high[part] = {high[part].x * inverse, high[part].y * inverse};
     if (part < 2) {
-      low *= weight[dim];
-      high *= weight[dim + quarter];
-      const bool by_column = pair < quarter;
-      const float2 turn = call.rope[(by_column ? place.column : place.row) * quarter +
-                                    (by_column ? pair : pair - quarter)];
-      const float turned = low * turn.x - high * turn.y;
-      high = high * turn.x + low * turn.y;
-      low = turned;
+      const float* const weight = (part == 0 ? call.q_norm : call.k_norm) + dim;
+      low[part] = {low[part].x * weight[0], low[part].y * weight[1]};
+      high[part] = {high[part].x * weight[quarter], high[part].y * weight[quarter + 1]};
+      Turn(low[part].x, high[part].x, turns[0]);
+      Turn(low[part].y, high[part].y, turns[1]);
     }
-    to[dim] = __float2bfloat16_rn(low);
-    to[dim + quarter] = __float2bfloat16_rn(high);
-  }
-  for (int dim = call.head_dim + lane; dim < call.padded_dim; dim += kWarpSize) {
-    to[dim] = __float2bfloat16_rn(0.0f);
+    bf16* const to = call.heads[part] + (int64_t{head} * call.rows + row) * call.padded_dim;
+    *reinterpret_cast<uint32_t*>(to + dim) = PackBf16x2(low[part].x, low[part].y);
+    *reinterpret_cast<uint32_t*>(to + dim + quarter) = PackBf16x2(high[part].x, high[part].y);
+    for (int rest = call.head_dim + 2 * place; rest < call.padded_dim; rest += 2 * quarter) {
+      *reinterpret_cast<uint32_t*>(to + rest) = 0;
+    }
   }
 }
 
@@ -291,10 +292,9 @@ void RunAddPositions(const LaunchContext& context, const AddPositionsCall& call)
 }
 
 void RunPatchHeads(const LaunchContext& context, const PatchHeadsCall& call) {
-  CHECK(call.head_dim % 4 == 0 && call.head_dim <= 4 * kWarpSize) << call.head_dim;
-  dim3 grid = BlocksFor(int64_t{call.rows} * call.num_heads, kWarps);
-  grid.y = 3;
-  Launch(context, PatchHeadsKernel, grid, dim3(kThreads), 0, call);
+  CHECK_OK(PatchHeadsSupports(call.num_heads, call.head_dim));
+  Launch(context, PatchHeadsKernel, dim3(call.rows), dim3(call.num_heads * call.head_dim / 4), 0,
+         call);
 }
 
 void RunGate(const LaunchContext& context, const GateCall& call) {

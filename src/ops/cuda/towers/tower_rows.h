@@ -69,7 +69,7 @@ void RunAddPositions(const LaunchContext& context, const AddPositionsCall& call)
 struct PatchHeadsCall {
   int rows = 0;
   int num_heads = 0;
-  int head_dim = 0;    // a multiple of 4
+  int head_dim = 0;    // a multiple of 8
   int padded_dim = 0;  // of the outputs; what is behind head_dim becomes zero
   float eps = 1e-6f;
   // q, k, v: [rows, num_heads * head_dim] with a row stride.
@@ -82,6 +82,7 @@ struct PatchHeadsCall {
   const GridPlace* places = nullptr;  // [rows]
   bf16* heads[3] = {};                // q, k, v: [num_heads, rows, padded_dim]
 };
+Status PatchHeadsSupports(int num_heads, int head_dim);
 void RunPatchHeads(const LaunchContext& context, const PatchHeadsCall& call);
 
 // out = clamp(gelu(clamp(gate)) * clamp(up)); without `up`, out = clamp(silu(clamp(gate))).

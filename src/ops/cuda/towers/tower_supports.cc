@@ -21,6 +21,15 @@ Status BandAttentionSupports(int head_dim, int num_keys) {
   return {};
 }
 
+Status PatchHeadsSupports(int num_heads, int head_dim) {
+  constexpr int kMaxValues = 2048;  // four to a thread
+  if (head_dim % 8 != 0 || num_heads * head_dim > kMaxValues) {
+    return MakeError("{} vision heads of {} dims, which is more than {} values in all", num_heads,
+                     head_dim, kMaxValues);
+  }
+  return {};
+}
+
 int PaddedHeadDim(int head_dim) {
   for (const int padded : {32, 64, 80}) {
     if (head_dim <= padded) return padded;
