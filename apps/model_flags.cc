@@ -15,6 +15,7 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->group(kGroup)
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
+  quantisation.AddTo(command)->group(kGroup);
   command.add_option("--threads", threads, "CPU threads; 0: one per core")
       ->group(kGroup)
       ->check(CLI::Range(0, 1024))
@@ -44,6 +45,7 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.limits.max_model_len = static_cast<int>(max_tokens);
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
+  options.quantisation = quantisation.Type();
   options.num_threads = threads;
   options.max_tokens = max_tokens;
   return options;

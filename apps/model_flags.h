@@ -9,6 +9,7 @@
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
+#include "apps/quantisation_flag.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -16,6 +17,7 @@ namespace lapidary {
 struct ModelFlags {
   std::string model;  // Empty until ResolveModel: the user named none.
   std::string load_format = "auto";
+  QuantisationFlag quantisation;
   int threads = 0;
   int chunk_rows = 0;  // 0: as the device likes it
   uint64_t dummy_seed = 0;

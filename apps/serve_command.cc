@@ -12,6 +12,7 @@
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
+#include "apps/quantisation_flag.h"
 #include "apps/vllm_flags.h"
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
@@ -30,6 +31,7 @@ struct ServeFlags {
   std::string model;
   std::vector<std::string> served_model_names;
   std::string load_format = "auto";
+  QuantisationFlag quantisation;
   DeviceRequest device = DeviceRequest::kAuto;
   CudaFlags cuda;
   DraftFlags drafting;
@@ -137,6 +139,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
                                                 const DeviceChoice& device) {
   SessionOptions options;
   options.load.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  options.load.quantisation = flags.quantisation.Type();
   options.load.num_threads = flags.threads;
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
@@ -284,6 +287,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
+  WithVariable(flags.quantisation.AddTo(command))->group("Model");
   add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
       ->transform(kSizes)

@@ -35,8 +35,6 @@ constexpr std::array kFlags = {
                 "a model runs on one GPU here; start one server per GPU"},
     ForeignFlag{"--pipeline-parallel-size", true, false, "a model runs on one GPU here"},
     ForeignFlag{"--data-parallel-size", true, false, "start one server per GPU instead"},
-    ForeignFlag{"--quantization", true, false,
-                "weights run in the form they are stored in; name a quantised checkpoint instead"},
     ForeignFlag{"--kv-cache-dtype", true, false, "cached values have one type per device"},
     ForeignFlag{
         "--chat-template", true, false,

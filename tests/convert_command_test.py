@@ -27,6 +27,14 @@ class ConvertTest(command_harness.CommandTest):
         for key in ("prompt_ids", "output_ids", "text", "finish_reason"):
             self.assertEqual(got[key], want[key], key)
 
+    def test_weights_may_be_rounded_as_they_are_loaded(self):
+        got = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--device", "cpu",
+                            "--quantization", "q8_0", model=PEBBLE)
+        self.assertEqual(got["output_ids"], self.answer(PEBBLE)["output_ids"])
+        result = self.run_lapidary("generate", PEBBLE, "--ids", "2,5", "--quantization", "q3_0")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(b"--quantization", result.stderr)
+
     def test_every_tensor_is_reported_with_its_error(self):
         path, report = self.convert("q4_0", "q4_0.gguf")
         lines = report.splitlines()[1:]

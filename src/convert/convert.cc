@@ -8,6 +8,7 @@
 #include "convert/gguf_text_writer.h"
 #include "gguf/gguf_metadata.h"
 #include "gguf/gguf_names.h"
+#include "model/quantised_source.h"
 #include "tensor/block_formats.h"
 #include "tensor/quantise.h"
 
@@ -15,12 +16,7 @@ namespace lapidary {
 namespace {
 
 DType TypeFor(const TensorSpec& spec, DType stored, DType to) {
-  if (spec.shape.size() < 2) return DType::kF32;
-  const bool stays = spec.role == TensorRole::kRouter ||
-                     spec.component == TensorComponent::kPerLayerProjection ||
-                     spec.shape.back() % BlockOf(to).elements != 0;
-  if (stays) return stored;
-  return spec.component == TensorComponent::kEmbedding ? DType::kQ8_0 : to;
+  return spec.shape.size() < 2 ? DType::kF32 : QuantisedType(spec, stored, to);
 }
 
 // Elements [first, first + count) of a tensor, whole blocks, as floats.

@@ -19,10 +19,8 @@ struct ConvertedTensor {
   double relative_error = 0.0;
 };
 
-// Matrices take the type `to` (CanQuantiseTo), but for the token embeddings, which are the head too
-// and take Q8_0, and those that stay as they are: the router, the projection of per-layer inputs,
-// and rows that are no whole blocks. Vectors become F32. Text comes from `model`'s directory, as
-// far as it has any. Memory does not grow with the model; a file that could not be
+// Matrices take the type QuantisedType says, vectors become F32. Text comes from `model`'s
+// directory, as far as it has any. Memory does not grow with the model; a file that could not be
 // finished is removed.
 Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,
                                                    const TensorSource& source, DType to,

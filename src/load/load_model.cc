@@ -8,6 +8,7 @@
 
 #include "executor/cpu/cpu_executor.h"
 #include "gguf/gguf_source.h"
+#include "model/quantised_source.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {
@@ -66,9 +67,9 @@ Result<std::unique_ptr<const TensorSource>> OpenMapped(const ModelDescription& m
   return std::unique_ptr<const TensorSource>(std::move(source));
 }
 
-Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& model,
-                                                        const LoadOptions& options,
-                                                        ThreadPool& threads) {
+Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& model,
+                                                       const LoadOptions& options,
+                                                       ThreadPool& threads) {
   if (options.format == LoadFormat::kDummy) {
     ASSIGN_OR_RETURN(auto source, DummySource::Make(model.plan, options.dummy_seed, threads));
     return std::shared_ptr<const TensorSource>(std::move(source));
@@ -79,6 +80,16 @@ Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& 
   ThreadPool readers(kReaders);
   PrefaultWeights(model.plan, *source, readers);
   return source;
+}
+
+Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& model,
+                                                        const LoadOptions& options,
+                                                        ThreadPool& threads) {
+  ASSIGN_OR_RETURN(auto source, OpenStored(model, options, threads));
+  if (!options.quantisation) return source;
+  ASSIGN_OR_RETURN(auto quantised, QuantisedSource::Make(model.plan, std::move(source),
+                                                         *options.quantisation, threads));
+  return std::shared_ptr<const TensorSource>(std::move(quantised));
 }
 
 Result<std::optional<LoadedDrafter>> OpenDrafter(const ModelDescription& model,
@@ -125,6 +136,10 @@ Status RefuseBlockFormats(const ModelDescription& model, const TensorSource& sou
 
 Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
                                             const LoadOptions& options, std::string& assistant) {
+  if (options.quantisation) {
+    return MakeError("--quantization {}: weights in blocks run on the CPU only; add --device cpu",
+                     DTypeName(*options.quantisation));
+  }
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;

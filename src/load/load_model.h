@@ -23,6 +23,8 @@ enum class LoadFormat {
 struct LoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   uint64_t dummy_seed = 0;
+  // The matrices become this type (CanQuantiseTo) as they are loaded; on the CPU alone.
+  std::optional<DType> quantisation;
   int num_threads = 0;  // 0: one per core
   BatchLimits limits;   // 0: as the device likes it
   // The KV pool: bytes, or room for so many sequences of so many tokens. With neither, on a GPU

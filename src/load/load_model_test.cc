@@ -62,5 +62,17 @@ TEST(LoadModel, APresetHasNoWeightsOfItsOwn) {
   EXPECT_NE(model.error().message.find("--load-format dummy"), std::string::npos);
 }
 
+TEST(LoadModel, AModelMayBeQuantisedAsItIsLoadedButForTheCpuAlone) {
+  LoadOptions options = Dummy();
+  options.max_tokens = 8;
+  options.quantisation = DType::kQ8_0;
+  const auto model = LoadModel(Tiny(), options);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  options.device.kind = DeviceKind::kCuda;
+  const auto on_gpu = LoadModel(Tiny(), options);
+  ASSERT_FALSE(on_gpu.ok());
+  EXPECT_NE(on_gpu.error().message.find("--quantization Q8_0"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lapidary

@@ -1,0 +1,19 @@
+// --quantization: the type that weights are rounded to while they are loaded.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "tensor/dtype.h"
+
+namespace lapidary {
+
+struct QuantisationFlag {
+  std::string type;  // empty: as they are stored
+
+  CLI::Option* AddTo(CLI::App& command);
+  std::optional<DType> Type() const;
+};
+
+}  // namespace lapidary

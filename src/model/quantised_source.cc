@@ -1,0 +1,74 @@
+#include "model/quantised_source.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/huge_pages.h"
+#include "base/progress.h"
+#include "tensor/quantise.h"
+
+namespace lapidary {
+namespace {
+
+// Elements [first, first + count), whole blocks of both types.
+void QuantisePiece(const TensorView& from, int64_t first, int64_t count, DType to, std::byte* out) {
+  const std::vector<float> values =
+      ToFloats({from.data + DTypeBytes(from.dtype, first), from.dtype, {count}});
+  Quantise(values.data(), count, to, out + DTypeBytes(to, first));
+}
+
+}  // namespace
+
+DType QuantisedType(const TensorSpec& spec, DType stored, DType to) {
+  const DType wanted = spec.component == TensorComponent::kEmbedding ? DType::kQ8_0 : to;
+  const bool stays = spec.shape.size() < 2 || IsBlockDType(stored) ||
+                     spec.role == TensorRole::kRouter ||
+                     spec.component == TensorComponent::kPerLayerProjection ||
+                     spec.shape.back() % BlockOf(wanted).elements != 0;
+  return stays ? stored : wanted;
+}
+
+Result<std::unique_ptr<QuantisedSource>> QuantisedSource::Make(
+    const ModelPlan& plan, std::shared_ptr<const TensorSource> source, DType to,
+    ThreadPool& threads) {
+  CHECK(CanQuantiseTo(to)) << DTypeName(to);
+  auto quantised = std::unique_ptr<QuantisedSource>(new QuantisedSource(std::move(source)));
+  struct Matrix {
+    std::string name;
+    TensorView from;
+    DType to;
+  };
+  std::vector<Matrix> matrices;
+  int64_t num_elements = 0;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    if (spec.component == TensorComponent::kPerLayerEmbedding) continue;
+    ASSIGN_OR_RETURN(const TensorView tensor, quantised->source_->Get(spec));
+    const DType dtype = QuantisedType(spec, tensor.dtype, to);
+    if (dtype == tensor.dtype) continue;
+    matrices.push_back({spec.name, tensor, dtype});
+    num_elements += tensor.num_elements();
+  }
+  Progress progress("quantising", num_elements, Progress::Unit::kItems);
+  for (const Matrix& matrix : matrices) {
+    const int64_t count = matrix.from.num_elements();
+    const int64_t bytes = DTypeBytes(matrix.to, count);
+    auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    AdviseHugePages(memory.get(), bytes);
+    constexpr int64_t kPiece = int64_t{1} << 16;  // a multiple of every block
+    threads.ParallelFor(count, kPiece, [&](int64_t begin, int64_t end, int) {
+      QuantisePiece(matrix.from, begin, end - begin, matrix.to, memory.get());
+    });
+    quantised->tensors_[matrix.name] = {memory.get(), matrix.to, matrix.from.shape};
+    quantised->memory_.push_back(std::move(memory));
+    progress.Advance(count);
+  }
+  return quantised;
+}
+
+Result<TensorView> QuantisedSource::Get(const TensorSpec& spec) const {
+  const auto it = tensors_.find(spec.name);
+  if (it == tensors_.end()) return source_->Get(spec);
+  return it->second;
+}
+
+}  // namespace lapidary

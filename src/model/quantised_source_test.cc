@@ -1,0 +1,65 @@
+#include "model/quantised_source.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "model/presets.h"
+#include "model/tensor_sources.h"
+#include "tensor/quantise.h"
+
+namespace lapidary {
+namespace {
+
+TEST(QuantisedSource, MatricesAreRoundedAndTheRestIsLeftWhereItLies) {
+  ThreadPool threads(2);
+  for (const char* preset : {"tiny-dense", "tiny-moe"}) {
+    const ModelPlan plan =
+        MakeModelPlan(ParseModelConfig(*PresetConfig(preset), preset).value()).value();
+    const std::shared_ptr<const TensorSource> stored = DummySource::Make(plan, 1, threads).value();
+    const auto quantised = QuantisedSource::Make(plan, stored, DType::kQ4_0, threads).value();
+    int num_rounded = 0;
+    for (const TensorSpec& spec : RequiredTensors(plan)) {
+      const TensorView before = stored->Get(spec).value();
+      const TensorView after = quantised->Get(spec).value();
+      ASSERT_EQ(after.shape, before.shape) << spec.name;
+      const bool is_matrix = spec.component == TensorComponent::kAttention ||
+                             spec.component == TensorComponent::kMlp ||
+                             spec.component == TensorComponent::kExperts;
+      if (after.data == before.data) {
+        EXPECT_FALSE(is_matrix && spec.shape.size() > 1 && spec.shape.back() % 32 == 0)
+            << spec.name;
+        EXPECT_FALSE(spec.component == TensorComponent::kEmbedding && spec.shape.back() % 32 == 0);
+        continue;
+      }
+      ++num_rounded;
+      EXPECT_EQ(after.dtype,
+                spec.component == TensorComponent::kEmbedding ? DType::kQ8_0 : DType::kQ4_0);
+      const std::vector<float> values = ToFloats(before);
+      std::vector<std::byte> expected(after.num_bytes());
+      Quantise(values.data(), before.num_elements(), after.dtype, expected.data());
+      EXPECT_EQ(std::memcmp(after.data, expected.data(), expected.size()), 0) << spec.name;
+    }
+    EXPECT_GT(num_rounded, plan.num_layers);
+  }
+}
+
+TEST(QuantisedType, RoutersTablesByRowAndOddRowsKeepTheirs) {
+  const auto type = [](std::vector<int64_t> shape, TensorComponent component, TensorRole role,
+                       DType stored) {
+    return QuantisedType({"name", std::move(shape), component, role}, stored, DType::kQ4_0);
+  };
+  constexpr auto kMlp = TensorComponent::kMlp;
+  constexpr auto kMatrix = TensorRole::kMatrix;
+  EXPECT_EQ(type({8, 64}, kMlp, kMatrix, DType::kBF16), DType::kQ4_0);
+  EXPECT_EQ(type({8, 48}, kMlp, kMatrix, DType::kBF16), DType::kBF16);
+  EXPECT_EQ(type({64}, kMlp, TensorRole::kNorm, DType::kF32), DType::kF32);
+  EXPECT_EQ(type({8, 64}, TensorComponent::kLayerOther, TensorRole::kRouter, DType::kF16),
+            DType::kF16);
+  EXPECT_EQ(type({8, 64}, TensorComponent::kEmbedding, TensorRole::kTable, DType::kBF16),
+            DType::kQ8_0);
+  EXPECT_EQ(type({8, 256}, kMlp, kMatrix, DType::kQ6_K), DType::kQ6_K);
+}
+
+}  // namespace
+}  // namespace lapidary
