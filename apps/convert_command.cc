@@ -4,7 +4,7 @@
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "convert/convert.h"
-#include "model/tensor_sources.h"
+#include "load/load_model.h"
 
 namespace lapidary {
 namespace {
@@ -26,8 +26,8 @@ Status Convert(ConvertFlags flags) {
   if (std::filesystem::exists(flags.out, error)) {
     return MakeError("--out {}: is there already; remove it or name another file", flags.out);
   }
-  ASSIGN_OR_RETURN(const auto source, CheckpointSource::Open(*model.directory, model.plan));
   ThreadPool threads(flags.threads);
+  ASSIGN_OR_RETURN(const auto source, OpenStoredWeights(model, threads));
   const DType to = flags.to == "q4_0" ? DType::kQ4_0 : DType::kQ8_0;
   ASSIGN_OR_RETURN(const std::vector<ConvertedTensor> tensors,
                    ConvertToGguf(model, *source, to, flags.out, threads));

@@ -8,6 +8,7 @@
 
 #include "executor/cpu/cpu_executor.h"
 #include "gguf/gguf_source.h"
+#include "model/compressed_source.h"
 #include "model/quantised_source.h"
 #include "model/tensor_sources.h"
 
@@ -56,15 +57,13 @@ Error NoWeights(const ModelDescription& model) {
       model.name);
 }
 
-Result<std::unique_ptr<const TensorSource>> OpenMapped(const ModelDescription& model) {
-  if (model.gguf_file) {
-    ASSIGN_OR_RETURN(GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
-    ASSIGN_OR_RETURN(auto source, GgufSource::Open(std::move(checkpoint), model.plan));
-    return std::unique_ptr<const TensorSource>(std::move(source));
-  }
-  if (!model.directory) return NoWeights(model);
-  ASSIGN_OR_RETURN(auto source, CheckpointSource::Open(*model.directory, model.plan));
-  return std::unique_ptr<const TensorSource>(std::move(source));
+// By compressed-tensors, since a plan was made of it.
+bool IsCompressed(const ModelDescription& model) {
+  const auto is_there = [](const Json& config) {
+    return config.contains("quantization_config") && !config["quantization_config"].is_null();
+  };
+  return model.directory && (is_there(model.config) || (model.config.contains("text_config") &&
+                                                        is_there(model.config["text_config"])));
 }
 
 Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& model,
@@ -74,7 +73,7 @@ Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& m
     ASSIGN_OR_RETURN(auto source, DummySource::Make(model.plan, options.dummy_seed, threads));
     return std::shared_ptr<const TensorSource>(std::move(source));
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, OpenMapped(model));
+  ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, OpenStoredWeights(model, threads));
   // Readers wait for the disk, not for a core: more of them keep its queue full.
   constexpr int kReaders = 8;
   ThreadPool readers(kReaders);
@@ -140,6 +139,10 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
     return MakeError("--quantization {}: weights in blocks run on the CPU only; add --device cpu",
                      DTypeName(*options.quantisation));
   }
+  if (IsCompressed(model)) {
+    return MakeError("{}: compressed-tensors weights run on the CPU only; add --device cpu",
+                     model.name);
+  }
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
@@ -157,15 +160,32 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
     executor_options.max_drafts = options.drafting.num_drafts;
   }
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
-  std::unique_ptr<const TensorSource> source;
+  std::shared_ptr<const TensorSource> source;
   if (options.format != LoadFormat::kDummy) {
-    ASSIGN_OR_RETURN(source, OpenMapped(model));
+    ASSIGN_OR_RETURN(source, OpenStoredWeights(model, threads));
     RETURN_IF_ERROR(RefuseBlockFormats(model, *source));
   }
   return cuda::MakeCudaExecutor(model.plan, source.get(), executor_options);
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const TensorSource>> OpenStoredWeights(const ModelDescription& model,
+                                                              ThreadPool& threads) {
+  using Source = std::shared_ptr<const TensorSource>;
+  if (model.gguf_file) {
+    ASSIGN_OR_RETURN(GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
+    ASSIGN_OR_RETURN(auto source, GgufSource::Open(std::move(checkpoint), model.plan));
+    return Source(std::move(source));
+  }
+  if (!model.directory) return NoWeights(model);
+  if (IsCompressed(model)) {
+    ASSIGN_OR_RETURN(auto source, CompressedSource::Open(*model.directory, model.plan, threads));
+    return Source(std::move(source));
+  }
+  ASSIGN_OR_RETURN(auto source, CheckpointSource::Open(*model.directory, model.plan));
+  return Source(std::move(source));
+}
 
 Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();

@@ -171,12 +171,23 @@ void RefuseUnsupported(JsonFields& fields) {
   }
 }
 
-// Refuses a quantised file.
-Status RefuseQuantised(const Json& json, const Json* text_config, std::string_view name) {
+// Refuses a file quantised by another method than `known`; empty: by any.
+Status RefuseQuantised(const Json& json, const Json* text_config, std::string_view known,
+                       std::string_view name) {
   for (const Json* part : {&json, text_config}) {
     if (part == nullptr || !part->contains("quantization_config")) continue;
-    if ((*part)["quantization_config"].is_null()) continue;
-    return MakeError("{}: quantised checkpoints are not supported yet; use the bf16 one", name);
+    const Json& quantisation = (*part)["quantization_config"];
+    if (quantisation.is_null()) continue;
+    std::string method = "an unknown method";
+    if (quantisation.is_object() && quantisation.contains("quant_method") &&
+        quantisation["quant_method"].is_string()) {
+      method = quantisation["quant_method"].get<std::string>().substr(0, 80);
+    }
+    if (!known.empty() && method == known) continue;
+    return MakeError(
+        "{}: quantised checkpoints of {} are not supported; use the bf16 one, a GGUF file or one "
+        "of compressed-tensors",
+        name, method);
   }
   return {};
 }
@@ -246,7 +257,7 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
   }
   const Json* text_config = top.OptionalObject("text_config");
   RETURN_IF_ERROR(top.status());
-  RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
+  RETURN_IF_ERROR(RefuseQuantised(json, text_config, "compressed-tensors", name));
   config.is_multimodal = text_config != nullptr;
   if (config.is_multimodal) config.media_tokens = ParseMediaTokens(top);
   RETURN_IF_ERROR(top.status());
@@ -306,7 +317,7 @@ Result<AssistantConfig> ParseAssistantConfig(const Json& json, std::string_view 
         top.Int("centroid_intermediate_top_k", {.min = 1, .max = config.num_centroids}));
   }
   RETURN_IF_ERROR(top.status());
-  RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
+  RETURN_IF_ERROR(RefuseQuantised(json, text_config, /*known=*/"", name));
 
   JsonFields fields(*text_config, fmt::format("{}: text_config", name));
   ParseDecoder(fields, decoder);

@@ -294,6 +294,10 @@ TEST(ModelConfig, RefusesWhatWouldSilentlyChangeTheResult) {
   Json nested = *PresetConfig("e2b");
   nested["text_config"]["quantization_config"] = {{"bits", 4}};
   EXPECT_THAT(Describe(nested), HasSubstr("quantised checkpoints"));
+  EXPECT_THAT(ErrorWith("quantization_config", {{"quant_method", "modelopt"}}),
+              HasSubstr("quantised checkpoints of modelopt"));
+  EXPECT_THAT(ErrorWith("quantization_config", {{"quant_method", 3}}),
+              HasSubstr("quantised checkpoints of an unknown method"));
   EXPECT_THAT(ErrorWith("hidden_activation", "gelu"), HasSubstr("hidden_activation 'gelu'"));
   EXPECT_THAT(ErrorWith("attention_bias", true), HasSubstr("attention_bias"));
   EXPECT_THAT(ErrorWith("tie_word_embeddings", false), HasSubstr("tie_word_embeddings"));

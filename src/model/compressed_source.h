@@ -1,0 +1,45 @@
+// Checkpoints of the compressed-tensors library, repacked into block formats while they are loaded.
+//
+// A quantised matrix [rows, cols] is the tensors of a module (`layers.0.mlp.up_proj`):
+//
+//   weight_packed  I32 [rows, cols * bits / 32]: codes of 4 or 8 bits, the first one lowest
+//   weight         I8 or F8_E4M3 [rows, cols] instead
+//   weight_scale   bf16, f16 or f32 [rows, groups], or for F8_E4M3 one, or one per square of 128
+//   weight_zero_point  I32 [rows * bits / 32, groups], packed along the rows; 8 or 128 without
+//
+// w = (code - zero) * scale. What the file holds decides, not the targets and ignore lists of
+// config.json: a module that was left alone has a `weight` of a type that is no quantised one.
+// Activations are not rounded, whatever the file advises.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "model/weights.h"
+
+namespace lapidary {
+
+// Codes of 4 bits become Q4_0, with zero points Q5_0, of 8 bits Q8_0: without loss, for a bf16
+// scale is a half as well, unless it is tiny. Where it is not, or a group is no multiple of 32, the
+// matrix becomes F32. F8_E4M3 becomes BF16, rounded as compressed-tensors does.
+class CompressedSource : public TensorSource {
+ public:
+  // Everything is checked against the plan, as CheckpointSource does it, and repacked.
+  static Result<std::unique_ptr<CompressedSource>> Open(const std::filesystem::path& directory,
+                                                        const ModelPlan& plan, ThreadPool& threads);
+  Result<TensorView> Get(const TensorSpec& spec) const override;
+
+ private:
+  explicit CompressedSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  Checkpoint checkpoint_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::map<std::string, TensorView, std::less<>> tensors_;  // by the plan's name
+};
+
+}  // namespace lapidary

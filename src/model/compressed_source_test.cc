@@ -1,0 +1,326 @@
+#include "model/compressed_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "model/compressed_matrix.h"
+#include "model/presets.h"
+#include "tensor/block_formats.h"
+
+namespace lapidary {
+namespace {
+
+using testing::HasSubstr;
+
+// A checkpoint in memory, written by the rules of the format: nothing of the reader is used.
+struct Tensors {
+  struct Stored {
+    DType dtype;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> bytes;
+    TensorView view() const { return {bytes.data(), dtype, shape}; }
+  };
+  std::map<std::string, Stored> stored;
+  std::map<std::string, std::vector<float>> values;  // by module
+  std::mt19937 random{7};
+
+  template <typename T>
+  void Add(const std::string& name, DType dtype, std::vector<int64_t> shape,
+           const std::vector<T>& data) {
+    const auto* begin = reinterpret_cast<const std::byte*>(data.data());
+    stored[name] = {dtype, std::move(shape), {begin, begin + data.size() * sizeof(T)}};
+  }
+
+  // [rows, cols / group] of bf16, none of them tiny; returns their values.
+  std::vector<float> AddScales(const std::string& module, std::vector<int64_t> shape) {
+    std::vector<uint16_t> bits;
+    std::vector<float> scales;
+    for (int64_t idx = 0; idx < shape[0] * shape[1]; ++idx) {
+      bits.push_back(static_cast<uint16_t>(0x3a00 + random() % 0x180));
+      scales.push_back(Bf16ToFloat(bits.back()));
+    }
+    Add(module + ".weight_scale", DType::kBF16, std::move(shape), bits);
+    return scales;
+  }
+
+  void AddPacked(const std::string& module, int64_t rows, int64_t cols, int bits, int64_t group,
+                 bool has_zeros) {
+    const int64_t groups = cols / group;
+    const uint32_t mask = (1u << bits) - 1;
+    const int64_t words = cols * bits / 32;
+    std::vector<uint32_t> packed(rows * words), zeros((rows * bits + 31) / 32 * groups);
+    const std::vector<float> scales = AddScales(module, {rows, groups});
+    for (uint32_t& word : packed) word = static_cast<uint32_t>(random());
+    for (uint32_t& word : zeros) word = static_cast<uint32_t>(random());
+    Add(module + ".weight_packed", DType::kI32, {rows, words}, packed);
+    Add(module + ".weight_shape", DType::kI64, {2}, std::vector<int64_t>{rows, cols});
+    if (has_zeros) {
+      Add(module + ".weight_zero_point", DType::kI32, {(rows * bits + 31) / 32, groups}, zeros);
+    }
+    std::vector<float>& expected = values[module];
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t col = 0; col < cols; ++col) {
+        const int per_word = 32 / bits;
+        const uint32_t code = packed[row * words + col / per_word] >> col % per_word * bits & mask;
+        const uint32_t zero =
+            has_zeros ? zeros[row / per_word * groups + col / group] >> row % per_word * bits & mask
+                      : 1u << (bits - 1);
+        expected.push_back((static_cast<float>(code) - static_cast<float>(zero)) *
+                           scales[row * groups + col / group]);
+      }
+    }
+  }
+
+  FindTensor Finder() {
+    return [this](const std::string& name) -> const TensorView* {
+      const auto it = stored.find(name);
+      if (it == stored.end()) return nullptr;
+      views_[name] = it->second.view();
+      return &views_[name];
+    };
+  }
+
+ private:
+  std::map<std::string, TensorView> views_;
+};
+
+std::vector<float> Repacked(const CompressedMatrix& matrix, DType to) {
+  const int64_t row_bytes = DTypeBytes(to, matrix.cols);
+  std::vector<std::byte> bytes(matrix.rows * row_bytes);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    matrix.Repack(row, to, bytes.data() + row * row_bytes);
+  }
+  return ToFloats({bytes.data(), to, {matrix.rows, matrix.cols}});
+}
+
+TEST(CompressedMatrix, PackedCodesBecomeBlocksWithoutLoss) {
+  struct Case {
+    int bits;
+    int64_t group;
+    bool has_zeros;
+    DType type;
+  };
+  constexpr Case kCases[] = {{4, 32, false, DType::kQ4_0},  {4, 128, false, DType::kQ4_0},
+                             {4, 32, true, DType::kQ5_0},   {4, 128, true, DType::kQ5_0},
+                             {8, 256, false, DType::kQ8_0}, {8, 64, true, DType::kF32},
+                             {4, 16, false, DType::kF32}};
+  for (const Case& test : kCases) {
+    Tensors tensors;
+    tensors.AddPacked("m", 9, 256, test.bits, test.group, test.has_zeros);
+    const auto matrix = FindCompressed(tensors.Finder(), "m", 9, 256);
+    ASSERT_TRUE(matrix.ok()) << matrix.error().message;
+    EXPECT_EQ(matrix->RepackedType(), test.type) << test.bits << " bits, groups of " << test.group;
+    EXPECT_EQ(Repacked(*matrix, matrix->RepackedType()), tensors.values["m"]);
+    EXPECT_EQ(Repacked(*matrix, DType::kF32), tensors.values["m"]);
+  }
+}
+
+TEST(CompressedMatrix, ScalesThatAreNoHalvesMakeFloats) {
+  Tensors tensors;
+  tensors.AddPacked("m", 2, 64, 4, 32, false);
+  tensors.Add("m.weight_scale", DType::kF32, {2, 2}, std::vector<float>{0.1f, 1.0f, 2.0f, 3.0f});
+  const auto matrix = FindCompressed(tensors.Finder(), "m", 2, 64);
+  ASSERT_TRUE(matrix.ok()) << matrix.error().message;
+  EXPECT_EQ(matrix->RepackedType(), DType::kF32);
+  EXPECT_EQ(Repacked(*matrix, DType::kF32)[0], static_cast<float>(matrix->Step(0, 0)) * 0.1f);
+}
+
+TEST(CompressedMatrix, BytesAreTakenWithOneScaleARow) {
+  Tensors tensors;
+  std::vector<int8_t> codes(3 * 32);
+  for (size_t idx = 0; idx < codes.size(); ++idx) codes[idx] = static_cast<int8_t>(idx * 5 - 128);
+  tensors.Add("m.weight", DType::kI8, {3, 32}, codes);
+  const std::vector<float> scales = tensors.AddScales("m", {3, 1});
+  const auto matrix = FindCompressed(tensors.Finder(), "m", 3, 32);
+  ASSERT_TRUE(matrix.ok()) << matrix.error().message;
+  ASSERT_EQ(matrix->RepackedType(), DType::kQ8_0);
+  const std::vector<float> got = Repacked(*matrix, DType::kQ8_0);
+  for (size_t idx = 0; idx < codes.size(); ++idx) {
+    EXPECT_EQ(got[idx], static_cast<float>(codes[idx]) * scales[idx / 32]);
+  }
+}
+
+TEST(CompressedMatrix, Float8IsScaledByTensorRowOrSquare) {
+  // 0x38 is 1, 0xc4 is -3, 0x01 the smallest, 0x7e the largest.
+  const std::vector<uint8_t> pattern = {0x38, 0xc4, 0x01, 0x7e, 0x00, 0x80};
+  const std::vector<float> meaning = {1.0f, -3.0f, 0x1p-9f, 448.0f, 0.0f, -0.0f};
+  constexpr int64_t kRows = 130, kCols = 192;
+  std::vector<uint8_t> codes(kRows * kCols);
+  for (size_t idx = 0; idx < codes.size(); ++idx) codes[idx] = pattern[idx % pattern.size()];
+  for (const auto& shape : {std::vector<int64_t>{1, 1}, {kRows, 1}, {2, 2}}) {
+    Tensors tensors;
+    tensors.Add("m.weight", DType::kF8E4M3, {kRows, kCols}, codes);
+    const std::vector<float> scales = tensors.AddScales("m", shape);
+    const auto matrix = FindCompressed(tensors.Finder(), "m", kRows, kCols);
+    ASSERT_TRUE(matrix.ok()) << matrix.error().message;
+    ASSERT_EQ(matrix->RepackedType(), DType::kBF16);
+    const std::vector<float> got = Repacked(*matrix, DType::kBF16);
+    for (size_t idx = 0; idx < codes.size(); ++idx) {
+      const size_t row = idx / kCols, col = idx % kCols;
+      const float scale = scales.size() == 1       ? scales[0]
+                          : scales.size() == kRows ? scales[row]
+                                                   : scales[row / 128 * 2 + col / 128];
+      ASSERT_EQ(got[idx], Bf16ToFloat(FloatToBf16(meaning[idx % 6] * scale))) << row << "," << col;
+    }
+  }
+}
+
+TEST(CompressedMatrix, RefusesWhatItCannotMean) {
+  const auto problem = [](const std::function<void(Tensors&)>& change) {
+    Tensors tensors;
+    tensors.AddPacked("m", 8, 64, 4, 32, true);
+    change(tensors);
+    const auto matrix = FindCompressed(tensors.Finder(), "m", 8, 64);
+    return matrix.ok() ? std::string("none") : matrix.error().message;
+  };
+  EXPECT_EQ(problem([](Tensors&) {}), "none");
+  EXPECT_THAT(problem([](Tensors& t) { t.stored.erase("m.weight_scale"); }),
+              HasSubstr("m.weight_scale is missing"));
+  EXPECT_THAT(problem([](Tensors& t) { t.stored.erase("m.weight_packed"); }),
+              HasSubstr("m.weight and .weight_packed are missing"));
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.stored["m.weight_packed"].shape = {8, 4};
+              }),
+              HasSubstr("no matrix of 8 x 64"));
+  EXPECT_THAT(problem([](Tensors& t) { t.stored["m.weight_packed"].dtype = DType::kU8; }),
+              HasSubstr("no matrix of 8 x 64"));
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.stored["m.weight_scale"].shape = {2, 8};
+              }),
+              HasSubstr("m.weight_scale is BF16 [2, 8]"));
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.stored["m.weight_zero_point"].shape = {2, 1};
+              }),
+              HasSubstr("m.weight_zero_point is I32 [2, 1]"));
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight_g_idx", DType::kI32, {64}, std::vector<int32_t>(64));
+              }),
+              HasSubstr("another order"));
+}
+
+class CompressedSourceTest : public testing::Test {
+ protected:
+  // Rows of whole blocks, of experts too.
+  static ModelPlan Plan() {
+    Json config = *PresetConfig("tiny-moe");
+    config["hidden_size"] = 96;
+    config["moe_intermediate_size"] = 64;
+    return MakeModelPlan(ParseModelConfig(config, "test").value()).value();
+  }
+
+  CompressedSourceTest()
+      : plan_(Plan()),
+        directory_(std::filesystem::path(testing::TempDir()) /
+                   fmt::format("compressed_{}", getpid())) {
+    std::filesystem::create_directories(directory_);
+    for (const TensorSpec& spec : RequiredTensors(plan_)) AddTensor(spec);
+  }
+  ~CompressedSourceTest() override { std::filesystem::remove_all(directory_); }
+
+  static bool IsQuantised(const TensorSpec& spec) {
+    return spec.shape.size() > 1 && spec.shape.back() % 32 == 0 &&
+           (spec.component == TensorComponent::kAttention ||
+            spec.component == TensorComponent::kMlp || spec.component == TensorComponent::kExperts);
+  }
+
+  void AddTensor(const TensorSpec& spec) {
+    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+    if (!IsQuantised(spec)) {
+      tensors_.Add(spec.name, DType::kBF16, spec.shape,
+                   std::vector<uint16_t>(spec.num_elements(), 0x3f80));
+    } else if (spec.component != TensorComponent::kExperts) {
+      tensors_.AddPacked(module, spec.shape[0], spec.shape[1], 4, 32, false);
+    } else {
+      const bool is_gate_up = spec.name.ends_with("gate_up_proj");
+      for (int64_t expert = 0; expert < spec.shape[0]; ++expert) {
+        const auto add = [&](const char* name, int64_t rows) {
+          tensors_.AddPacked(fmt::format("{}.{}.{}", module, expert, name), rows, spec.shape[2], 4,
+                             32, false);
+        };
+        if (is_gate_up) {
+          add("gate_proj", spec.shape[1] / 2);
+          add("up_proj", spec.shape[1] / 2);
+        } else {
+          add("down_proj", spec.shape[1]);
+        }
+      }
+    }
+  }
+
+  Result<std::unique_ptr<CompressedSource>> Open() {
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, tensor] : tensors_.stored) {
+      entries.push_back(
+          {.name = "model.language_model." + name, .dtype = tensor.dtype, .shape = tensor.shape});
+    }
+    std::ofstream file(directory_ / "model.safetensors", std::ios::binary);
+    file << MakeSafetensorsHeader(entries, {});
+    for (const auto& [name, tensor] : tensors_.stored) {
+      file.write(reinterpret_cast<const char*>(tensor.bytes.data()),
+                 static_cast<std::streamsize>(tensor.bytes.size()));
+    }
+    file.close();
+    ThreadPool threads(2);
+    return CompressedSource::Open(directory_, plan_, threads);
+  }
+
+  const ModelPlan plan_;
+  const std::filesystem::path directory_;
+  Tensors tensors_;
+};
+
+TEST_F(CompressedSourceTest, EveryTensorOfAModelIsFoundExpertsAmongThem) {
+  const auto source = Open();
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  int num_quantised = 0;
+  for (const TensorSpec& spec : RequiredTensors(plan_)) {
+    const TensorView tensor = (*source)->Get(spec).value();
+    ASSERT_EQ(tensor.shape, spec.shape) << spec.name;
+    if (!IsQuantised(spec)) {
+      EXPECT_EQ(tensor.dtype, DType::kBF16) << spec.name;
+      continue;
+    }
+    ++num_quantised;
+    EXPECT_EQ(tensor.dtype, DType::kQ4_0) << spec.name;
+    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+    std::vector<float> expected;
+    const auto append = [&](const std::string& name) {
+      const std::vector<float>& values = tensors_.values.at(name);
+      expected.insert(expected.end(), values.begin(), values.end());
+    };
+    if (spec.component != TensorComponent::kExperts) {
+      append(module);
+    } else {
+      for (int64_t expert = 0; expert < spec.shape[0]; ++expert) {
+        if (spec.name.ends_with("gate_up_proj")) {
+          append(fmt::format("{}.{}.gate_proj", module, expert));
+          append(fmt::format("{}.{}.up_proj", module, expert));
+        } else {
+          append(fmt::format("{}.{}.down_proj", module, expert));
+        }
+      }
+    }
+    EXPECT_EQ(ToFloats(tensor), expected) << spec.name;
+  }
+  EXPECT_GT(num_quantised, 4 * plan_.num_layers);
+}
+
+TEST_F(CompressedSourceTest, AMissingExpertAndAStrangerAreNamed) {
+  tensors_.Add("layers.0.stranger.weight_packed", DType::kI32, {1}, std::vector<int32_t>{1});
+  auto source = Open();
+  ASSERT_FALSE(source.ok());
+  EXPECT_THAT(source.error().message, HasSubstr("'layers.0.stranger.weight_packed' does not"));
+  tensors_.stored.erase("layers.0.stranger.weight_packed");
+  ASSERT_EQ(tensors_.stored.erase("layers.0.experts.1.up_proj.weight_packed"), 1u);
+  source = Open();
+  ASSERT_FALSE(source.ok());
+  EXPECT_THAT(source.error().message, HasSubstr("layers.0.experts.1.up_proj.weight"));
+}
+
+}  // namespace
+}  // namespace lapidary
