@@ -57,9 +57,14 @@ void ConstraintFlags::AddTo(CLI::App& command) {
 }
 
 Result<std::optional<AnswerForm>> ConstraintFlags::Read(std::shared_ptr<const TextModel> text,
-                                                        int32_t vocab_size) const {
+                                                        int32_t vocab_size,
+                                                        const AnswerRules& rules) const {
   const char* flag = nullptr;
-  Constraint constraint;
+  std::optional<Constraint> demanded;
+  if (any()) demanded.emplace();
+  RETURN_IF_ERROR(AddRules(rules, *text, &demanded));
+  if (!demanded) return std::optional<AnswerForm>();
+  Constraint& constraint = *demanded;
   if (schema_file) {
     flag = "--json-schema";
     constraint.kind = Constraint::Kind::kJsonSchema;
@@ -79,7 +84,7 @@ Result<std::optional<AnswerForm>> ConstraintFlags::Read(std::shared_ptr<const Te
     constraint.kind = Constraint::Kind::kGrammar;
     ASSIGN_OR_RETURN(constraint.text, ReadText(flag, *grammar_file));
   } else {
-    return std::optional<AnswerForm>();
+    flag = rules.bad_words.empty() ? "--min-tokens" : "--bad-word";
   }
   return std::optional<AnswerForm>(
       AnswerForm(flag, std::move(constraint),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "session/answer_rules.h"
 #include "session/constraint_compiler.h"
 
 namespace lapidary {
@@ -37,10 +38,12 @@ struct ConstraintFlags {
 
   void AddTo(CLI::App& command);
 
-  // Nothing if no form is demanded. Reads files; a form that cannot be had is found by its first
-  // Compile, which needs no weights.
-  Result<std::optional<AnswerForm>> Read(std::shared_ptr<const TextModel> text,
-                                         int32_t vocab_size) const;
+  bool any() const { return schema_file || regex || !choices.empty() || grammar_file; }
+
+  // Nothing if neither a form nor a rule is demanded. Reads files; a form that cannot be had is
+  // found by its first Compile, which needs no weights.
+  Result<std::optional<AnswerForm>> Read(std::shared_ptr<const TextModel> text, int32_t vocab_size,
+                                         const AnswerRules& rules = {}) const;
 };
 
 }  // namespace lapidary

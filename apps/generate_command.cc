@@ -30,6 +30,7 @@ struct GenerateFlags {
   SamplingFlags sampling;
   StopFlags stop;
   ConstraintFlags form;
+  std::vector<std::string> bad_words;
   int32_t max_tokens = 128;
   bool json = false;
 };
@@ -62,10 +63,14 @@ Result<ChatPrompt> MakePrompt(const GenerateFlags& flags, const TextModel& model
 Result<std::shared_ptr<const grammar::CompiledGrammar>> CompileForm(const GenerateFlags& flags,
                                                                     const ModelFiles& files,
                                                                     const ChatPrompt& prompt) {
+  for (const std::string& word : flags.bad_words) RETURN_IF_ERROR(CheckUtf8(word, "--bad-word"));
   ASSIGN_OR_RETURN(const std::optional<AnswerForm> form,
-                   flags.form.Read(files.text, files.description.plan.vocab_size));
+                   flags.form.Read(files.text, files.description.plan.vocab_size,
+                                   {.min_tokens = flags.stop.min_tokens,
+                                    .bad_words = flags.bad_words,
+                                    .ignore_eos = flags.stop.ignore_eos}));
   if (!form) return std::shared_ptr<const grammar::CompiledGrammar>();
-  if (flags.stop.ignore_eos) {
+  if (flags.stop.ignore_eos && flags.form.any()) {
     return MakeError("--ignore-eos and a form of the answer exclude each other");
   }
   using Thought = grammar::Constraint::Thought;
@@ -191,9 +196,11 @@ Status Generate(const GenerateFlags& flags) {
   }
   ASSIGN_OR_RETURN(const RequestEvent last,
                    Follow(TextStream(std::move(stream), tokenizer.ok() ? &*tokenizer : nullptr,
-                                     {.stop_strings = std::move(stop_strings), .parser = parser}),
+                                     {.stop_strings = std::move(stop_strings),
+                                      .min_tokens = flags.stop.min_tokens,
+                                      .parser = parser}),
                           output));
-  if (request.grammar != nullptr && last.finish == FinishReason::kLength) {
+  if (flags.form.any() && last.finish == FinishReason::kLength) {
     spdlog::warn("the answer was cut at {} tokens (--max-tokens): it has not the form asked for",
                  flags.max_tokens);
   }
@@ -252,6 +259,12 @@ void AddGenerateCommand(CommandLine& command_line) {
   flags->media.AddTo(*command);
   flags->stop.AddTo(*command);
   flags->form.AddTo(*command);
+  command
+      ->add_option("--bad-word", flags->bad_words,
+                   "A word that is not said; may be given several times")
+      ->group("Form of the answer (at most one)")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
   flags->sampling.AddTo(*command);
   command->add_flag("--json", flags->json,
                     "Print one JSON object at the end: ids, text, why it stopped, timings");

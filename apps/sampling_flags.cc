@@ -54,6 +54,9 @@ void StopFlags::AddTo(CLI::App& command) {
       ->group(kGroup)
       ->type_name("TEXT")
       ->allow_extra_args(false);
+  command.add_option("--min-tokens", min_tokens, "Nothing stops the answer before so many tokens")
+      ->group(kGroup)
+      ->check(CLI::Range(0, 1 << 28));
   command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's stop tokens")->group(kGroup);
 }
 

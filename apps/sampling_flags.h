@@ -32,6 +32,7 @@ struct SamplingFlags {
 struct StopFlags {
   std::vector<std::string> strings;
   bool ignore_eos = false;
+  int32_t min_tokens = 0;
 
   void AddTo(CLI::App& command);
   Result<StopStrings> Strings() const;

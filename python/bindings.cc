@@ -190,6 +190,8 @@ void BindRequest(nb::module_& module) {
   sampling("seed", &lapidary::Sampling::seed);
   request.def_rw("num_answers", &Request::num_answers)
       .def_rw("max_tokens", &Request::max_tokens, nb::arg("value").none())
+      .def_rw("min_tokens", &Request::min_tokens)
+      .def_rw("bad_words", &Request::bad_words)
       .def_rw("stop", &Request::stop)
       .def_rw("stop_token_ids", &Request::stop_token_ids)
       .def_rw("include_stop", &Request::include_stop)

@@ -186,6 +186,18 @@ class GenerateTest(command_harness.CommandTest):
         self.assertEqual(ignored["output_ids"], full["output_ids"])
         self.assertEqual(ignored["finish_reason"], "length")
 
+    def test_min_tokens_and_bad_words(self):
+        question = ("--chat", "Who are you?", "--temperature", "0", "--max-tokens", "120")
+        plain = self.generate(*question, model="pebble-e")
+        self.assertEqual(plain["finish_reason"], "stop")
+        least = len(plain["output_ids"]) + 4
+        longer = self.generate(*question, "--min-tokens", str(least), model="pebble-e")
+        self.assertGreater(len(longer["output_ids"]), least)
+        word = plain["text"].split()[1].strip(".,!")
+        other = self.generate(*question, "--bad-word", word, model="pebble-e")
+        self.assertIn(f" {word} ", plain["text"])
+        self.assertNotIn(f" {word} ", other["text"])
+
     def test_stop_strings_cut_the_text(self):
         arguments = ("--prompt", "Hello", "--max-tokens", "40", "--ignore-eos")
         full = self.greedy(*arguments)

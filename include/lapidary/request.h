@@ -51,6 +51,8 @@ struct Request {
   Sampling sampling = {};
   int num_answers = 1;                       // each with its own seed: the given one plus its index
   std::optional<int32_t> max_tokens = {};    // none: what the context leaves; 0: the prompt alone
+  int32_t min_tokens = 0;                    // before them nothing stops it
+  std::vector<std::string> bad_words = {};   // not said, as they stand or behind a space
   std::vector<std::string> stop = {};        // the answer ends before any of these
   std::vector<int32_t> stop_token_ids = {};  // beside the checkpoint's own
   bool include_stop = false;                 // the text keeps the stop string

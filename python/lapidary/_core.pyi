@@ -45,6 +45,8 @@ class Request:
     seed: int | None
     num_answers: int
     max_tokens: int | None
+    min_tokens: int
+    bad_words: list[str]
     stop: list[str]
     stop_token_ids: list[int]
     include_stop: bool

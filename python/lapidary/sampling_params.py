@@ -79,6 +79,10 @@ class SamplingParams:
     ignore_eos: bool = False
     max_tokens: int | None = 16
     """Most tokens of an answer; None: what the context leaves."""
+    min_tokens: int = 0
+    """Before so many tokens nothing stops the answer."""
+    bad_words: list[str] | None = None
+    """The tokens that spell one, as it stands or behind a space, never follow each other."""
     logprobs: int | None = None
     """Up to 20: that many of the likeliest tokens beside each one drawn; 0: the drawn one alone."""
     prompt_logprobs: int | None = None
@@ -108,6 +112,8 @@ class SamplingParams:
             request.stop_token_ids = list(self.stop_token_ids or [])
             request.ignore_eos = self.ignore_eos
             request.max_tokens = self.max_tokens
+            request.min_tokens = self.min_tokens
+            request.bad_words = list(self.bad_words or [])
             request.num_logprobs = -1 if self.logprobs is None else self.logprobs
             request.num_prompt_logprobs = -1 if self.prompt_logprobs is None else self.prompt_logprobs
             request.skip_special_tokens = self.skip_special_tokens

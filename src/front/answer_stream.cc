@@ -14,7 +14,8 @@ size_t CountCharacters(std::string_view text) {
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, AnswerStreamOptions options)
     : detokenizer_(tokenizer, options.skip_special),
-      stop_strings_(std::move(options.stop_strings)) {
+      stop_strings_(std::move(options.stop_strings)),
+      num_early_tokens_(options.min_tokens) {
   if (options.parser) parser_.emplace(std::move(*options.parser));
 }
 
@@ -22,9 +23,11 @@ void AnswerStream::Push(int32_t id, std::vector<OutputEvent>* events) {
   // Bytes of a character that never came to its end belong to what a special token ends.
   if (parser_ && parser_->IsSpecial(id)) EndCharacter(events);
   std::string text;
-  if (const Status known = detokenizer_.Push(id, &text); !known.ok()) return;
-  num_characters_ += CountCharacters(text);
-  Take(id, text, events);
+  if (const Status known = detokenizer_.Push(id, &text); known.ok()) {
+    num_characters_ += CountCharacters(text);
+    Take(id, text, events);
+  }
+  if (num_early_tokens_ > 0) --num_early_tokens_;
 }
 
 void AnswerStream::EndCharacter(std::vector<OutputEvent>* events) {
@@ -54,7 +57,9 @@ void AnswerStream::Take(int32_t id, std::string_view text, std::vector<OutputEve
 
 void AnswerStream::AddContent(std::string_view text, std::vector<OutputEvent>* events) {
   if (text.empty()) return;
-  if (std::string safe = stop_strings_.Push(text); !safe.empty()) {
+  std::string safe =
+      num_early_tokens_ > 0 ? stop_strings_.PushUnstopped(text) : stop_strings_.Push(text);
+  if (!safe.empty()) {
     events->push_back({OutputEvent::Kind::kContent, std::move(safe)});
   }
 }

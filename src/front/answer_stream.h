@@ -25,6 +25,7 @@ namespace lapidary {
 struct AnswerStreamOptions {
   bool skip_special = true;  // special tokens have no text
   StopStrings stop_strings = {};
+  int32_t min_tokens = 0;  // a stop string that is complete before so many does not count
   std::optional<OutputParserOptions> parser = {};  // without: all text is content
 };
 
@@ -63,6 +64,7 @@ class AnswerStream {
   std::optional<OutputParser> parser_;
   std::vector<OutputEvent> parsed_;  // scratch
   size_t num_characters_ = 0;
+  int32_t num_early_tokens_;  // still to come
 };
 
 }  // namespace lapidary

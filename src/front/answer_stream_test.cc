@@ -87,6 +87,23 @@ TEST_F(AnswerStreamTest, TextIsCutBeforeAStopStringThatSpansTokens) {
   EXPECT_EQ(text + Finish(stream), "one ");
 }
 
+TEST_F(AnswerStreamTest, AStopStringThatIsCompleteTooEarlyIsText) {
+  const std::vector<int32_t> ids = Ids("STOP and STOP");
+  const auto num_early = static_cast<int32_t>(Ids("STOP").size());
+  const auto run = [&](int32_t min_tokens) {
+    AnswerStream stream(tokenizer_, {.stop_strings = Stops({"STOP"}), .min_tokens = min_tokens});
+    std::string text;
+    for (const int32_t id : ids) {
+      if (stream.matched()) break;
+      text += Push(stream, id);
+    }
+    return text + Finish(stream);
+  };
+  EXPECT_EQ(run(num_early - 1), "");
+  EXPECT_EQ(run(num_early), "STOP and ");
+  EXPECT_EQ(run(100), "STOP and STOP");
+}
+
 TEST_F(AnswerStreamTest, ThePartOfAStopStringIsReleasedWhenTheTextEnds) {
   AnswerStream stream(tokenizer_, {.stop_strings = Stops({"STOP"})});
   std::string text;

@@ -153,6 +153,17 @@ Result<NodeId> AddAnswer(GrammarBuilder* builder, const Constraint& constraint,
   return MakeError("an unknown kind of constraint");
 }
 
+TokenRules RulesFor(const TokenVocabulary& vocabulary, TokenRules rules) {
+  const auto is_unknown = [&](int32_t token) {
+    return token < 0 || token >= vocabulary.num_tokens();
+  };
+  std::erase_if(rules.late_tokens, is_unknown);
+  std::erase_if(rules.banned_runs, [&](const std::vector<int32_t>& run) {
+    return run.empty() || std::ranges::any_of(run, is_unknown);
+  });
+  return rules;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constraint,
@@ -166,9 +177,10 @@ Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constra
              .is_open = constraint.thought == Constraint::Thought::kIsOpen,
              .max_tokens = constraint.max_thought_tokens};
   }
+  TokenRules rules = RulesFor(*context.vocabulary, constraint.rules);
   if (constraint.kind == Constraint::Kind::kAnything) {
     return std::make_shared<const CompiledGrammar>(std::nullopt, context.vocabulary,
-                                                   context.stop_tokens, limit);
+                                                   context.stop_tokens, limit, std::move(rules));
   }
   GrammarBuilder builder;
   ASSIGN_OR_RETURN(NodeId root, AddAnswer(&builder, constraint, control));
@@ -185,7 +197,7 @@ Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constra
   }
   ASSIGN_OR_RETURN(Grammar grammar, std::move(builder).Finish(root));
   return std::make_shared<const CompiledGrammar>(std::move(grammar), context.vocabulary,
-                                                 context.stop_tokens, limit);
+                                                 context.stop_tokens, limit, std::move(rules));
 }
 
 }  // namespace lapidary::grammar

@@ -31,7 +31,7 @@ struct Constraint {
     kGrammar,        // a text of the grammar `text` (ebnf.h)
     kStructuralTag,  // free text with constrained passages: `text` as vLLM has it
     kToolCalls,      // one or more calls of `tools`, or free text with calls in it
-    kAnything,       // any answer: only its thoughts have a limit
+    kAnything,       // any answer: only its thoughts have a limit, and its tokens rules
   };
   enum class Thought {
     kNone,     // the answer begins at once
@@ -47,6 +47,7 @@ struct Constraint {
   bool many_calls = true;                // more than one
   Thought thought = Thought::kNone;
   int32_t max_thought_tokens = -1;  // after which thoughts must end; -1: any number
+  TokenRules rules = {};            // tokens that the vocabulary lacks are passed over
 
   auto operator<=>(const Constraint&) const = default;
 };

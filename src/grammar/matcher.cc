@@ -8,14 +8,22 @@ namespace lapidary::grammar {
 
 CompiledGrammar::CompiledGrammar(std::optional<Grammar> grammar,
                                  std::shared_ptr<const TokenVocabulary> vocabulary,
-                                 std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit)
+                                 std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit,
+                                 TokenRules rules)
     : grammar_(std::move(grammar)),
       vocabulary_(std::move(vocabulary)),
       stop_tokens_(std::move(stop_tokens)),
-      thought_limit_(thought_limit) {
-  for (int32_t token : stop_tokens_) {
-    CHECK(token >= 0 && token < vocabulary_->num_tokens()) << "stop token " << token;
+      thought_limit_(thought_limit),
+      rules_(std::move(rules)) {
+  const auto check = [&](int32_t token) {
+    CHECK(token >= 0 && token < vocabulary_->num_tokens()) << "token " << token;
+  };
+  for (const int32_t token : rules_.late_tokens) check(token);
+  for (const std::vector<int32_t>& run : rules_.banned_runs) {
+    CHECK(!run.empty());
+    for (const int32_t token : run) check(token);
   }
+  for (const int32_t token : stop_tokens_) check(token);
   if (thought_limit_.max_tokens >= 0) {
     CHECK(thought_limit_.end_token >= 0 && thought_limit_.end_token < vocabulary_->num_tokens());
   }
@@ -84,6 +92,11 @@ Result<bool> Matcher::Accept(int32_t token) {
   if (IsTerminated() || token < 0 || token >= grammar_->vocabulary().num_tokens()) return false;
   const ThoughtLimit& limit = grammar_->thought_limit_;
   if (MustEndThought() && token != limit.end_token) return false;
+  if (IsWithheld(token) && !MustEndThought()) {
+    std::vector<uint32_t> words(num_words());
+    RETURN_IF_ERROR(FillMask(words));
+    if ((words[token / 32] >> (token % 32) & 1) == 0) return false;
+  }
   Place next = places_.back();
   if (automaton_ != nullptr) {
     ASSIGN_OR_RETURN(next.state, StateAfter(token));
@@ -95,6 +108,7 @@ Result<bool> Matcher::Accept(int32_t token) {
   } else {
     next.is_in_thought = token == limit.begin_token;
   }
+  next.token = token;
   places_.push_back(next);
   return true;
 }
@@ -104,7 +118,52 @@ void Matcher::Rollback(int num_tokens) {
   places_.resize(places_.size() - num_tokens);
 }
 
+bool Matcher::IsNextOf(std::span<const int32_t> banned_run) const {
+  const size_t num_before = banned_run.size() - 1;
+  if (num_before >= places_.size()) return false;
+  return std::ranges::equal(banned_run.first(num_before), std::span(places_).last(num_before), {},
+                            {}, &Place::token);
+}
+
+bool Matcher::IsWithheld(int32_t token) const {
+  const TokenRules& rules = grammar_->rules_;
+  if (AreTokensLate() && std::ranges::find(rules.late_tokens, token) != rules.late_tokens.end()) {
+    return true;
+  }
+  return std::ranges::any_of(rules.banned_runs, [&](const std::vector<int32_t>& run) {
+    return run.back() == token && IsNextOf(run);
+  });
+}
+
+void Matcher::ApplyRules(std::span<uint32_t> words) const {
+  const TokenRules& rules = grammar_->rules_;
+  // Takes tokens out, unless nothing would be left.
+  const auto withhold = [&](std::span<const int32_t> tokens) {
+    std::vector<int32_t> taken;
+    for (const int32_t token : tokens) {
+      uint32_t& word = words[token / 32];
+      const uint32_t bit = 1u << (token % 32);
+      if ((word & bit) != 0) taken.push_back(token);
+      word &= ~bit;
+    }
+    if (std::ranges::any_of(words, [](uint32_t word) { return word != 0; })) return;
+    for (const int32_t token : taken) words[token / 32] |= 1u << (token % 32);
+  };
+  std::vector<int32_t> completing;
+  for (const std::vector<int32_t>& run : rules.banned_runs) {
+    if (IsNextOf(run)) completing.push_back(run.back());
+  }
+  if (!completing.empty()) withhold(completing);
+  if (AreTokensLate()) withhold(rules.late_tokens);
+}
+
 Status Matcher::FillMask(std::span<uint32_t> words) {
+  RETURN_IF_ERROR(FillGrammarMask(words));
+  if (!IsTerminated() && !MustEndThought()) ApplyRules(words);
+  return {};
+}
+
+Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
   CHECK_EQ(static_cast<int32_t>(words.size()), grammar_->vocabulary().num_words());
   const auto allow = [&](int32_t token) { words[token / 32] |= 1u << (token % 32); };
   if (IsTerminated() || MustEndThought()) {

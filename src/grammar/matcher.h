@@ -23,6 +23,17 @@ struct ThoughtLimit {
   int32_t max_tokens = -1;  // -1: any number
 };
 
+// What holds for an answer's tokens whatever they say. Where a grammar leaves nothing else, it goes
+// before the rules: a text that is complete may end, and one that must be said is said.
+struct TokenRules {
+  int32_t min_tokens = 0;                              // before them none of `late_tokens` comes
+  std::vector<int32_t> late_tokens = {};               // those that end the answer
+  std::vector<std::vector<int32_t>> banned_runs = {};  // none is empty; none is ever completed
+
+  bool empty() const { return min_tokens == 0 && banned_runs.empty(); }
+  auto operator<=>(const TokenRules&) const = default;
+};
+
 // A grammar ready for a vocabulary. To its users immutable; any number of threads may hold it and
 // match with it at once. What one matcher finds out about the grammar, the others know.
 class CompiledGrammar {
@@ -31,7 +42,8 @@ class CompiledGrammar {
   // reached, the grammar must allow its end. Without a grammar every token may come at any time,
   // and none of them ends the text.
   CompiledGrammar(std::optional<Grammar> grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
-                  std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit = {});
+                  std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit = {},
+                  TokenRules rules = {});
 
   // Whether texts end by themselves, with a stop token.
   bool ends() const { return grammar_.has_value(); }
@@ -51,6 +63,7 @@ class CompiledGrammar {
   std::shared_ptr<const TokenVocabulary> vocabulary_;
   std::vector<int32_t> stop_tokens_;
   ThoughtLimit thought_limit_;
+  TokenRules rules_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Automaton> automaton_;
 };
@@ -71,7 +84,7 @@ class Matcher {
   // Bit t % 32 of words[t / 32] is set if and only if Accept(t) would succeed. words: [num_words]
   // of the vocabulary. No bit is set once terminated.
   Status FillMask(std::span<uint32_t> words);
-  // The one token that may come next, if there is just one.
+  // The one token that may come next, if the grammar leaves just one.
   Result<std::optional<int32_t>> OnlyAllowedToken();
 
   // A stop token was accepted.
@@ -83,6 +96,7 @@ class Matcher {
   static constexpr StateId kTerminated = ~StateId{0} - 1;
   struct Place {
     StateId state = Automaton::kDead;
+    int32_t token = -1;  // that led here
     bool is_in_thought = false;
     int32_t num_thought_tokens = 0;  // without those that begin and end thoughts
   };
@@ -91,6 +105,14 @@ class Matcher {
   // kDead if the grammar does not allow `token` here.
   Result<StateId> StateAfter(int32_t token);
   bool MustEndThought() const;
+  // As FillMask, without the rules.
+  Status FillGrammarMask(std::span<uint32_t> words);
+  // Whether the run is complete with its last token.
+  bool IsNextOf(std::span<const int32_t> banned_run) const;
+  bool AreTokensLate() const { return num_accepted() < grammar_->rules_.min_tokens; }
+  // Whether a rule is against it, whatever else may come.
+  bool IsWithheld(int32_t token) const;
+  void ApplyRules(std::span<uint32_t> words) const;
 
   std::shared_ptr<const CompiledGrammar> grammar_;
   std::shared_ptr<Automaton> automaton_;  // null without a grammar

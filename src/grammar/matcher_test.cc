@@ -324,5 +324,64 @@ TEST(GrammarTest, LeftRecursionAndEmptyGrammarsAreRefused) {
   }
 }
 
+std::shared_ptr<const CompiledGrammar> Free(const TestVocabulary& test, TokenRules rules) {
+  return std::make_shared<CompiledGrammar>(std::nullopt, test.vocabulary,
+                                           std::vector<int32_t>{test.stop}, ThoughtLimit{},
+                                           std::move(rules));
+}
+
+TEST(TokenRules, NothingEndsAnAnswerBeforeItsLeastNumberOfTokens) {
+  const TestVocabulary test;
+  Matcher matcher(Free(test, {.min_tokens = 2, .late_tokens = {test.stop, test.other}}));
+  const auto allowed = AllowedTokens(&matcher, test);
+  EXPECT_EQ(allowed.size(), test.bytes.size() - 2);
+  EXPECT_FALSE(*matcher.Accept(test.stop));
+  EXPECT_FALSE(*matcher.Accept(test.other));
+  ASSERT_TRUE(*matcher.Accept(0));
+  EXPECT_FALSE(*matcher.Accept(test.stop));
+  ASSERT_TRUE(*matcher.Accept(0));
+  EXPECT_EQ(AllowedTokens(&matcher, test).size(), test.bytes.size());
+  ASSERT_TRUE(*matcher.Accept(test.stop));
+  matcher.Rollback(2);
+  EXPECT_FALSE(*matcher.Accept(test.stop)) << "too early again";
+}
+
+TEST(TokenRules, ABannedRunIsNeverCompleted) {
+  const TestVocabulary test;
+  Matcher matcher(Free(test, {.banned_runs = {{3}, {4, 5}, {4, 4, 6}}}));
+  EXPECT_FALSE(*matcher.Accept(3));
+  ASSERT_TRUE(*matcher.Accept(5)) << "only behind 4";
+  ASSERT_TRUE(*matcher.Accept(4));
+  EXPECT_FALSE(*matcher.Accept(5));
+  ASSERT_TRUE(*matcher.Accept(4));
+  const auto allowed = AllowedTokens(&matcher, test);
+  EXPECT_EQ(allowed.size(), test.bytes.size() - 3);
+  for (const int32_t token : {3, 5, 6}) {
+    EXPECT_EQ(std::ranges::count(allowed, token), 0) << token;
+    EXPECT_FALSE(*matcher.Accept(token));
+  }
+  ASSERT_TRUE(*matcher.Accept(7));
+  ASSERT_TRUE(*matcher.Accept(6));
+}
+
+TEST(TokenRules, WhatTheGrammarLeavesNoChoiceInGoesBeforeThem) {
+  const TestVocabulary test;
+  const auto id_of = [&](const std::string& text) {
+    return static_cast<int32_t>(std::ranges::find(test.bytes, text) - test.bytes.begin());
+  };
+  GrammarBuilder builder;
+  const NodeId root = builder.Text("dd");
+  Result<Grammar> grammar = std::move(builder).Finish(root);
+  const auto compiled = std::make_shared<CompiledGrammar>(
+      std::move(*grammar), test.vocabulary, std::vector<int32_t>{test.stop}, ThoughtLimit{},
+      TokenRules{.min_tokens = 9, .late_tokens = {test.stop}, .banned_runs = {{id_of("dd")}}});
+  Matcher matcher(compiled);
+  EXPECT_EQ(AllowedTokens(&matcher, test), std::vector<int32_t>{id_of("d")});
+  ASSERT_TRUE(*matcher.Accept(id_of("d")));
+  ASSERT_TRUE(*matcher.Accept(id_of("d")));
+  EXPECT_EQ(AllowedTokens(&matcher, test), std::vector<int32_t>{test.stop}) << "it is complete";
+  EXPECT_TRUE(*matcher.Accept(test.stop));
+}
+
 }  // namespace
 }  // namespace lapidary::grammar

@@ -36,6 +36,7 @@ AnswerReader::AnswerReader(const Tokenizer* tokenizer, const Request& request)
   AnswerStreamOptions options;
   options.skip_special = request.skip_special_tokens;
   options.stop_strings = ValueOrThrow(StopStrings::Create(request.stop, request.include_stop));
+  options.min_tokens = request.min_tokens;
   if (const ChatDetails* chat = request.prompt.chat.get()) {
     options.parser = chat->parser;
     single_call_ = chat->single_call;

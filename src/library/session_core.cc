@@ -4,6 +4,7 @@
 
 #include "base/random_bits.h"
 #include "library/log.h"
+#include "session/answer_rules.h"
 
 namespace lapidary::v0 {
 namespace {
@@ -167,6 +168,17 @@ std::shared_ptr<const grammar::CompiledGrammar> SessionCore::MakeGrammar(
   if (request.thinking_token_budget.value_or(-1) >= 0 && chat != nullptr) {
     if (!constraint) constraint = grammar::Constraint{.kind = grammar::Constraint::Kind::kAnything};
     constraint->max_thought_tokens = *request.thinking_token_budget;
+  }
+  const AnswerRules rules = {.min_tokens = request.min_tokens,
+                             .bad_words = request.bad_words,
+                             .stop_ids = request.stop_token_ids,
+                             .ignore_eos = request.ignore_eos};
+  if (request.min_tokens < 0) throw InvalidInput("'min_tokens' must be at least 0");
+  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
+    throw InvalidInput("'min_tokens' is more than 'max_tokens'");
+  }
+  if (const Status added = AddRules(rules, text(), &constraint); !added.ok()) {
+    throw InvalidInput(added.error().message);
   }
   if (!constraint) return nullptr;
   if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {

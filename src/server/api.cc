@@ -17,6 +17,7 @@
 #include "server/responses_request.h"
 #include "server/transcription_format.h"
 #include "server/transcription_request.h"
+#include "session/answer_rules.h"
 
 namespace lapidary {
 namespace {
@@ -326,16 +327,28 @@ ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
     const std::string& message = valid.error().message;
     return BadRequest(message.substr(0, message.find_first_of(" :")), "{}", message);
   }
+  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
+    return BadRequest("min_tokens", "'min_tokens' is {}, more than the {} of 'max_tokens'",
+                      request.min_tokens, *request.max_tokens);
+  }
   return {};
 }
 
 ApiStatus Api::CompileConstraint(const GenerationRequest& request,
                                  std::shared_ptr<const grammar::CompiledGrammar>* compiled) const {
-  if (!request.constraint) return {};
-  if (request.ignore_eos && request.constraint->kind != grammar::Constraint::Kind::kAnything) {
+  std::optional<grammar::Constraint> constraint = request.constraint;
+  const AnswerRules rules = {.min_tokens = request.min_tokens,
+                             .bad_words = request.bad_words,
+                             .stop_ids = request.stop_token_ids,
+                             .ignore_eos = request.ignore_eos};
+  if (const Status added = AddRules(rules, session_.text(), &constraint); !added.ok()) {
+    return BadRequest("bad_words", "{}", added.error().message);
+  }
+  if (!constraint) return {};
+  if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
     return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
   }
-  auto grammar = session_.CompileConstraint(*request.constraint);
+  auto grammar = session_.CompileConstraint(*constraint);
   if (!grammar.ok()) {
     return BadRequest(request.constraint_field, "{}", grammar.error().message);
   }

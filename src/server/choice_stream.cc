@@ -10,6 +10,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& 
     : answer_(tokenizer,
               {.skip_special = request.skip_special,
                .stop_strings = StopStrings::Create(request.stop, request.include_stop_text).value(),
+               .min_tokens = request.min_tokens,
                .parser = parser_options}),
       stop_(request.stop),
       wants_logprobs_(request.sampling.num_logprobs >= 0),

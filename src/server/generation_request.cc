@@ -115,6 +115,19 @@ void ReadMaxTokens(RequestFields* fields, GenerationRequest* request) {
   }
 }
 
+void ReadAnswerRules(RequestFields* fields, GenerationRequest* request) {
+  request->min_tokens = static_cast<int32_t>(fields->Int("min_tokens", 0, 0, INT32_MAX));
+  const OrderedJson* words = fields->Find("bad_words");
+  if (words == nullptr) return;
+  const bool are_texts =
+      words->is_array() && std::all_of(words->begin(), words->end(),
+                                       [](const OrderedJson& word) { return word.is_string(); });
+  if (!are_texts) {
+    return fields->Fail(BadRequest("bad_words", "'bad_words' must be a list of strings"));
+  }
+  for (const OrderedJson& word : *words) request->bad_words.push_back(word.get<std::string>());
+}
+
 void ReadPromptLogprobs(RequestFields* fields, GenerationRequest* request) {
   request->num_prompt_logprobs =
       static_cast<int32_t>(fields->Int("prompt_logprobs", -1, 0, kMaxLogprobs));
@@ -132,12 +145,12 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   ReadStreaming(fields, request);
   ReadPromptLogprobs(fields, request);
   ReadMaxTokens(fields, request);
+  ReadAnswerRules(fields, request);
   ReadConstraint(fields, &request->constraint, &request->constraint_field);
-  for (const char* name : {"bad_words", "truncate_prompt_tokens", "logits_processors"}) {
+  for (const char* name : {"truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);
   }
   fields->Refuse("use_beam_search", false);
-  fields->Refuse("min_tokens", 0);
   fields->Accept({"user", "metadata", "store", "service_tier", "safety_identifier",
                   "prompt_cache_key", "prediction"});
 }

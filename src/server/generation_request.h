@@ -24,8 +24,10 @@ struct GenerationRequest {
   std::string constraint_field;                   // the field that says so
   int num_choices = 1;
   std::optional<int32_t> max_tokens;  // none: the rest of the context
-  bool echo = false;                  // the prompt comes back in front of the text
-  int32_t num_prompt_logprobs = -1;   // -1: none; else the likeliest beside each prompt token
+  int32_t min_tokens = 0;             // before them nothing stops it
+  std::vector<std::string> bad_words;
+  bool echo = false;                 // the prompt comes back in front of the text
+  int32_t num_prompt_logprobs = -1;  // -1: none; else the likeliest beside each prompt token
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop_text = false;

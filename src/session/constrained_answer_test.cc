@@ -1,9 +1,11 @@
 // Constrained answers of the bundled model, on the CPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "session/answer_rules.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -23,6 +25,17 @@ class ConstrainedAnswerTest : public testing::Test {
     auto session = Session::Load(std::move(*files), {.load = load, .engine = {}});
     EXPECT_TRUE(session.ok()) << session.error().message;
     return std::move(*session);
+  }
+
+  static constexpr int32_t kMinTokens = 60;
+  // No end before kMinTokens, and a few common words left out.
+  static Constraint WithRules(const Constraint& constraint) {
+    std::optional<Constraint> ruled = constraint;
+    const Status added =
+        AddRules({.min_tokens = kMinTokens, .bad_words = {"very", "small", "heart"}},
+                 session_->text(), &ruled);
+    EXPECT_TRUE(added.ok()) << added.error().message;
+    return *ruled;
   }
 
   static Request Ask(const std::string& question, const Constraint& constraint, uint64_t seed) {
@@ -89,6 +102,34 @@ TEST_F(ConstrainedAnswerTest, ADemandedCallIsMade) {
   ExpectFits(request, (*answer)[0]);
 }
 
+TEST_F(ConstrainedAnswerTest, AnswersKeepTheRulesOfTheirTokens) {
+  const auto say = [&](const Constraint& constraint, uint64_t seed) {
+    const auto ids = session_->RunAll({Ask("Who are you?", constraint, seed)}, 1, [] {});
+    EXPECT_TRUE(ids.ok()) << ids.error().message;
+    return (*ids)[0];
+  };
+  const Constraint anything = {.kind = Constraint::Kind::kAnything};
+  const Constraint ruled = WithRules(anything);
+  const auto num_banned = [&](const std::vector<int32_t>& ids) {
+    return std::ranges::count_if(ruled.rules.banned_runs, [&](const std::vector<int32_t>& run) {
+      return !std::ranges::search(ids, run).empty();
+    });
+  };
+  int num_short = 0;
+  int num_with_words = 0;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    const std::vector<int32_t> free = say(anything, seed);
+    num_short += std::ssize(free) <= kMinTokens;
+    const std::string text = session_->text().tokenizer->Decode(free, true).value();
+    num_with_words += text.find("very") != std::string::npos;
+    const std::vector<int32_t> ids = say(ruled, seed);
+    EXPECT_GT(std::ssize(ids), kMinTokens) << "and what ends it";
+    EXPECT_EQ(num_banned(ids), 0);
+  }
+  EXPECT_GT(num_short, 0) << "without the rules some are shorter";
+  EXPECT_GT(num_with_words, 0);
+}
+
 TEST_F(ConstrainedAnswerTest, AnswersAreTheSameDraftedAndInSmallSteps) {
   const std::vector<Constraint> constraints = {
       {.kind = Constraint::Kind::kJsonSchema,
@@ -103,10 +144,12 @@ TEST_F(ConstrainedAnswerTest, AnswersAreTheSameDraftedAndInSmallSteps) {
       {.kind = Constraint::Kind::kRegex, .text = "([a-z]{2,7} ){5,12}"},
       {.kind = Constraint::Kind::kAnything,
        .thought = Constraint::Thought::kMayOpen,
-       .max_thought_tokens = 4}};
+       .max_thought_tokens = 4},
+      WithRules({.kind = Constraint::Kind::kAnything}),
+      WithRules({.kind = Constraint::Kind::kRegex, .text = "([a-z]{2,7} ){2,30}"})};
   std::vector<Request> requests;
   for (uint64_t seed = 0; seed < 24; ++seed) {
-    requests.push_back(Ask("Tell me about the weather on Mars", constraints[seed % 4], seed));
+    requests.push_back(Ask("Tell me about the weather on Mars", constraints[seed % 6], seed));
     auto sampling = std::make_shared<SamplingParams>(*requests.back().sampling);
     if (seed % 3 == 0) sampling->repetition_penalty = 1.2f;
     if (seed % 5 == 0) sampling->temperature = 0.0f;

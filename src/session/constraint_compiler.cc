@@ -56,9 +56,6 @@ Result<grammar::CompileContext> ConstraintCompiler::Context() {
   for (const int32_t id : text_->defaults.stop_ids) {
     if (id >= 0 && id < vocab_size_) context.stop_tokens.push_back(id);
   }
-  if (context.stop_tokens.empty()) {
-    return MakeError("structured output needs a model that names its stop tokens");
-  }
   return context;
 }
 
@@ -72,6 +69,9 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Comp
     }
   }
   ASSIGN_OR_RETURN(grammar::CompileContext context, Context());
+  if (context.stop_tokens.empty() && constraint.kind != grammar::Constraint::Kind::kAnything) {
+    return MakeError("structured output needs a model that names its stop tokens");
+  }
   // Only behind tool calls may an answer end by asking for their results.
   if (constraint.tools.empty()) {
     const auto response = text_->tokenizer->TokenToId("<|tool_response>");

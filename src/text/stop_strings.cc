@@ -73,7 +73,13 @@ std::string_view StopStrings::HeldText(int32_t node) const {
   return std::string_view(strings_[nodes_[node].owner]).substr(0, nodes_[node].depth);
 }
 
-std::string StopStrings::Push(std::string_view piece) {
+std::string StopStrings::Push(std::string_view piece) { return Push(piece, /*may_stop=*/true); }
+
+std::string StopStrings::PushUnstopped(std::string_view piece) {
+  return Push(piece, /*may_stop=*/false);
+}
+
+std::string StopStrings::Push(std::string_view piece, bool may_stop) {
   if (matched()) return {};
   if (nodes_.empty()) return std::string(piece);
   const std::string_view held = HeldText(state_);
@@ -86,7 +92,7 @@ std::string StopStrings::Push(std::string_view piece) {
       next = Child(state_, byte);
     }
     state_ = next < 0 ? 0 : next;
-    match_ = nodes_[state_].match;
+    if (may_stop) match_ = nodes_[state_].match;
   }
   // Of `held` and the bytes taken, all is safe but the new state's prefix, or the match.
   size_t num_kept_back = static_cast<size_t>(nodes_[state_].depth);

@@ -37,6 +37,9 @@ class StopStrings {
   // that may begin a stop string. After a match, always empty.
   std::string Push(std::string_view piece);
 
+  // As Push, of text in which no stop string may end: those that do are text like any other.
+  std::string PushUnstopped(std::string_view piece);
+
   // The stream has ended: returns what was held back.
   std::string Finish();
 
@@ -55,6 +58,7 @@ class StopStrings {
     int32_t owner = 0;   // A string that has this prefix.
   };
 
+  std::string Push(std::string_view piece, bool may_stop);
   int32_t Child(int32_t node, uint8_t byte) const;
   int32_t Insert(int32_t node, uint8_t byte, int32_t owner);
   void LinkSuffixes();

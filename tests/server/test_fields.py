@@ -199,6 +199,44 @@ def test_only_allowed_tokens_are_drawn(server):
         assert refused.status_code == 400 and refused.json()["error"]["param"] == "allowed_token_ids", refused.text
 
 
+def test_nothing_stops_an_answer_before_min_tokens(server):
+    body = {"prompt": "x", "max_tokens": 12, "logit_bias": {"1": 100}, "return_token_ids": True, "seed": 3}
+
+    def answer(**fields):
+        return server.post("/v1/completions", json={**body, **fields}).json()["choices"][0]
+    assert answer()["token_ids"] == [1]
+    later = answer(min_tokens=5)
+    assert (len(later["token_ids"]), later["finish_reason"]) == (6, "stop") and 1 not in later["token_ids"][:5]
+    # A stop token of the request's own, and a stop string.
+    own = answer(min_tokens=5, logit_bias={"300": 100}, stop_token_ids=[300])
+    assert own["token_ids"].index(300) == 5 and own["finish_reason"] == "stop"
+    letters = {"logit_bias": {}, "allowed_token_ids": server.post("/tokenize", json={
+        "prompt": "q", "add_special_tokens": False}).json()["tokens"], "stop": ["q"]}
+    assert answer(**letters)["text"] == ""
+    assert answer(**letters, min_tokens=5)["text"] == "q" * 5
+    refused = server.post("/v1/completions", json={**body, "min_tokens": 13})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "min_tokens", refused.text
+    short = server.post("/v1/completions", json={"prompt": "x", "min_tokens": 17})
+    assert short.status_code == 400, "16 are the most unless max_tokens says more"
+
+
+def test_bad_words_are_not_said(server):
+    def ids(text):
+        return server.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    body = {"prompt": "Once", "max_tokens": 24, "temperature": 50, "seed": 3,
+            "allowed_token_ids": ids("q") + ids("y") + ids("z"), "ignore_eos": True}
+
+    def text(**fields):
+        return server.post("/v1/completions", json={**body, **fields}).json()["choices"][0]["text"]
+    assert "qz" in text() and set(text()) == {"q", "y", "z"}
+    assert text(bad_words=["q", "y"]) == "z" * 24
+    apart = text(bad_words=["qz"])
+    assert "qz" not in apart and set(apart) == {"q", "y", "z"}
+    for wrong in ("q", [1], [""], ["q" * 2000], ["q"] * 2000):
+        refused = server.post("/v1/completions", json={**body, "bad_words": wrong})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "bad_words", refused.text
+
+
 def test_a_message_can_be_gone_on_with(server, hello):
     begun = [*hello, {"role": "assistant", "content": "Well, hello"}]
 
