@@ -39,6 +39,7 @@ struct ServeFlags {
   std::string allowed_local_media_path;
   std::string limit_mm_per_prompt = R"({"image": 4, "audio": 1})";
   bool strict_tools = false;
+  std::string scheduling_policy = "fcfs";
   int threads = 0;
   BatchLimits limits;
   std::optional<double> max_step_ms;
@@ -225,9 +226,11 @@ Status Serve(ServeFlags flags) {
   if (flags.served_model_names.empty()) {
     flags.served_model_names = {files.description.ShortName()};
   }
-  ASSIGN_OR_RETURN(const ServedModel model,
-                   ServedModel::Make(files.text, flags.served_model_names,
-                                     flags.limits.max_model_len, flags.strict_tools));
+  ASSIGN_OR_RETURN(
+      const ServedModel model,
+      ServedModel::Make(files.text, flags.served_model_names, flags.limits.max_model_len,
+                        {.strict_tools = flags.strict_tools,
+                         .takes_priority = flags.scheduling_policy == "priority"}));
   if (model.tokenizer().vocab_size() > plan.vocab_size) {
     return MakeError("{}: the tokenizer knows {} tokens, the model only {}",
                      flags.tokenizer.empty() ? flags.model : flags.tokenizer,
@@ -329,6 +332,10 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(0.0, 3600e3));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  add("--scheduling-policy", flags.scheduling_policy,
+      "fcfs: in order of arrival; priority: requests may say theirs, the lower the earlier")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
       ->capture_default_str();
   add("--kv-cache-memory-bytes", flags.kv_cache_memory_bytes,
       "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM; "

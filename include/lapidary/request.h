@@ -56,6 +56,7 @@ struct Request {
   std::vector<std::string> stop = {};        // the answer ends before any of these
   std::vector<int32_t> stop_token_ids = {};  // beside the checkpoint's own
   bool include_stop = false;                 // the text keeps the stop string
+  int32_t priority = 0;                      // the lower, the earlier it is served
   bool ignore_eos = false;                   // the checkpoint's own stop tokens do not stop it
   bool skip_special_tokens = true;           // they have no text
   int num_logprobs = -1;         // -1: none; 0: of the drawn token; up to 20: also of the likeliest

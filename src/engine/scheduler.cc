@@ -83,7 +83,7 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   }
   auto sequence = std::make_unique<Sequence>(
       id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
-  waiting_.push_back(sequence.get());
+  InsertInOrder(waiting_, *sequence);
   sequences_.emplace(id, std::move(sequence));
   return {};
 }
@@ -168,11 +168,7 @@ void Scheduler::Preempt(Sequence& sequence) {
   sequence.resumed_from.reset();
   ++sequence.num_preemptions;
   ++num_preemptions_;
-  // Back among the waiting ones, where its arrival puts it.
-  const auto position = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence* other) {
-    return other->id > sequence.id;
-  });
-  waiting_.insert(position, &sequence);
+  InsertInOrder(waiting_, sequence);
 }
 
 void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {

@@ -7,7 +7,8 @@
 // youngest sequence, which is computed again later.
 //
 // Nothing waits for ever: a sequence is only accepted if it fits the pool alone, sequences are
-// served in order of arrival, and a part of the budget is kept from decoding sequences. Nor does a
+// served in order of arrival, and a part of the budget is kept from decoding sequences. Only those
+// of another priority come before, or behind: whoever gives priorities answers for that. Nor does a
 // long prompt hold up short ones: a part of what is left is kept for those behind it, the shortest
 // first.
 #pragma once
@@ -158,6 +159,11 @@ class Scheduler {
   void PlanChunks(const std::vector<Sequence*>& candidates, bool only_last, StepPlan& plan,
                   Budget& budget);
   void AdmitWaiting(StepPlan& plan, Budget& budget);
+  template <typename Sequences>
+  static void InsertInOrder(Sequences& sequences, Sequence& added) {
+    const auto before = [](const Sequence* a, const Sequence* b) { return a->ComesBefore(*b); };
+    sequences.insert(std::upper_bound(sequences.begin(), sequences.end(), &added, before), &added);
+  }
 
   // Rows of the longest image that some prompt still has to compute in one step; 0: none has.
   int32_t LongestOpenImage() const;
@@ -220,8 +226,9 @@ class Scheduler {
 
   SequenceId last_id_ = 0;
   SequenceMap sequences_;
-  std::vector<Sequence*> running_;  // in order of arrival
-  std::deque<Sequence*> waiting_;   // in order of arrival
+  // Both in order of priority, then of arrival.
+  std::vector<Sequence*> running_;
+  std::deque<Sequence*> waiting_;
   std::vector<int32_t> free_slots_;
   std::vector<Sequence*> by_slot_;    // null: free
   std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it

@@ -333,9 +333,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
     }
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(idx));
     BindSlot(sequence, plan);
-    const auto by_arrival = [](const Sequence* a, const Sequence* b) { return a->id < b->id; };
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, by_arrival),
-                    &sequence);
+    InsertInOrder(running_, sequence);
     AddChunk(sequence, num_rows, plan, budget);
   }
 }

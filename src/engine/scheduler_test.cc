@@ -29,6 +29,35 @@ TEST_P(SchedulerModes, AStopTokenEndsARequestAndIsTheLastToken) {
   EXPECT_EQ(harness.outputs_[id], std::vector<int32_t>(expected.begin(), first_stop + 1));
 }
 
+TEST_P(SchedulerModes, ALowerPriorityIsServedFirst) {
+  SchedulerLimits limits;
+  limits.max_num_seqs = 2;
+  limits.prefix_caching = false;
+  Harness harness(24, limits, GetParam());
+  std::mt19937 random(1);
+  const auto add = [&](int32_t priority, int32_t num_new) {
+    SequenceSpec spec = Harness::Spec(RandomIds(random, 12, 500), num_new);
+    spec.priority = priority;
+    return harness.Add(spec).value();
+  };
+  const SequenceId late = add(5, 40);
+  const SequenceId early = add(-5, 40);
+  const SequenceId middle = add(0, 40);
+  const SequenceId next = add(0, 40);
+  std::vector<SequenceId> ended;
+  while (ended.size() < 4) {
+    harness.Turn();
+    for (const auto& [id, reason] : harness.finished_) {
+      if (std::find(ended.begin(), ended.end(), id) == ended.end()) ended.push_back(id);
+    }
+  }
+  EXPECT_EQ(ended.front(), early);
+  EXPECT_EQ(ended.back(), late);
+  EXPECT_LT(std::find(ended.begin(), ended.end(), middle),
+            std::find(ended.begin(), ended.end(), next))
+      << "in order of arrival where the priority is the same";
+}
+
 TEST_P(SchedulerModes, ALongPromptDoesNotHoldUpOthers) {
   SchedulerLimits limits;
   limits.max_num_batched_tokens = 32;

@@ -47,6 +47,8 @@ struct SequenceSpec {
   // Another sequence with the same prompt: this one waits until that prompt is in the cache. 0:
   // none.
   SequenceId leader = 0;
+  // The lower, the earlier it is served, and the later preempted; equal ones in order of arrival.
+  int32_t priority = 0;
 };
 
 // Lengths of a sequence:
@@ -74,6 +76,12 @@ struct Sequence {
     return prompt_len() + spec.max_new_tokens - 1 - pages.max_length();
   }
   bool wants_scores() const { return spec.num_prompt_logprobs >= 0 && num_scored < prompt_len(); }
+
+  // Whether it is served first.
+  bool ComesBefore(const Sequence& other) const {
+    return spec.priority != other.spec.priority ? spec.priority < other.spec.priority
+                                                : id < other.id;
+  }
 
   const SequenceId id;
   const SequenceSpec spec;

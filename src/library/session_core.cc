@@ -203,6 +203,7 @@ lapidary::Request SessionCore::MakeRequest(const Request& wanted) const {
   request.max_new_tokens = wanted.max_tokens;
   request.stop_ids = wanted.stop_token_ids;
   request.ignore_eos = wanted.ignore_eos;
+  request.priority = wanted.priority;
   request.num_prompt_logprobs = wanted.num_prompt_logprobs;
   request.sampling = std::make_shared<const SamplingParams>(MakeSampling(wanted));
   request.grammar = MakeGrammar(wanted);

@@ -327,6 +327,11 @@ ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
     const std::string& message = valid.error().message;
     return BadRequest(message.substr(0, message.find_first_of(" :")), "{}", message);
   }
+  if (request.priority != 0 && !model_.rules().takes_priority) {
+    return BadRequest("priority",
+                      "requests are served in order of arrival here; 'priority' needs a server "
+                      "started with --scheduling-policy priority");
+  }
   if (request.max_tokens && request.min_tokens > *request.max_tokens) {
     return BadRequest("min_tokens", "'min_tokens' is {}, more than the {} of 'max_tokens'",
                       request.min_tokens, *request.max_tokens);
@@ -358,7 +363,7 @@ ApiStatus Api::CompileConstraint(const GenerationRequest& request,
 
 ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
   ChatRequest request;
-  request.strict_tools = model_.strict_tools();
+  request.strict_tools = model_.rules().strict_tools;
   RETURN_IF_API_ERROR(ParseChatRequest(body, model_.defaults().sampling, &request));
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   GenerationJob::Prompt prompt;

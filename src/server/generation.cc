@@ -50,6 +50,7 @@ Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
   request.media_digests = prompt.media.digests;
   request.max_new_tokens = prompt.max_new_tokens;
   request.stop_ids = asked.stop_token_ids;
+  request.priority = asked.priority;
   request.ignore_eos = asked.ignore_eos;
   request.num_prompt_logprobs = NumPromptLogprobs();
   request.sampling = std::make_shared<const SamplingParams>(asked.sampling);

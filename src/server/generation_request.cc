@@ -140,6 +140,7 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   request->model = fields->String("model", "");
   request->sampling = defaults;
   ReadSampling(fields, &request->sampling);
+  request->priority = static_cast<int32_t>(fields->Int("priority", 0, INT32_MIN, INT32_MAX));
   request->num_choices = static_cast<int>(fields->Int("n", 1, 1, kMaxChoices));
   ReadStop(fields, request);
   ReadStreaming(fields, request);

@@ -31,6 +31,7 @@ struct GenerationRequest {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop_text = false;
+  int32_t priority = 0;
   bool ignore_eos = false;
   bool skip_special = true;
   bool return_token_ids = false;

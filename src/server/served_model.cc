@@ -8,7 +8,7 @@ namespace lapidary {
 
 Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
                                       std::vector<std::string> names, int32_t max_model_len,
-                                      bool strict_tools) {
+                                      Rules rules) {
   if (!text->tokenizer.ok()) return text->tokenizer.error();
   if (!text->chat_template.ok()) {
     spdlog::warn("no chat completions: {}", text->chat_template.error().message);
@@ -17,7 +17,7 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
   CHECK(!names.empty());
   model.names_ = std::move(names);
   model.max_model_len_ = max_model_len;
-  model.strict_tools_ = strict_tools;
+  model.rules_ = rules;
   const Tokenizer& tokenizer = model.tokenizer();
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     model.longest_token_bytes_ =

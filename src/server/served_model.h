@@ -15,18 +15,27 @@ namespace lapidary {
 // Immutable; every method may be called from many threads at once.
 class ServedModel {
  public:
-  // An error without a tokenizer. `names`: one or more. `strict_tools`: every call fits its tool's
-  // schema, whether or not a request asks for that.
+  // What the server says about requests, whatever they say.
+  struct Rules {
+    bool strict_tools = false;    // every call fits its tool's schema
+    bool takes_priority = false;  // requests may say how early they are served
+  };
+
+  // An error without a tokenizer. `names`: one or more.
   static Result<ServedModel> Make(std::shared_ptr<const TextModel> text,
                                   std::vector<std::string> names, int32_t max_model_len,
-                                  bool strict_tools = false);
+                                  Rules rules);
+  static Result<ServedModel> Make(std::shared_ptr<const TextModel> text,
+                                  std::vector<std::string> names, int32_t max_model_len) {
+    return Make(std::move(text), std::move(names), max_model_len, Rules());
+  }
 
   const std::string& name() const { return names_[0]; }
   const std::vector<std::string>& names() const { return names_; }
   const Tokenizer& tokenizer() const { return *text_->tokenizer; }
   const GenerationDefaults& defaults() const { return text_->defaults; }
   int32_t max_model_len() const { return max_model_len_; }
-  bool strict_tools() const { return strict_tools_; }
+  const Rules& rules() const { return rules_; }
   bool has_chat_template() const { return text_->chat_template.ok(); }
 
   ApiStatus CheckName(const std::string& name) const;
@@ -51,7 +60,7 @@ class ServedModel {
   std::vector<std::string> names_;
   std::shared_ptr<const TextModel> text_;  // its tokenizer is there
   int32_t max_model_len_ = 0;
-  bool strict_tools_ = false;
+  Rules rules_;
   size_t longest_token_bytes_ = 1;
 };
 

@@ -33,7 +33,8 @@ struct Request {
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
   int32_t num_prompt_logprobs = -1;
-  bool goes_on = true;  // a later prompt may go on where this answer ends: it is kept in the cache
+  int32_t priority = 0;  // the lower, the earlier it is served
+  bool goes_on = true;   // a later prompt may go on where this answer ends: it is kept in the cache
 };
 
 }  // namespace lapidary

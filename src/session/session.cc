@@ -62,6 +62,7 @@ SequenceSpec Session::MakeSpec(const Request& request) const {
     const std::vector<int32_t>& defaults = text_->defaults.stop_ids;
     spec.stop_ids.insert(spec.stop_ids.end(), defaults.begin(), defaults.end());
   }
+  spec.priority = request.priority;
   spec.num_prompt_logprobs = request.num_prompt_logprobs;
   spec.sampling = request.sampling != nullptr
                       ? request.sampling

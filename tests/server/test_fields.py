@@ -220,6 +220,15 @@ def test_nothing_stops_an_answer_before_min_tokens(server):
     assert short.status_code == 400, "16 are the most unless max_tokens says more"
 
 
+def test_priorities_are_taken_where_the_server_says_so(server, start):
+    body = {"prompt": "x", "max_tokens": 2}
+    assert server.post("/v1/completions", json={**body, "priority": 0}).status_code == 200
+    refused = server.post("/v1/completions", json={**body, "priority": -1})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "priority", refused.text
+    ordered = start("--scheduling-policy", "priority")
+    assert ordered.post("/v1/completions", json={**body, "priority": -1}).status_code == 200
+
+
 def test_bad_words_are_not_said(server):
     def ids(text):
         return server.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
