@@ -28,6 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   lapidary::OutputParserOptions options;
   options.starts_in_thought = data[0] & 1;
   options.accept_bare_thought = data[0] & 2;
+  options.stream_arguments = data[0] & 4;
   options.max_call_bytes = 4096;
   std::vector<std::pair<int, std::string>> joined, split;
   for (size_t offset = 1; offset < size; ++offset) {

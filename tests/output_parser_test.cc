@@ -242,8 +242,63 @@ TEST(OutputParser, NameIsSentAtTheBraceAndArgumentsAtTheEnd) {
   parser.Push(kPlain, "a:1", &events);
   EXPECT_EQ(events.size(), 1);
   parser.Push(kPlain, "}", &events);
-  ASSERT_EQ(events.size(), 2);
+  ASSERT_EQ(events.size(), 3);
   EXPECT_EQ(events[1], (OutputEvent{Kind::kToolCallArguments, "{\"a\":1}", 0}));
+  EXPECT_EQ(events[2], (OutputEvent{Kind::kToolCallEnd, "", 0}));
+}
+
+TEST(OutputParser, StreamedArgumentsComeAsFarAsTheyAreCertain) {
+  OutputParserOptions options;
+  options.stream_arguments = true;
+  OutputParser parser(options);
+  const auto push = [&](int id, std::string_view text) {
+    std::vector<OutputEvent> events;
+    parser.Push(id, text, &events);
+    std::string arguments;
+    for (const OutputEvent& event : events) {
+      if (event.kind == Kind::kToolCallArguments) arguments += event.text;
+    }
+    return arguments;
+  };
+  EXPECT_EQ(push(48, ""), "");
+  EXPECT_EQ(push(kPlain, "call:f{pl"), "{");
+  EXPECT_EQ(push(kPlain, "ace:"), "\"place\":");
+  EXPECT_EQ(push(52, ""), "\"");
+  EXPECT_EQ(push(kPlain, "Bern, \"CH\"\n"), "Bern, \\\"CH\\\"\\n");
+  EXPECT_EQ(push(52, ""), "\"");
+  EXPECT_EQ(push(kPlain, ", days: 1"), ",\"days\":") << "it may become 12";
+  EXPECT_EQ(push(kPlain, "2, list:[tr"), "12,\"list\":[");
+  EXPECT_EQ(push(kPlain, "ue]}"), "true]}");
+  EXPECT_EQ(push(49, ""), "");
+}
+
+TEST(OutputParser, StreamedArgumentsJoinedAreTheWhole) {
+  OutputParserOptions streamed;
+  streamed.stream_arguments = true;
+  for (const char* call :
+       {"{}", "{a:1}", "{ a : x y ,b:[ ],c:{d:[1,[2.50,null]]}}", "{a:<|\"|><|\"|>}",
+        "{<|\"|>a b<|\"|>:<|\"|>}\\\t\"{<|\"|>}", "{\"a\":\"b\",c:-1e3}", "{a:1,a:2}"}) {
+    const std::string text = "<|tool_call>call:f" + std::string(call) + "<tool_call|>";
+    EXPECT_EQ(Events(text, streamed), Events(text)) << call;
+    EXPECT_EQ(Events(text).size(), 3u) << call;
+  }
+}
+
+TEST(OutputParser, AStreamedCallThatBreaksStaysAsFarAsItCame) {
+  OutputParserOptions options;
+  options.stream_arguments = true;
+  const std::vector<OutputEvent> broken = {{Kind::kToolCallBegin, "f", 0},
+                                           {Kind::kToolCallArguments, "{\"a\":1", 0},
+                                           {Kind::kToolCallEnd, "", 0},
+                                           {Kind::kContent, "}B"}};
+  EXPECT_EQ(Events("<|tool_call>call:f{a:1]}<tool_call|>B", options), broken);
+  const std::vector<OutputEvent> cut = {{Kind::kToolCallBegin, "f", 0},
+                                        {Kind::kToolCallArguments, "{\"a\":\"x", 0},
+                                        {Kind::kToolCallEnd, "", 0}};
+  EXPECT_EQ(Events("<|tool_call>call:f{a:<|\"|>x", options), cut);
+  EXPECT_EQ(Events("<|tool_call>call f{}<tool_call|>", options),
+            Events("<|tool_call>call f{}<tool_call|>"))
+      << "before its name it is none";
 }
 
 TEST(OutputParser, UnparseableCallsAreContentAndNothingIsLost) {
@@ -318,6 +373,7 @@ TEST(OutputParser, EventsDoNotDependOnHowTextIsCut) {
     OutputParserOptions options;
     options.starts_in_thought = round % 3 == 0;
     options.accept_bare_thought = round % 2 == 0;
+    options.stream_arguments = round % 5 == 0;
     const Tokens whole = Tokenize(text);
     Tokens cut;
     for (const auto& [id, piece] : whole) {

@@ -35,16 +35,26 @@ ChoiceDelta Call(int index) {
   delta.tool_calls.push_back({index, "call_" + std::to_string(index), "add", R"({"a":2})"});
   return delta;
 }
+// The first call comes in three parts, the last of them beside the second call.
 std::vector<ChoiceDelta> Deltas() {
-  return {Thought("H"), Thought("m."), Text("Let "), Text("me see."), Call(0), Call(1)};
+  std::vector<ChoiceDelta> deltas = {Thought("H"), Thought("m."), Text("Let "), Text("me see.")};
+  const ChoiceDelta::ToolCall whole = Call(0).tool_calls[0];
+  for (const auto& [begin, end] : {std::pair{0, 0}, {0, 4}}) {
+    ChoiceDelta& part = deltas.emplace_back();
+    part.tool_calls.push_back({0, begin == end ? whole.id : "", begin == end ? whole.name : "",
+                               whole.arguments.substr(begin, end - begin)});
+  }
+  ChoiceDelta& last = deltas.emplace_back(Call(1));
+  last.tool_calls.insert(last.tool_calls.begin(), {0, "", "", whole.arguments.substr(4)});
+  return deltas;
 }
 ChoiceDelta Joined() {
   ChoiceDelta whole;
   for (const ChoiceDelta& delta : Deltas()) {
     whole.reasoning += delta.reasoning;
     whole.content += delta.content;
-    for (const auto& call : delta.tool_calls) whole.tool_calls.push_back(call);
   }
+  for (const int index : {0, 1}) whole.tool_calls.push_back(Call(index).tool_calls[0]);
   return whole;
 }
 

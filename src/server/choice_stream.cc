@@ -3,6 +3,15 @@
 #include "server/random_id.h"
 
 namespace lapidary {
+namespace {
+
+std::optional<OutputParserOptions> ParserFor(std::optional<OutputParserOptions> options,
+                                             bool is_streamed) {
+  if (options) options->stream_arguments = is_streamed;
+  return options;
+}
+
+}  // namespace
 
 ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& request,
                            const std::optional<OutputParserOptions>& parser_options,
@@ -11,7 +20,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& 
               {.skip_special = request.skip_special,
                .stop_strings = StopStrings::Create(request.stop, request.include_stop_text).value(),
                .min_tokens = request.min_tokens,
-               .parser = parser_options}),
+               .parser = ParserFor(parser_options, request.stream)}),
       stop_(request.stop),
       wants_logprobs_(request.sampling.num_logprobs >= 0),
       wants_token_ids_(request.return_token_ids),
@@ -47,12 +56,27 @@ void ChoiceStream::Take(std::vector<OutputEvent> events, ChoiceDelta* delta) {
   for (OutputEvent& event : events) {
     if (event.kind == Kind::kReasoning) delta->reasoning += event.text;
     if (event.kind == Kind::kContent) delta->content += event.text;
-    if (event.kind == Kind::kToolCallBegin) call_name_ = std::move(event.text);
-    if (event.kind == Kind::kToolCallArguments && !(single_call_ && num_tool_calls_ > 0)) {
-      delta->tool_calls.push_back(
-          {num_tool_calls_++, RandomId("call_"), std::move(call_name_), std::move(event.text)});
-    }
+    TakeCall(event, delta);
   }
+}
+
+void ChoiceStream::TakeCall(OutputEvent& event, ChoiceDelta* delta) {
+  using Kind = OutputEvent::Kind;
+  std::vector<ChoiceDelta::ToolCall>& calls = delta->tool_calls;
+  if (event.kind == Kind::kToolCallBegin) {
+    is_call_wanted_ = !(single_call_ && num_tool_calls_ > 0);
+    if (!is_call_wanted_) return;
+    calls.push_back({num_tool_calls_, RandomId("call_"), std::move(event.text), ""});
+  }
+  if (!is_call_wanted_) return;
+  if (event.kind == Kind::kToolCallArguments) {
+    if (calls.empty() || calls.back().index != num_tool_calls_) {
+      calls.push_back({num_tool_calls_, "", "", ""});
+    }
+    calls.back().arguments += event.text;
+  }
+  if (event.kind == Kind::kToolCallCancel) calls.pop_back();  // Nothing of it was streamed.
+  if (event.kind == Kind::kToolCallEnd) ++num_tool_calls_;
 }
 
 const std::string* ChoiceStream::matched_stop() const {

@@ -13,11 +13,14 @@ namespace lapidary {
 
 // What tokens added to a choice. Deltas joined are the whole, however the tokens were split.
 struct ChoiceDelta {
+  // A call, or more of one whose beginning an earlier delta had: that has neither id nor name.
   struct ToolCall {
     int index = 0;
     std::string id;
     std::string name;
-    std::string arguments;  // one JSON object
+    std::string arguments;  // of all of a call's deltas together: one JSON object
+
+    bool is_begin() const { return !id.empty(); }
   };
   struct Logprob {
     SampledToken token;
@@ -58,6 +61,7 @@ class ChoiceStream {
 
  private:
   void Take(std::vector<OutputEvent> events, ChoiceDelta* delta);
+  void TakeCall(OutputEvent& event, ChoiceDelta* delta);
 
   AnswerStream answer_;
   std::vector<std::string> stop_;
@@ -66,9 +70,8 @@ class ChoiceStream {
   bool single_call_;
   bool is_text_;  // no chat: all of it is content
   size_t first_offset_;
-  // A call is handed out when its arguments are known to parse; before, only its name is.
-  std::string call_name_;
-  int num_tool_calls_ = 0;
+  bool is_call_wanted_ = false;  // the one being read
+  int num_tool_calls_ = 0;       // that came to their end
   int num_reasoning_tokens_ = 0;
 };
 

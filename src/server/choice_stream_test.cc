@@ -68,6 +68,29 @@ TEST_F(ChoiceStreamTest, CallsHaveIdNameAndArguments) {
   EXPECT_FALSE(outcome.stopped_early);
 }
 
+TEST_F(ChoiceStreamTest, StreamedCallsGrowWithTheirTokens) {
+  request_.stream = true;
+  ChoiceStream stream(tokenizer_, request_, options_, single_call_);
+  std::vector<ChoiceDelta::ToolCall> parts;
+  for (const int32_t id : tokenizer_.Encode(std::string(kCall) + kCall, SpecialTokens::kParse)) {
+    SampledToken token;
+    token.id = id;
+    ChoiceDelta delta;
+    EXPECT_FALSE(stream.Push(token, &delta));
+    parts.insert(parts.end(), delta.tool_calls.begin(), delta.tool_calls.end());
+  }
+  ASSERT_GT(parts.size(), 6u);
+  std::vector<std::string> arguments(2);
+  for (size_t idx = 0; idx < parts.size(); ++idx) {
+    const bool begins = idx == 0 || parts[idx].index != parts[idx - 1].index;
+    EXPECT_EQ(parts[idx].is_begin(), begins);
+    EXPECT_EQ(parts[idx].name, begins ? "add" : "");
+    arguments[parts[idx].index] += parts[idx].arguments;
+  }
+  EXPECT_THAT(arguments, ElementsAre(R"({"a":2,"b":"x"})", R"({"a":2,"b":"x"})"));
+  EXPECT_EQ(stream.num_tool_calls(), 2);
+}
+
 TEST_F(ChoiceStreamTest, BrokenCallIsContentAndNoCall) {
   const Outcome outcome = Run("<|tool_call>call:add{a:<tool_call|>");
   EXPECT_EQ(outcome.whole.content, "<|tool_call>call:add{a:<tool_call|>");

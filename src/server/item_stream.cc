@@ -31,14 +31,19 @@ void ItemStream::Push(const ChoiceDelta& delta) {
     if (is_new) OnBegin(item_);
     Add(text);
   };
+  // What goes on with an open call was written before anything else.
+  for (const ChoiceDelta::ToolCall& call : delta.tool_calls) {
+    if (!call.is_begin()) Add(call.arguments);
+  }
   add_text(Kind::kReasoning, delta.reasoning);
   add_text(Kind::kText, delta.content);
   for (const ChoiceDelta::ToolCall& call : delta.tool_calls) {
+    if (!call.is_begin()) continue;
     Open(Kind::kToolCall);
     item_.call_id = call.id;
     item_.call_name = call.name;
     OnBegin(item_);
-    Add(call.arguments);
+    if (!call.arguments.empty()) Add(call.arguments);
   }
 }
 

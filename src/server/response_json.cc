@@ -13,6 +13,10 @@ float Finite(float logprob) { return std::max(logprob, -9999.0f); }
 OrderedJson ToolCallJson(const ChoiceDelta::ToolCall& call, bool with_index) {
   OrderedJson json;
   if (with_index) json["index"] = call.index;
+  if (!call.is_begin()) {
+    json["function"] = {{"arguments", call.arguments}};
+    return json;
+  }
   json["id"] = call.id;
   json["type"] = "function";
   json["function"] = {{"name", call.name}, {"arguments", call.arguments}};

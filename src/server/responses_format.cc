@@ -177,6 +177,8 @@ OrderedJson OutputToMessage(const OrderedJson& items) {
     if (item["type"] == "message") text += item["content"][0]["text"].get<std::string>();
     if (item["type"] == "reasoning") message["reasoning"] = item["content"][0]["text"];
     if (item["type"] != "function_call") continue;
+    // One that was cut is no call that could be gone on from.
+    if (!OrderedJson::accept(item["arguments"].get_ref<const std::string&>())) continue;
     message["tool_calls"].push_back(
         {{"id", item["call_id"]},
          {"type", "function"},

@@ -30,7 +30,8 @@ OutputParser::OutputParser(OutputParserOptions options)
 void OutputParser::Emit(Kind kind, std::string_view text, int call_index) {
   const bool is_text = kind == Kind::kContent || kind == Kind::kReasoning;
   if (is_text && text.empty()) return;
-  if (is_text && !events_->empty() && events_->back().kind == kind) {
+  const bool joins = is_text || kind == Kind::kToolCallArguments;
+  if (joins && !events_->empty() && events_->back().kind == kind) {
     events_->back().text += text;
   } else {
     events_->push_back({kind, std::string(text), call_index});
@@ -75,7 +76,7 @@ void OutputParser::PushSpecial(int token_id) {
   if (token_id == ids.quote) {
     if (state_ == State::kCallObject) {
       call_.quotes.push_back(call_.text.size());
-      in_quotes_ = !in_quotes_;
+      PushArguments(writer_->PushQuote(&arguments_));
     } else if (state_ == State::kCallHead) {
       call_.quotes.push_back(call_.text.size());
       BreakCall();
@@ -168,8 +169,7 @@ void OutputParser::PushLabel(std::string_view text) {
 void OutputParser::OpenCall() {
   call_.Clear();
   call_announced_ = false;
-  in_quotes_ = false;
-  call_depth_ = 0;
+  arguments_.clear();
   state_ = State::kCallHead;
 }
 
@@ -188,14 +188,13 @@ void OutputParser::PushCallHead(char c) {
   const bool is_name = !name.empty() && std::none_of(name.begin(), name.end(), [](char n) {
     return IsBlank(n) || n == '}' || n == ',' || n == '"';
   });
-  call_.name = is_name ? std::string(name) : std::string();
-  call_.object_begin = call_.text.size();
   if (!is_name) {
     call_.text.push_back(c);
     BreakCall();
     return;
   }
-  Emit(Kind::kToolCallBegin, call_.name, num_calls_);
+  Emit(Kind::kToolCallBegin, name, num_calls_);
+  writer_.emplace(FindToolSchema(options_.tools, name));
   call_announced_ = true;
   state_ = State::kCallObject;
   PushCallObject(c);
@@ -204,25 +203,30 @@ void OutputParser::PushCallHead(char c) {
 void OutputParser::PushCallObject(char c) {
   call_.text.push_back(c);
   if (call_.text.size() > options_.max_call_bytes) return BreakCall();
-  if (in_quotes_) return;
-  if (c == '{' || c == '[') {
-    if (++call_depth_ > kMaxArgumentDepth) BreakCall();
-  } else if ((c == '}' || c == ']') && --call_depth_ == 0) {
-    FinishObject();
-  }
+  PushArguments(writer_->Push(c, &arguments_));
 }
 
-void OutputParser::FinishObject() {
-  const auto arguments = ParseToolArguments(call_, FindToolSchema(options_.tools, call_.name));
-  if (!arguments) return BreakCall();
-  Emit(Kind::kToolCallArguments,
-       arguments->dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace),
-       num_calls_);
+void OutputParser::PushArguments(bool is_well_formed) {
+  const bool is_done = is_well_formed && writer_->is_done();
+  if ((is_done || options_.stream_arguments) && !arguments_.empty()) {
+    Emit(Kind::kToolCallArguments, std::exchange(arguments_, {}), num_calls_);
+  }
+  if (!is_well_formed) return BreakCall();
+  if (!is_done) return;
+  Emit(Kind::kToolCallEnd, "", num_calls_++);
+  call_announced_ = false;
   state_ = State::kCallTail;
 }
 
-// Gives the text of the call back as content.
+// Gives the text of the call back as content, unless parts of it are out as a call.
 void OutputParser::BreakCall() {
+  if (call_announced_ && options_.stream_arguments) {
+    Emit(Kind::kToolCallEnd, "", num_calls_++);
+    call_announced_ = false;
+    call_.Clear();
+    state_ = State::kContent;
+    return;
+  }
   if (call_announced_) Emit(Kind::kToolCallCancel, "", num_calls_++);
   call_announced_ = false;
   Emit(Kind::kContent, kCallOpenText);
@@ -233,8 +237,6 @@ void OutputParser::BreakCall() {
 
 void OutputParser::CloseCall(bool by_own_token) {
   if (state_ == State::kCallTail) {
-    Emit(Kind::kToolCallEnd, "", num_calls_++);
-    call_announced_ = false;
     state_ = State::kContent;
     return;
   }
@@ -268,6 +270,7 @@ void ParsedOutput::Add(const OutputEvent& event) {
 
 ParsedOutput ParseAll(const std::vector<std::pair<int, std::string>>& tokens,
                       OutputParserOptions options) {
+  options.stream_arguments = false;
   const OutputTokenIds& ids = options.ids;
   const auto is = [](int id) { return [id](const auto& token) { return token.first == id; }; };
   const auto close = std::find_if(tokens.begin(), tokens.end(), is(ids.channel_close));

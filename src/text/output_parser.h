@@ -43,6 +43,9 @@ struct OutputParserOptions {
   // The request's tools, in OpenAI's shape; their schemas settle the type of unquoted values.
   nlohmann::ordered_json tools;
   size_t max_call_bytes = 4 << 20;  // A longer call is returned as content.
+  // Hand arguments out while they are written. A call that breaks behind its name then stays one,
+  // cut where it broke: what was handed out cannot be taken back.
+  bool stream_arguments = false;
 };
 
 struct OutputEvent {
@@ -50,7 +53,7 @@ struct OutputEvent {
     kReasoning,          // text
     kContent,            // text
     kToolCallBegin,      // call_index, text = name
-    kToolCallArguments,  // call_index, text = one JSON object
+    kToolCallArguments,  // call_index, text = one JSON object; of streamed ones the next part
     kToolCallEnd,        // call_index
     kToolCallCancel,     // call_index: begun, but its arguments did not parse; content follows
   };
@@ -100,7 +103,7 @@ class OutputParser {
   void CloseThought();
   // The call ends here, by its own token or by another one.
   void CloseCall(bool by_own_token);
-  void FinishObject();
+  void PushArguments(bool is_well_formed);
   void BreakCall();
 
   void EmitReasoning(std::string_view text);
@@ -113,8 +116,8 @@ class OutputParser {
   bool held_newline_ = false;  // The last newline of the reasoning so far.
   ToolCallText call_;          // The call being read.
   bool call_announced_ = false;
-  int call_depth_ = 0;
-  bool in_quotes_ = false;
+  std::optional<ToolArgumentWriter> writer_;  // Of the call's arguments.
+  std::string arguments_;                     // What it wrote and nobody was handed yet.
   int num_calls_ = 0;
 };
 

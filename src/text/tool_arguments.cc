@@ -42,124 +42,31 @@ bool AllowsValue(const Json& schema, const Json& value) {
   return Allows(schema, "number") || Allows(schema, "integer");
 }
 
-class ArgumentParser {
- public:
-  explicit ArgumentParser(const ToolCallText& call)
-      : text_(call.text), quotes_(call.quotes), position_(call.object_begin) {
-    while (next_quote_ < quotes_.size() && quotes_[next_quote_] < position_) ++next_quote_;
-  }
+bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+bool IsBracket(char c) { return c == '{' || c == '}' || c == '[' || c == ']'; }
 
-  std::optional<Json> Run(const Json* schema) {
-    auto object = ParseObject(schema, 0);
-    if (!object) return std::nullopt;
-    SkipBlanks();
-    const bool at_end = position_ == text_.size() && next_quote_ == quotes_.size();
-    return at_end ? std::move(object) : std::nullopt;
+// As part of a JSON string.
+void AppendEscaped(char c, std::string* json) {
+  constexpr std::string_view kNamed = "\"\\\b\f\n\r\t";
+  constexpr std::string_view kNames = "\"\\bfnrt";
+  if (const size_t at = kNamed.find(c); at != std::string_view::npos) {
+    *json += '\\';
+    *json += kNames[at];
+  } else if (static_cast<uint8_t>(c) < 0x20) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    *json += "\\u00";
+    *json += kDigits[static_cast<uint8_t>(c) / 16];
+    *json += kDigits[static_cast<uint8_t>(c) % 16];
+  } else {
+    *json += c;
   }
+}
 
- private:
-  bool AtQuote() const { return next_quote_ < quotes_.size() && quotes_[next_quote_] == position_; }
-  char Peek() const { return AtQuote() || position_ >= text_.size() ? '\0' : text_[position_]; }
-  bool Take(char c) {
-    SkipBlanks();
-    if (AtQuote() || position_ >= text_.size() || text_[position_] != c) return false;
-    ++position_;
-    return true;
-  }
-  void SkipBlanks() {
-    while (!AtQuote() && position_ < text_.size() &&
-           std::string_view(" \t\r\n").find(text_[position_]) != std::string_view::npos) {
-      ++position_;
-    }
-  }
-
-  // Text between two quote tokens; the first is next.
-  std::optional<std::string> ParseQuoted() {
-    if (next_quote_ + 1 >= quotes_.size()) return std::nullopt;
-    const size_t end = quotes_[next_quote_ + 1];
-    std::string quoted(text_.substr(position_, end - position_));
-    position_ = end;
-    next_quote_ += 2;
-    return quoted;
-  }
-
-  // Text up to one of the stop characters; nothing if it is blank or a quote comes first.
-  std::optional<std::string_view> ParseBare(std::string_view stops) {
-    const size_t begin = position_;
-    while (position_ < text_.size() && !AtQuote() &&
-           stops.find(text_[position_]) == std::string_view::npos) {
-      ++position_;
-    }
-    if (AtQuote() || position_ >= text_.size()) return std::nullopt;
-    const std::string_view bare = TrimBlanks(text_.substr(begin, position_ - begin));
-    if (bare.empty()) return std::nullopt;
-    return bare;
-  }
-
-  std::optional<Json> ParseValue(const Json* schema, int depth) {
-    SkipBlanks();
-    if (AtQuote()) {
-      auto quoted = ParseQuoted();
-      return quoted ? std::optional<Json>(std::move(*quoted)) : std::nullopt;
-    }
-    if (Peek() == '{') return ParseObject(schema, depth);
-    if (Peek() == '[') return ParseArray(schema, depth);
-    const auto bare = ParseBare(",}]");
-    if (!bare) return std::nullopt;
-    Json literal = Json::parse(*bare, nullptr, /*allow_exceptions=*/false);
-    if (literal.is_string()) return literal;
-    const bool wants_text = schema != nullptr && !literal.is_discarded() &&
-                            !AllowsValue(*schema, literal) && Allows(*schema, "string");
-    if (literal.is_discarded() || wants_text) return Json(std::string(*bare));
-    return literal;
-  }
-
-  std::optional<Json> ParseObject(const Json* schema, int depth) {
-    if (depth >= kMaxArgumentDepth || !Take('{')) return std::nullopt;
-    Json object = Json::object();
-    if (Take('}')) return object;
-    const Json* properties = Member(schema, "properties");
-    do {
-      SkipBlanks();
-      std::string key;
-      if (AtQuote()) {
-        auto quoted = ParseQuoted();
-        if (!quoted) return std::nullopt;
-        key = std::move(*quoted);
-      } else {
-        const auto bare = ParseBare(":");
-        if (!bare) return std::nullopt;
-        const Json unquoted = Json::parse(*bare, nullptr, /*allow_exceptions=*/false);
-        key = unquoted.is_string() ? unquoted.get<std::string>() : std::string(*bare);
-      }
-      if (!Take(':')) return std::nullopt;
-      auto value = ParseValue(Member(properties, key.c_str()), depth + 1);
-      if (!value) return std::nullopt;
-      object[key] = std::move(*value);
-    } while (Take(','));
-    if (!Take('}')) return std::nullopt;
-    return object;
-  }
-
-  std::optional<Json> ParseArray(const Json* schema, int depth) {
-    if (depth >= kMaxArgumentDepth || !Take('[')) return std::nullopt;
-    Json array = Json::array();
-    if (Take(']')) return array;
-    const Json* items = Member(schema, "items");
-    do {
-      auto value = ParseValue(items, depth + 1);
-      if (!value) return std::nullopt;
-      array.push_back(std::move(*value));
-    } while (Take(','));
-    if (!Take(']')) return std::nullopt;
-    return array;
-  }
-
-  std::string_view text_;
-  const std::vector<size_t>& quotes_;
-  size_t position_;
-  size_t next_quote_ = 0;
-};
+void AppendString(std::string_view text, std::string* json) {
+  *json += '"';
+  for (const char c : text) AppendEscaped(c, json);
+  *json += '"';
+}
 
 }  // namespace
 
@@ -175,8 +82,139 @@ std::string ToolCallText::Spelled() const {
   return spelled;
 }
 
-std::optional<Json> ParseToolArguments(const ToolCallText& call, const Json* schema) {
-  return ArgumentParser(call).Run(schema);
+bool ToolArgumentWriter::Open(bool is_object, std::string* json) {
+  if (open_.size() == kMaxArgumentDepth) return false;
+  open_.push_back({is_object, value_schema_});
+  *json += is_object ? '{' : '[';
+  state_ = is_object ? State::kFirstKey : State::kFirstItem;
+  if (!is_object) value_schema_ = Member(value_schema_, "items");
+  return true;
+}
+
+bool ToolArgumentWriter::Close(bool is_object, std::string* json) {
+  if (open_.back().is_object != is_object) return false;
+  open_.pop_back();
+  *json += is_object ? '}' : ']';
+  state_ = open_.empty() ? State::kDone : State::kNext;
+  return true;
+}
+
+void ToolArgumentWriter::WriteKey(const std::string& key, std::string* json) {
+  AppendString(key, json);
+  *json += ':';
+  value_schema_ = Member(Member(open_.back().schema, "properties"), key.c_str());
+}
+
+bool ToolArgumentWriter::WriteBareKey(std::string* json) {
+  const std::string_view bare = TrimBlanks(held_);
+  if (bare.empty()) return false;
+  const Json unquoted = Json::parse(bare, nullptr, /*allow_exceptions=*/false);
+  WriteKey(unquoted.is_string() ? unquoted.get<std::string>() : std::string(bare), json);
+  return true;
+}
+
+bool ToolArgumentWriter::WriteBareValue(std::string* json) {
+  const std::string_view bare = TrimBlanks(held_);
+  if (bare.empty()) return false;
+  const Json literal = Json::parse(bare, nullptr, /*allow_exceptions=*/false);
+  const bool wants_text = value_schema_ != nullptr && !literal.is_discarded() &&
+                          !literal.is_string() && !AllowsValue(*value_schema_, literal) &&
+                          Allows(*value_schema_, "string");
+  if (literal.is_discarded() || wants_text) {
+    AppendString(bare, json);
+  } else {
+    *json += literal.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  }
+  return true;
+}
+
+bool ToolArgumentWriter::PushValue(char c, std::string* json) {
+  if (c == '{' || c == '[') return Open(/*is_object=*/c == '{', json);
+  if (c == ',' || IsBracket(c)) return false;
+  held_ = c;
+  state_ = State::kBareValue;
+  return true;
+}
+
+bool ToolArgumentWriter::Push(char c, std::string* json) {
+  switch (state_) {
+    case State::kRoot:
+      return c == '{' && Open(/*is_object=*/true, json);
+    case State::kFirstKey:
+      if (c == '}') return Close(/*is_object=*/true, json);
+      [[fallthrough]];
+    case State::kKey:
+      if (IsBlank(c)) return true;
+      held_.clear();
+      state_ = State::kBareKey;
+      [[fallthrough]];
+    case State::kBareKey:
+      if (IsBracket(c)) return false;
+      if (c == ':') {
+        state_ = State::kValue;
+        return WriteBareKey(json);
+      }
+      held_ += c;
+      return true;
+    case State::kQuotedKey:
+      held_ += c;
+      return true;
+    case State::kColon:
+      if (c == ':') state_ = State::kValue;
+      return c == ':' || IsBlank(c);
+    case State::kFirstItem:
+      if (c == ']') return Close(/*is_object=*/false, json);
+      [[fallthrough]];
+    case State::kValue:
+      return IsBlank(c) || PushValue(c, json);
+    case State::kBareValue:
+      if (c == '{' || c == '[') return false;
+      if (c != ',' && !IsBracket(c)) {
+        held_ += c;
+        return true;
+      }
+      if (!WriteBareValue(json)) return false;
+      state_ = State::kNext;
+      [[fallthrough]];
+    case State::kNext:
+      if (c == '}' || c == ']') return Close(/*is_object=*/c == '}', json);
+      if (c != ',') return IsBlank(c);
+      *json += c;
+      state_ = open_.back().is_object ? State::kKey : State::kValue;
+      if (!open_.back().is_object) value_schema_ = Member(open_.back().schema, "items");
+      return true;
+    case State::kQuotedValue:
+      AppendEscaped(c, json);
+      return true;
+    case State::kDone:
+      break;
+  }
+  return false;
+}
+
+bool ToolArgumentWriter::PushQuote(std::string* json) {
+  switch (state_) {
+    case State::kFirstKey:
+    case State::kKey:
+      held_.clear();
+      state_ = State::kQuotedKey;
+      return true;
+    case State::kQuotedKey:
+      WriteKey(held_, json);
+      state_ = State::kColon;
+      return true;
+    case State::kFirstItem:
+    case State::kValue:
+      *json += '"';
+      state_ = State::kQuotedValue;
+      return true;
+    case State::kQuotedValue:
+      *json += '"';
+      state_ = State::kNext;
+      return true;
+    default:
+      return false;
+  }
 }
 
 const Json* FindToolSchema(const Json& tools, std::string_view name) {

@@ -44,7 +44,9 @@ def test_responses_call_tools_and_read_their_results(pebble, responses, streams,
             return responses.create(**fields)
         with responses.stream(**fields) as stream:
             streamed = {"": ""}
+            num_parts = 0
             for event in stream:
+                num_parts += event.type == "response.function_call_arguments.delta"
                 if event.type == "response.output_text.delta":
                     streamed[""] += event.delta
                 if event.type == "response.function_call_arguments.delta":
@@ -52,6 +54,7 @@ def test_responses_call_tools_and_read_their_results(pebble, responses, streams,
             final = stream.get_final_response()
         assert streamed.pop("") == final.output_text
         assert streamed == {item.id: item.arguments for item in final.output if item.type == "function_call"}
+        assert num_parts == 0 or num_parts > 2 * len(streamed), "they come as they are written"
         return final
 
     before = pebble.metric("request_success_total", finished_reason="tool_calls")
@@ -65,6 +68,40 @@ def test_responses_call_tools_and_read_their_results(pebble, responses, streams,
     assert ask(input=results, previous_response_id=first.id).output_text == ANSWER
     spelled_out = [{"role": "user", "content": QUESTION}, *[item.to_dict() for item in first.output], *results]
     assert ask(input=spelled_out, store=False).output_text == ANSWER
+
+
+def test_chat_completions_stream_arguments_as_they_are_written(pebble):
+    fields = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 200,
+              "tools": [{"type": "function", "function": {**WEATHER, "parameters": SCHEMA}}]}
+    whole = pebble.post("/v1/chat/completions", json=fields).json()["choices"][0]
+    deltas = []
+    with pebble.client() as client:
+        for chunk in client.chat.completions.create(model="pebble-e", stream=True, **fields):
+            deltas += chunk.choices[0].delta.tool_calls or []
+            finish = chunk.choices[0].finish_reason
+    assert finish == whole["finish_reason"] == "tool_calls"
+    begun = [delta for delta in deltas if delta.id]
+    assert [delta.index for delta in begun] == [0, 1] and all(delta.function.name == "get_weather" for delta in begun)
+    # How many there are depends on how fast they are read.
+    assert len(deltas) > len(begun) and all(delta.function.name is None for delta in deltas if not delta.id)
+    for index, call in enumerate(whole["message"]["tool_calls"]):
+        parts = [delta.function.arguments for delta in deltas if delta.index == index]
+        assert "".join(parts) == call["function"]["arguments"]
+
+
+def test_a_streamed_call_that_is_cut_says_so(pebble):
+    fields = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "stream": True,
+              "tools": [{"type": "function", "function": {**WEATHER, "parameters": SCHEMA}}]}
+    seen = set()
+    with pebble.client() as client:
+        for most in range(2, 12):
+            chunks = list(client.chat.completions.create(model="pebble-e", max_tokens=most, **fields))
+            calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+            content = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            assert chunks[-1].choices[0].finish_reason == "length"
+            assert not calls or not content, "never both as a call and as text"
+            seen.add(bool(calls))
+    assert seen == {False, True}
 
 
 def test_responses_think_when_asked(responses):
@@ -111,8 +148,14 @@ def test_messages_call_tools_and_read_their_results(messages, streams):
         if not streams:
             return messages.create(**fields)
         with messages.stream(**fields) as stream:
-            text = "".join(stream.text_stream)
+            text, parts = "", []
+            for event in stream:
+                text += event.text if event.type == "text" else ""
+                parts += [event.partial_json] if event.type == "input_json" else []
             final = stream.get_final_message()
+        inputs = [block.input for block in final.content if block.type == "tool_use"]
+        assert not parts or len(parts) > 2 * len(inputs), "they come as they are written"
+        assert "".join(parts).replace(" ", "") == "".join(json.dumps(each).replace(" ", "") for each in inputs)
         assert text == "".join(block.text for block in final.content if block.type == "text")
         return final
 
