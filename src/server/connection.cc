@@ -27,10 +27,13 @@ constexpr std::string_view kPlainHttpAnswer =
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     "This server speaks HTTPS: use https:// in the address.\n";
 
-// The other side has sent its last byte, read or not.
-bool HasHungUp(int socket) {
+constexpr std::string_view kComment = ": still at work\n\n";
+
+// What the other side has done, read or not: POLLRDHUP, it has sent its last byte; POLLHUP or
+// POLLERR, it has gone.
+short HangupsOf(int socket) {
   pollfd state{socket, POLLRDHUP, 0};
-  return poll(&state, 1, 0) > 0;
+  return poll(&state, 1, 0) > 0 ? state.revents : short{0};
 }
 
 std::string ToString(boost::beast::string_view text) { return {text.data(), text.size()}; }
@@ -144,6 +147,7 @@ void Connection::AwaitRequest() {
   events_begun_ = false;
   response_complete_ = false;
   omits_body_ = false;
+  is_half_closed_ = false;
   if (draining_ && !refusal_) return Close();
   if (buffer_.size() > 0) return ReadHead();
   buffer_.shrink_to_fit();
@@ -245,12 +249,15 @@ void Connection::WatchSilence() {
     if (cancelled || !self->events_begun_ || self->gone()) return;
     const auto now = std::chrono::steady_clock::now();
     if (now - self->last_event_ >= self->options_.comment_interval) {
-      constexpr std::string_view kComment = ": still at work\n\n";
-      self->Write(self->chunked_ ? WriteChunk(kComment) : std::string(kComment));
-      self->last_event_ = now;
+      self->WriteComment();
     }
     self->WatchSilence();
   });
+}
+
+void Connection::WriteComment() {
+  Write(chunked_ ? WriteChunk(kComment) : std::string(kComment));
+  last_event_ = std::chrono::steady_clock::now();
 }
 
 void Connection::OnHead() {
@@ -367,16 +374,27 @@ void Connection::OnReadable() {
   ErrorCode error;
   stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
   if (error == asio::error::would_block) return WatchForDeparture();
-  if (error) return Close();
-  if (HasHungUp(stream_.socket().native_handle())) return Close();
-  // The next request is here already, to be read after this one, or something of TLS. The socket
-  // stays readable: look again after a while.
+  if (error && error != asio::error::eof) return Close();
+  const short hangups = HangupsOf(stream_.socket().native_handle());
+  if ((hangups & (POLLHUP | POLLERR)) != 0) return Close();
+  if ((hangups & POLLRDHUP) != 0) {
+    if (tls_stream_) return Close();  // TLS would have said so first.
+    ProbeHalfClosed();
+  }
+  // The client has sent its last byte, or the next request is here already, to be read after this
+  // one, or something of TLS. The socket stays readable: look again after a while.
   watching_ = true;
   departure_timer_.expires_after(kDepartureInterval);
   departure_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
     self->watching_ = false;
     if (!cancelled) self->OnReadable();
   });
+}
+
+void Connection::ProbeHalfClosed() {
+  if (std::exchange(is_half_closed_, true)) return;
+  if (events_begun_) return WriteComment();
+  if (!is_http_1_0_) Write(std::string(kContinue));
 }
 
 HttpHeadOptions Connection::HeadOptions() const {

@@ -79,6 +79,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void EndAccess();
   // Breaks the silence of a stream.
   void WatchSilence();
+  void WriteComment();
   void ReadBody();
   void OnBody();
   // Answers a request that was not read to its end; the connection closes behind it.
@@ -87,6 +88,9 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   HttpRequest TakeRequest();
   void WatchForDeparture();
   void OnReadable();
+  // A client that has sent its last byte may still read, or be gone for good: then the system at
+  // its end refuses whatever is sent. So something harmless is.
+  void ProbeHalfClosed();
 
   HttpHeadOptions HeadOptions() const;
   void Write(std::string bytes);
@@ -127,6 +131,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   std::chrono::steady_clock::time_point last_event_;
   std::shared_ptr<ByteLease> lease_;  // until the handler has it
   bool watching_ = false;
+  bool is_half_closed_ = false;  // and probed
   bool chunked_ = false;
   bool events_begun_ = false;
   bool response_complete_ = false;

@@ -48,6 +48,27 @@ def test_leaving_frees_everything(server, stream, n):
     assert server.metric("request_success_total", finished_reason="abort") > aborted
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_client_that_has_sent_its_last_byte_gets_its_answer(server, stream, version):
+    body = {**LONG, "max_tokens": 200, "seed": 1, "stream": stream}
+    whole = server.post(CHAT, json={**body, "stream": False}).json()["choices"][0]["message"]
+    with connect(server) as client:
+        client.sendall(raw_post(body).replace(b"HTTP/1.1", b"HTTP/" + version.encode()))
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    # What it is probed with is for clients to pass over.
+    assert answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").startswith(b"HTTP/1.1 200 OK"), answer[:100]
+    if not stream:
+        assert json.loads(answer.rsplit(b"\r\n\r\n", 1)[1])["choices"][0]["message"] == whole
+        return
+    events = [json.loads(line[6:]) for line in answer.decode().splitlines() if line.startswith("data: {")]
+    for part in ("content", "reasoning"):
+        streamed = "".join(event["choices"][0]["delta"].get(part) or "" for event in events)
+        assert streamed == (whole.get(part) or "")
+    assert b"data: [DONE]" in answer
+
+
 def test_pipelined_requests_are_answered_in_order(server):
     with connect(server) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n"
