@@ -226,5 +226,38 @@ TEST_F(ApiTest, AWrongMethodIsToldTheRightOnes) {
   EXPECT_EQ(allowed("DELETE", "/v1/models/m"), "GET, HEAD, OPTIONS");
 }
 
+TEST(RequestJson, ListsOfTokenIdsTakeLittleMoreThanTheirText) {
+  constexpr int kNumIds = 100'000;
+  std::string ids = "[7";
+  for (int id = 1; id < kNumIds; ++id) ids += ", 7";
+  ids += "]";
+  const auto parse = [](const std::string& body, size_t max_bytes, OrderedJson* json) {
+    ByteLease lease(std::make_shared<ByteBudget>(max_bytes));
+    return ParseRequestJson(body, json, &lease);
+  };
+  OrderedJson json;
+  ASSERT_FALSE(parse(R"({"prompt": )" + ids + "}", 20 * kNumIds, &json));
+  EXPECT_EQ(ReadTokenIds(json["prompt"])->size(), size_t{kNumIds});
+  ASSERT_FALSE(parse(R"({"n": 2, "prompt": [)" + ids + ", [1, 2]]}", 20 * kNumIds, &json));
+  ASSERT_EQ(json["prompt"].size(), 2u);
+  EXPECT_EQ(*ReadTokenIds(json["prompt"][1]), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(json["n"], 2);
+  // Elsewhere they are a tree.
+  EXPECT_EQ(parse(R"({"other": )" + ids + "}", 20 * kNumIds, &json)->status, 503);
+}
+
+TEST(RequestJson, WhatIsNoListOfTokenIdsIsNotTakenForOne) {
+  for (const char* prompt : {R"([1, "a"])", R"(["a", 1])", "[1, [2]]", "[[2], 1]", "[-1]", "[1.5]",
+                             "[1, null]", "[4294967296]", R"({"a": [1]})"}) {
+    OrderedJson json;
+    ASSERT_FALSE(ParseRequestJson(fmt::format(R"({{"prompt": {}}})", prompt), &json)) << prompt;
+    EXPECT_FALSE(ReadTokenIds(json["prompt"]).has_value()) << prompt;
+    CompletionRequest request;
+    const ApiStatus refused = ParseCompletionRequest(json, {}, &request);
+    ASSERT_TRUE(refused) << prompt;
+    EXPECT_EQ(refused->param, "prompt");
+  }
+}
+
 }  // namespace
 }  // namespace lapidary

@@ -168,13 +168,7 @@ void ReadChatLogprobs(RequestFields* fields, SamplingParams* sampling) {
 // One prompt, or nothing if it is neither text nor ids.
 std::optional<RawPrompt> ReadPrompt(const OrderedJson& json) {
   if (json.is_string()) return json.get<std::string>();
-  if (!json.is_array()) return std::nullopt;
-  std::vector<int32_t> ids;
-  for (const OrderedJson& id : json) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return std::nullopt;
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
+  return ReadTokenIds(json);
 }
 
 void ReadPrompts(RequestFields* fields, CompletionRequest* request) {

@@ -2,37 +2,94 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace lapidary {
 namespace {
 
-// A scan of the text alone, before any tree is built. `problem` names what is too large.
-bool HasSaneShape(std::string_view text, const char** problem, size_t* num_values) {
+bool HoldsTokenIds(std::string_view key) { return key == "prompt" || key == "tokens"; }
+
+// What a text holds by a scan of it alone, before any tree is built.
+struct JsonShape {
+  const char* problem = nullptr;  // what is too large
+  size_t num_values = 1;          // but for the following
+  size_t num_ids = 0;             // numbers in lists under a key that HoldsTokenIds
+};
+
+JsonShape ScanJson(std::string_view text) {
+  JsonShape shape;
   std::vector<int> num_commas;  // by open bracket
-  *num_values = 1;
+  size_t string_begin = 0;
+  std::string_view last_string;  // of those directly in the object
+  bool has_ids = false;          // of the value directly in the object
   bool in_string = false;
   for (size_t pos = 0; pos < text.size(); ++pos) {
     const char c = text[pos];
     if (in_string) {
       if (c == '\\') ++pos;
-      if (c == '"') in_string = false;
+      if (c == '"') {
+        in_string = false;
+        if (num_commas.size() == 1) last_string = text.substr(string_begin, pos - string_begin);
+      }
       continue;
     }
-    if (c == '"') in_string = true;
-    *num_values += c == '{' || c == '[' || c == ',';
+    if (c == '"') {
+      in_string = true;
+      string_begin = pos + 1;
+    }
+    if (num_commas.size() == 1 && (c == ':' || c == ',')) {
+      has_ids = c == ':' && HoldsTokenIds(last_string);
+    }
+    if (c == '{' || c == '[' || c == ',') {
+      const size_t next = text.find_first_not_of(" \t\r\n", pos + 1);
+      const bool is_number =
+          next != std::string_view::npos && text[next] >= '0' && text[next] <= '9';
+      ++(has_ids && is_number ? shape.num_ids : shape.num_values);
+    }
     if (c == '{' || c == '[') {
       // Arrays may be long: their count starts too low to reach the limit.
       num_commas.push_back(c == '{' ? 0 : INT32_MIN);
-      *problem = "nested too deeply";
-      if (num_commas.size() > kMaxJsonDepth) return false;
+      if (num_commas.size() > kMaxJsonDepth) {
+        shape.problem = "nested too deeply";
+        return shape;
+      }
     }
     if ((c == '}' || c == ']') && !num_commas.empty()) num_commas.pop_back();
     if (c == ',' && !num_commas.empty() && ++num_commas.back() >= kMaxJsonKeys) {
-      *problem = "an object with too many keys";
-      return false;
+      shape.problem = "an object with too many keys";
+      return shape;
     }
   }
-  return true;
+  return shape;
+}
+
+// As OrderedJson::parse without exceptions, with lists of token ids as binary values. They never
+// are a tree.
+OrderedJson ParseWithIds(std::string_view body) {
+  using Event = OrderedJson::parse_event_t;
+  bool has_ids = false;   // of the value directly in the object
+  bool is_mixed = false;  // lists among ids
+  std::vector<int32_t> ids;
+  const auto on_event = [&](int depth, Event event, OrderedJson& value) {
+    if (depth == 1 && event == Event::key) {
+      has_ids = HoldsTokenIds(value.get_ref<const std::string&>());
+    }
+    if (!has_ids) return true;
+    const bool is_id = event == Event::value && depth >= 2 && value.is_number_unsigned() &&
+                       value.get<uint64_t>() <= INT32_MAX;
+    if (is_id) ids.push_back(value.get<int32_t>());
+    is_mixed |= event == Event::array_start && !ids.empty();
+    if (event == Event::array_end && !ids.empty()) {
+      std::vector<uint8_t> bytes(ids.size() * sizeof(int32_t));
+      std::memcpy(bytes.data(), ids.data(), bytes.size());
+      // Ids beside something else make no list that anybody takes.
+      value = value.empty() && !is_mixed ? OrderedJson::binary(std::move(bytes))
+                                         : OrderedJson::array({nullptr});
+      ids.clear();
+    }
+    return !is_id;
+  };
+  return OrderedJson::parse(body, on_event, /*allow_exceptions=*/false);
 }
 
 // "line 3, column 7" of the byte at which reading stopped.
@@ -60,18 +117,33 @@ ApiError NotJson(std::string_view body) {
 ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* memory) {
   // Of a value in a tree: itself, its key or text, and what a growing list keeps free.
   constexpr size_t kBytesPerValue = 96;
-  const char* problem = nullptr;
-  size_t num_values = 0;
-  if (!HasSaneShape(body, &problem, &num_values)) {
-    return BadRequest("", "the body is refused: {}", problem);
+  constexpr size_t kBytesPerId = 16;  // Twice in a list, once of them in one that grows.
+  const JsonShape shape = ScanJson(body);
+  if (shape.problem != nullptr) {
+    return BadRequest("", "the body is refused: {}", shape.problem);
   }
-  if (memory != nullptr && !memory->Grow(body.size() + num_values * kBytesPerValue)) {
-    return OutOfMemory();
-  }
-  *json = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
+  const size_t tree_bytes = shape.num_values * kBytesPerValue + shape.num_ids * kBytesPerId;
+  if (memory != nullptr && !memory->Grow(body.size() + tree_bytes)) return OutOfMemory();
+  *json = shape.num_ids > 0 ? ParseWithIds(body)
+                            : OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json->is_discarded()) return NotJson(body);
   if (!json->is_object()) return BadRequest("", "the body must be a JSON object");
   return {};
+}
+
+std::optional<std::vector<int32_t>> ReadTokenIds(const OrderedJson& json) {
+  std::vector<int32_t> ids;
+  if (json.is_binary()) {
+    ids.resize(json.get_binary().size() / sizeof(int32_t));
+    std::memcpy(ids.data(), json.get_binary().data(), ids.size() * sizeof(int32_t));
+    return ids;
+  }
+  if (!json.is_array()) return std::nullopt;
+  for (const OrderedJson& id : json) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return std::nullopt;
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
 }
 
 RequestFields::RequestFields(const OrderedJson& object, std::string prefix)
@@ -140,19 +212,11 @@ std::string RequestFields::String(const std::string& name, std::string fallback)
 }
 
 std::vector<int32_t> RequestFields::Ids(const std::string& name) {
-  std::vector<int32_t> ids;
   const OrderedJson* value = Find(name);
-  if (value == nullptr) return ids;
-  bool valid = value->is_array();
-  if (valid) {
-    for (const OrderedJson& id : *value) {
-      valid = id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX;
-      if (!valid) break;
-      ids.push_back(id.get<int32_t>());
-    }
-  }
-  if (!valid) Fail(BadRequest(Name(name), "'{}' must be a list of token ids", Name(name)));
-  return ids;
+  if (value == nullptr) return {};
+  std::optional<std::vector<int32_t>> ids = ReadTokenIds(*value);
+  if (!ids) Fail(BadRequest(Name(name), "'{}' must be a list of token ids", Name(name)));
+  return std::move(ids).value_or(std::vector<int32_t>());
 }
 
 void RequestFields::Refuse(const std::string& name, const OrderedJson& harmless) {

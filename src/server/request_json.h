@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,6 +20,11 @@ namespace lapidary {
 // linear in the keys there are.
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr int kMaxJsonKeys = 2048;
+
+// Lists of token ids take most of a body that has them, and as values of a tree would take many
+// times as much: those of "prompt" and "tokens" become binary values of four bytes an id. Null if
+// `json` is neither such a value nor a list of ids.
+std::optional<std::vector<int32_t>> ReadTokenIds(const OrderedJson& json);
 
 // The body must be one JSON object. What its tree will take is added to `memory`, if there is one.
 ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* memory = nullptr);
