@@ -286,6 +286,46 @@ def test_tables_have_sides_and_tasks_have_boxes(visitor):
     assert visitor.text(".assistant li >> nth=1") == "open"
 
 
+def test_formulas_are_set_and_prices_are_not(visitor):
+    visitor.answers_with(stream({"content": r"It costs $5, not $6. Here $x_1^2$, \(\frac{a}{b}\) and **$a*b$**:" + "\n\n"
+                                            "$$\n\\begin{pmatrix} 1 & 2 \\\\\n- 3 & 4 \\end{pmatrix}\n$$\n\n"
+                                            r"\[ \sum_{k=0}^n \sqrt[3]{k} \ge \mathbb{R} \unknown \]" + "\n\n"
+                                            r"`$code$` and $unclosed, \(x}\) is what it is"}))
+    visitor.ask("Hello")
+    body = ".assistant > .markdown"
+    assert visitor.page.inner_text(body + " > p >> nth=0").startswith("It costs $5, not $6. Here")
+    shapes = visitor.page.eval_on_selector_all(body + " math", """all => all.map((math) =>
+        [math.getAttribute('display'), [...math.querySelectorAll('*')].map((node) => node.localName).join(' ')])""")
+    assert shapes == [
+        ["inline", "msubsup mi mn mn"], ["inline", "mfrac mi mi"], ["inline", "mi mo mi"],
+        ["block", "mrow mo mtable mtr mtd mn mtd mn mtr mtd mo mn mtd mn mo"],
+        ["block", "munderover mo mrow mi mo mn mi mroot mi mn mo mi mtext"]]
+    assert visitor.page.text_content(body + " math >> nth=4") == "∑k=0nk3≥ℝ\\unknown"
+    assert visitor.page.locator(body + " code").all_text_contents() == ["$code$", "x}"]
+    assert "$unclosed" in visitor.page.inner_text(body + " > p >> nth=-1")
+
+
+def test_hostile_formulas_are_shown_as_they_are(visitor):
+    deep = "$" + "{" * 1500 + "x" + "}" * 1500 + "$"
+    visitor.answers_with(stream({"content": deep + " and $" + "\\frac" * 500 + "$ and " + "$ a" * 3000}))
+    visitor.ask("Hello")
+    assert visitor.page.locator(".assistant math").count() == 0
+    assert visitor.page.locator(".assistant .markdown code >> nth=0").text_content() == deep[1:-1]
+
+
+def test_code_has_colours_and_stays_the_text_it_is(visitor):
+    codes = {"python": "# why\ndef f(x):\n    return \"it's\" + 'if' * 3.5", "sql": "SELECT a FROM b -- c",
+             "c++": "/* a */ int x = 'b'; // <b>no tag</b>", "unheard-of": "if (x) return 1;"}
+    visitor.answers_with(stream({"content": "\n".join(f"```{name}\n{code}\n```" for name, code in codes.items())}))
+    visitor.ask("Hello")
+    assert visitor.page.locator(".assistant pre code").all_text_contents() == list(codes.values())
+    marked = visitor.page.eval_on_selector_all(".assistant pre code", """all => all.map((code) =>
+        [...code.querySelectorAll('span')].map((span) => span.className + ' ' + span.textContent))""")
+    assert marked == [["comment # why", "word def", "word return", "string \"it's\"", "string 'if'", "number 3.5"],
+                      ["word SELECT", "word FROM", "comment -- c"],
+                      ["comment /* a */", "word int", "string 'b'", "comment // <b>no tag</b>"], []]
+
+
 def test_links_open_elsewhere_and_tell_nothing(visitor):
     visitor.answers_with(stream({"content": "See [the docs](https://a.example/x?y=1), https://b.example/p. "
                                             "Not [this](javascript:alert(1)) or [that](data:text/html,x) `https://c.example`"}))
