@@ -7,7 +7,8 @@ std::vector<CLI::Option*> CudaFlags::AddTo(CLI::App& command) {
   std::vector<CLI::Option*> options = {
       command
           .add_option("--gpu-memory-utilization", gpu_memory_utilization,
-                      "Share of the GPU's memory that may be used; what is left goes to KV")
+                      "Share of the GPU's memory that this process may use, whoever else is there; "
+                      "what is left of it goes to KV")
           ->check(CLI::Range(0.01, 1.0))
           ->capture_default_str(),
       command

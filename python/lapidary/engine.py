@@ -82,7 +82,7 @@ class Engine:
                 the one beside the model, if there is one; False: none. Drafting changes speed and nothing else.
             seed: What the seeds of requests without one are derived from.
             load_format: "auto", or "dummy" for random weights.
-            gpu_memory_utilization: Share of the GPU's memory that may be used.
+            gpu_memory_utilization: Share of the GPU's memory that this LLM may use, whoever else is there.
             enforce_eager: Launch kernels one by one, without graphs.
             batch_invariant: On a GPU, bitwise the same answers whatever else runs. The CPU always gives those.
             num_threads: Of the CPU; None: one per core.

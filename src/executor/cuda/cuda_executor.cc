@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "device/device_turn.h"
 #include "executor/cuda/check_supported.h"
+#include "executor/cuda/memory_share.h"
 #include "model/bind_weights.h"
 
 namespace lapidary::cuda {
@@ -171,19 +172,19 @@ Status CudaExecutor::AllocatePool(int64_t free_before) {
   size_t free_now = 0;
   size_t total = 0;
   LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_now, &total));
-  const double usable = static_cast<double>(total) * options_.memory_utilization;
-  const double taken = static_cast<double>(free_before) - static_cast<double>(free_now);
-  const double others = static_cast<double>(total) - static_cast<double>(free_before);
-  const double left = std::max(0.0, usable - taken - others);
-  int64_t num_pages =
-      options_.num_pages ? *options_.num_pages : static_cast<int64_t>(left) / layout_.page_bytes;
+  const MemoryShare share =
+      ShareMemory(static_cast<int64_t>(total), free_before, static_cast<int64_t>(free_now),
+                  options_.memory_utilization);
+  const auto gigabytes = [](int64_t num_bytes) { return 1e-9 * static_cast<double>(num_bytes); };
+  int64_t num_pages = options_.num_pages ? *options_.num_pages : share.pool / layout_.page_bytes;
   if (num_pages < 2) {
     return MakeError(
         "no room for KV on the GPU: {:.2f} GB in all, {:.2f} GB usable (--gpu-memory-utilization "
         "{:.2f}), {:.2f} GB held by others, {:.2f} GB by weights and workspace, and a page takes "
         "{:.2f} MB",
-        1e-9 * static_cast<double>(total), 1e-9 * usable, options_.memory_utilization,
-        1e-9 * others, 1e-9 * taken, 1e-6 * static_cast<double>(layout_.page_bytes));
+        gigabytes(static_cast<int64_t>(total)), gigabytes(share.usable),
+        options_.memory_utilization, gigabytes(share.others), gigabytes(share.taken),
+        1e-6 * static_cast<double>(layout_.page_bytes));
   }
   num_pages = std::min<int64_t>(num_pages, int64_t{1} << 30);
   num_pages_ = static_cast<int>(num_pages);
@@ -192,9 +193,9 @@ Status CudaExecutor::AllocatePool(int64_t free_before) {
   if (drafter_) drafter_->set_pool(pool_.As<std::byte>());
   spdlog::info(
       "KV pool: {} pages of {:.2f} MB = {:.2f} GB; of {:.2f} GB usable, weights and workspace take "
-      "{:.2f} GB and others {:.2f} GB",
-      num_pages_, 1e-6 * static_cast<double>(layout_.page_bytes),
-      1e-9 * static_cast<double>(pool_.num_bytes()), 1e-9 * usable, 1e-9 * taken, 1e-9 * others);
+      "{:.2f} GB; others hold {:.2f} GB",
+      num_pages_, 1e-6 * static_cast<double>(layout_.page_bytes), gigabytes(pool_.num_bytes()),
+      gigabytes(share.usable), gigabytes(share.taken), gigabytes(share.others));
   return {};
 }
 
