@@ -1,4 +1,4 @@
-# One place for compile flags and for the four kinds of target.
+# One place for compile flags and for the kinds of target.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -15,7 +15,7 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-# Code that only calls the libraries (commands, tests) is compiled in less time; how fast it runs does not show.
+# Code that no token waits for (the glue: commands, tests, what reads requests and files) is compiled in less time.
 set(LAPIDARY_GLUE_OPTIMIZATION $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 find_program(CCACHE_PROGRAM ccache)
@@ -49,11 +49,19 @@ if(LAPIDARY_FUZZERS)
   target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# lapidary_library(NAME SOURCES... DEPS...): a static library lapidary_NAME.
+# lapidary_glue(TARGET): its code is glue.
+function(lapidary_glue target)
+  target_compile_options(${target} PRIVATE ${LAPIDARY_GLUE_OPTIMIZATION})
+endfunction()
+
+# lapidary_library(NAME [GLUE] SOURCES... DEPS...): a static library lapidary_NAME; GLUE: no token waits for its code.
 function(lapidary_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "GLUE" "" "SOURCES;DEPS" ${ARGN})
   add_library(lapidary_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(lapidary_${name} PUBLIC lapidary_flags ${ARG_DEPS})
+  if(ARG_GLUE)
+    lapidary_glue(lapidary_${name})
+  endif()
 endfunction()
 
 # What the two kinds of test share: LABEL (default fast) and TIMEOUT in seconds (default 120) become
@@ -84,7 +92,7 @@ function(lapidary_test name)
   target_link_libraries(${name}_test PRIVATE lapidary_flags ${ARG_DEPS} GTest::gtest GTest::gmock
                                              GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE LAPIDARY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_compile_options(${name}_test PRIVATE ${LAPIDARY_GLUE_OPTIMIZATION})
+  lapidary_glue(${name}_test)
   gtest_discover_tests(
     ${name}_test
     NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
@@ -129,8 +137,9 @@ function(lapidary_fuzzer name source)
     add_dependencies(fuzzers ${name}_fuzzer)
   endif()
   if(LAPIDARY_TESTS)
-    add_executable(${name}_corpus ${source} ${PROJECT_SOURCE_DIR}/fuzz/replay_main.cc)
-    target_link_libraries(${name}_corpus PRIVATE lapidary_flags ${ARG_DEPS})
+    add_executable(${name}_corpus ${source})
+    target_link_libraries(${name}_corpus PRIVATE lapidary_flags lapidary_replay_main ${ARG_DEPS})
+    lapidary_glue(${name}_corpus)
     add_test(NAME ${name}_corpus COMMAND ${name}_corpus ${PROJECT_SOURCE_DIR}/fuzz/corpus/${name})
     set_tests_properties(${name}_corpus PROPERTIES LABELS fast TIMEOUT 60)
   endif()
