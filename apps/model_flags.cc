@@ -23,9 +23,10 @@ void ModelFlags::AddTo(CLI::App& command) {
   command
       .add_option("--chunk-rows", chunk_rows,
                   fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
-                              "GPU)",
+                              "GPU, with experts {})",
                               DefaultLimits(DeviceKind::kCpu).max_num_batched_tokens,
-                              DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens))
+                              DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens,
+                              kBatchedTokensWithExperts))
       ->group(kGroup)
       ->check(CLI::Range(1, 65536));
   AddDeviceFlag(&command, &device)->group(kGroup);

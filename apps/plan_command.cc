@@ -93,7 +93,8 @@ Status Plan(PlanFlags& flags) {
 void AddPlanCommand(CommandLine& command_line) {
   auto flags = std::make_shared<PlanFlags>();
   flags->request.limits = DefaultLimits(DeviceKind::kCuda);
-  flags->request.limits.max_model_len = 0;  // the model's
+  flags->request.limits.max_num_batched_tokens = 0;  // as the model likes it
+  flags->request.limits.max_model_len = 0;           // the model's
   CLI::App* command =
       command_line.Add("plan", "Say how many tokens and sequences fit into a memory",
                        [flags] { return Plan(*flags); });
@@ -119,9 +120,10 @@ void AddPlanCommand(CommandLine& command_line) {
       ->capture_default_str();
   command
       ->add_option("--max-num-batched-tokens", flags->request.limits.max_num_batched_tokens,
-                   "Rows of one step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+                   fmt::format("Rows of one step (default: {}, with experts {})",
+                               DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens,
+                               kBatchedTokensWithExperts))
+      ->check(CLI::Range(1, 1 << 20));
   flags->drafting.AddAssistantTo(*command);
   command
       ->add_option("--spec-tokens", flags->drafting.spec_tokens,

@@ -323,7 +323,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       "Most sequences that run at once (default: 64, on a GPU 256)")
       ->check(CLI::Range(1, 65536));
   add("--max-num-batched-tokens", flags.limits.max_num_batched_tokens,
-      "Most tokens of one step (default: 512, on a GPU 2048)")
+      "Most tokens of one step (default: 512, on a GPU 2048, with experts 8192)")
       ->transform(kSizes)
       ->check(CLI::Range(1, 1 << 20));
   add("--max-step-ms", flags.max_step_ms,

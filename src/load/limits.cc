@@ -35,7 +35,10 @@ Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, De
   BatchLimits limits = wanted;
   if (limits.max_num_seqs == 0) limits.max_num_seqs = defaults.max_num_seqs;
   if (limits.max_num_batched_tokens == 0) {
-    limits.max_num_batched_tokens = std::max(defaults.max_num_batched_tokens, limits.max_num_seqs);
+    const bool has_experts_on_gpu = plan.moe && device == DeviceKind::kCuda;
+    limits.max_num_batched_tokens =
+        std::max(has_experts_on_gpu ? kBatchedTokensWithExperts : defaults.max_num_batched_tokens,
+                 limits.max_num_seqs);
   }
   if (limits.max_model_len == 0) {
     limits.max_model_len = std::min(plan.max_context, defaults.max_model_len);

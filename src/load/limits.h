@@ -24,6 +24,9 @@ struct BatchLimits {
 // A CPU is slow: long contexts and large steps are asked for. max_model_len is where the model's
 // own context is cut.
 BatchLimits DefaultLimits(DeviceKind device);
+// Rows of a step on a GPU where the model has experts: one sees a sixteenth of the rows, but all
+// its weights are read. What keeps steps with decodes short is StepTime.
+inline constexpr int kBatchedTokensWithExperts = 8192;
 
 // How long a step may take that carries decodes (SchedulerLimits): so many milliseconds, or so many
 // times what the decodes take alone, whichever is more. For servers; a batch job wants none.

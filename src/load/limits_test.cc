@@ -23,6 +23,12 @@ TEST(BatchLimits, WhatIsNotGivenIsTheDevices) {
   EXPECT_EQ(gpu.max_model_len, 131072);
 }
 
+TEST(BatchLimits, AGpuTakesMoreRowsAtOnceWhereThereAreExperts) {
+  const ModelPlan plan = PresetPlan("26b-a4b");
+  EXPECT_EQ(CompleteLimits({}, plan, DeviceKind::kCuda)->max_num_batched_tokens, 8192);
+  EXPECT_EQ(CompleteLimits({}, plan, DeviceKind::kCpu)->max_num_batched_tokens, 512);
+}
+
 TEST(BatchLimits, WhatIsGivenIsKept) {
   const BatchLimits wanted = {
       .max_num_seqs = 5, .max_num_batched_tokens = 3, .max_model_len = 131072};
