@@ -20,6 +20,9 @@
 #include "session/answer_rules.h"
 
 namespace lapidary {
+
+extern const std::string_view kOpenApi;  // by lapidary_embed
+
 namespace {
 
 // Two, so that one long prompt does not hold up the short ones.
@@ -121,6 +124,7 @@ const std::vector<Api::Route>& Api::Routes() {
       {"GET", "/", &Api::ChatPage},
       {"GET", "/health", &Api::Health},
       {"GET", "/version", &Api::Version},
+      {"GET", "/openapi.json", &Api::OpenApi},
       {"GET", "/metrics", &Api::Metrics},
       {"GET", "/v1/models", &Api::Models},
       {"POST", "/v1/chat/completions", &Api::Chat},
@@ -202,6 +206,12 @@ void Api::Health(HttpRequest, ResponderPtr responder) {
 
 void Api::Version(HttpRequest, ResponderPtr responder) {
   responder->Send(JsonResponse({{"version", kVersion}}));
+}
+
+void Api::OpenApi(HttpRequest, ResponderPtr responder) {
+  OrderedJson description = OrderedJson::parse(kOpenApi);
+  description["info"]["version"] = kVersion;
+  responder->Send(JsonResponse(description));
 }
 
 void Api::Metrics(HttpRequest, ResponderPtr responder) {

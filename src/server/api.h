@@ -42,6 +42,7 @@ class Api final : public HttpHandler {
   void ChatPage(HttpRequest request, ResponderPtr responder);
   void Health(HttpRequest request, ResponderPtr responder);
   void Version(HttpRequest request, ResponderPtr responder);
+  void OpenApi(HttpRequest request, ResponderPtr responder);
   void Models(HttpRequest request, ResponderPtr responder);
   void Metrics(HttpRequest request, ResponderPtr responder);
   void Chat(HttpRequest request, ResponderPtr responder);
