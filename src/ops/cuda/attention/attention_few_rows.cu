@@ -267,8 +267,8 @@ __device__ __forceinline__ void Weigh(float (&scores)[4], SoftmaxRow (&rows)[2],
   if (__any_sync(0xffffffff, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
     ScaleSums<P>(sums, shrink[0], shrink[1]);
   }
-  weights[0] = TransposeMatrix(PackWeights(scores[0], scores[1]));
-  weights[1] = TransposeMatrix(PackWeights(scores[2], scores[3]));
+  weights[0] = TransposeMatrix(PackBf16x2(scores[0], scores[1]));
+  weights[1] = TransposeMatrix(PackBf16x2(scores[2], scores[3]));
 }
 
 // What the warps of an item have summed becomes rows or partial results.

@@ -11,11 +11,9 @@
 #include "ops/cuda/ptx/tma.cuh"
 #include "ops/cuda/ptx/warp_mma.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
+#include "ops/cuda/row_norm.cuh"
 
 namespace lapidary::cuda {
-
-inline constexpr int kWarpgroupThreads = 128;
-inline constexpr int kWarpgroupRows = 64;
 
 // One item. Its rows are (query, head) pairs; tiles of keys begin at its first key.
 struct HopperItem {
@@ -186,11 +184,6 @@ __device__ __forceinline__ float2 MakeWeights(float (&scores)[kCount], SoftmaxRo
     rows[half].sum = rows[half].sum * shrink[half] + sum;
   }
   return make_float2(shrink[0], shrink[1]);
-}
-
-__device__ __forceinline__ uint32_t PackWeights(float first, float second) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 // A lane's sums of 256 columns, in two arrays as wgmma has them: columns 128 h + 8 j + 2 t (+ 1).

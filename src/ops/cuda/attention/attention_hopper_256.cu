@@ -151,7 +151,7 @@ class Group {
     const auto pack = [&](const float(&scores)[kKeys / 2], Weights& to) {
 #pragma unroll
       for (int idx = 0; idx < kKeys / 4; ++idx) {
-        to[idx / 4][idx % 4] = PackWeights(scores[2 * idx], scores[2 * idx + 1]);
+        to[idx / 4][idx % 4] = PackBf16x2(scores[2 * idx], scores[2 * idx + 1]);
         // Here, not behind the wait for other products.
         asm volatile("" : "+r"(to[idx / 4][idx % 4]));
       }

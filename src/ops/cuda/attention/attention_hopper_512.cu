@@ -151,7 +151,7 @@ __device__ __forceinline__ void StoreWeights(const float (&weights)[kCount], uin
   for (int idx = 0; idx < kCount; idx += 2) {
     const int row = static_cast<int>(threadIdx.x / 32) % 4 * 16 + idx / 2 % 2 * 8 + lane / 4;
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + OperandPiece(row, idx / 4, 0) + lane % 4 * 4),
-                 "r"(PackWeights(weights[idx], weights[idx + 1]))
+                 "r"(PackBf16x2(weights[idx], weights[idx + 1]))
                  : "memory");
   }
 }

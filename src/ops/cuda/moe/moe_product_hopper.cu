@@ -18,17 +18,17 @@
 #include "ops/cuda/moe/moe_groups.h"
 #include "ops/cuda/ptx/warp_mma.cuh"
 #include "ops/cuda/ptx/wgmma.cuh"
+#include "ops/cuda/row_norm.cuh"
 #include "ops/cuda/sm90.h"
 #include "ops/cuda/vec.cuh"
 
 namespace lapidary::cuda {
 namespace {
 
-constexpr int kWarpgroupThreads = 128;
 constexpr int kConsumers = 2;  // warpgroups
 constexpr int kConsumerThreads = kConsumers * kWarpgroupThreads;
 constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;  // and those that load
-constexpr int kBoxRows = 64 * kConsumers;                       // of the weight, in one copy
+constexpr int kBoxRows = kWarpgroupRows * kConsumers;           // of the weight, in one copy
 constexpr int kBoxBytes = kBoxRows * kSwizzledRowBytes;
 constexpr int kMaxBoxes = 2;                         // of a tile
 constexpr int kWeightBytes = kMaxBoxes * kBoxBytes;  // of a stage
@@ -368,8 +368,8 @@ class Multiplier {
         uint32_t matrices[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          matrices[i] = PackPair(GeluTanh(sums[4 * i]) * sums[4 * i + 2],
-                                 GeluTanh(sums[4 * i + 1]) * sums[4 * i + 3]);
+          matrices[i] = PackBf16x2(GeluTanh(sums[4 * i]) * sums[4 * i + 2],
+                                   GeluTanh(sums[4 * i + 1]) * sums[4 * i + 3]);
         }
         StoreMatricesTransposed(staging_ + VectorOffset(8 * (j + matrix % 2) + row, warp_),
                                 matrices);
@@ -377,17 +377,12 @@ class Multiplier {
         uint32_t matrices[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          matrices[i] = PackPair(sums[2 * i], sums[2 * i + 1]);
+          matrices[i] = PackBf16x2(sums[2 * i], sums[2 * i + 1]);
         }
         StoreMatricesTransposed(
             staging_ + VectorOffset(8 * (j + matrix / 2) + row, 2 * warp_ + matrix % 2), matrices);
       }
     }
-  }
-
-  __device__ __forceinline__ static uint32_t PackPair(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(pair);
   }
 
   // The rows of the output that this thread stores to, of those staged from `first` on.

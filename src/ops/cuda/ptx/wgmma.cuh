@@ -11,6 +11,9 @@
 
 namespace lapidary::cuda {
 
+inline constexpr int kWarpgroupThreads = 128;
+inline constexpr int kWarpgroupRows = 64;  // of an instruction's result
+
 // Where an operand lies: address and distance of row groups in units of 16 bytes, 128-byte swizzle.
 // 16 values of k further on is 2 more.
 __device__ __forceinline__ uint64_t SwizzledOperand(uint32_t shared_address) {
