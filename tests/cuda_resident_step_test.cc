@@ -69,6 +69,8 @@ class CudaResidentStepTest : public testing::TestWithParam<std::string> {
 // Random weights pass a small error on from layer to layer: how far bf16 arithmetic may go is seen
 // from the same steps with batch-invariant kernels, whose sums have yet another order.
 TEST_P(CudaResidentStepTest, GivesTheLogitsOfTheStepKernelByKernel) {
+  // Logits that have nothing in common are 1.4 apart. With experts a rounding may choose another.
+  const double most_noise = plan_.moe ? 0.9 : 0.6;
   for (const int cached : {0, 63, kPrompt, kLongPrompt}) {
     const Logits expected = Run(cached, {.resident_steps = false});
     const Logits other = Run(cached, {.batch_invariant = true});
@@ -82,7 +84,7 @@ TEST_P(CudaResidentStepTest, GivesTheLogitsOfTheStepKernelByKernel) {
       const double noise = Distance(row(other), row(expected));
       EXPECT_LT(distance, 2.0 * noise) << cached << " tokens before, step " << step;
       EXPECT_GT(noise, 0.0);
-      EXPECT_LT(noise, 0.6);  // Logits that have nothing in common are 1.4 apart.
+      EXPECT_LT(noise, most_noise);
     }
   }
 }
@@ -96,8 +98,8 @@ TEST_P(CudaResidentStepTest, GivesTheSameBitsFromTheFirstTokenOn) {
   ExpectSameBits(plan_, Run(0), Run(0), "again");
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaResidentStepTest, testing::Values("e2b", "e4b", "12b", "31b"),
-                         ModelTestName);
+INSTANTIATE_TEST_SUITE_P(Models, CudaResidentStepTest,
+                         testing::Values("e2b", "e4b", "12b", "26b-a4b", "31b"), ModelTestName);
 
 }  // namespace
 }  // namespace lapidary

@@ -29,6 +29,7 @@ std::vector<PossibleMistake> PossibleMistakes(const ModelPlan& plan) {
     std::vector<std::string> matrices = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj",
                                          "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
     if (!layer.k_is_v) matrices.push_back("self_attn.v_proj");
+    if (plan.moe) matrices.push_back("router.proj");
     if (plan.ple) {
       matrices.insert(matrices.end(), {"per_layer_input_gate", "per_layer_projection"});
     }
@@ -51,7 +52,8 @@ class SpoiltSource : public TensorSource {
     CHECK(tensor.dtype == DType::kBF16);
     spoilt_.assign(tensor.As<uint16_t>(), tensor.As<uint16_t>() + tensor.num_elements());
     const int64_t columns = spec.shape.back();
-    for (int64_t row = 0; row < kLostRows; ++row) {
+    const int64_t rows = static_cast<int64_t>(spoilt_.size()) / columns;
+    for (int64_t row = 0; row < std::min(rows, kLostRows); ++row) {
       std::fill_n(spoilt_.begin() + row * columns, std::min(columns, kLostColumns), 0);
     }
     tensor.data = reinterpret_cast<const std::byte*>(spoilt_.data());
@@ -86,8 +88,8 @@ std::string MistakeModel::Name() const {
 }
 
 std::vector<MistakeModel> MistakeModels() {
-  return {{"tiny-e"},       {"tiny-dense"},       {"tiny-e", 1536},
-          {"tiny-e", 2560}, {"tiny-dense", 3840}, {"tiny-dense", 5376}};
+  return {{"tiny-e"},       {"tiny-dense"},     {"tiny-moe"},         {"tiny-e", 1536},
+          {"tiny-e", 2560}, {"tiny-moe", 2816}, {"tiny-dense", 3840}, {"tiny-dense", 5376}};
 }
 
 // Few layers, for errors grow from one to the next: two sliding ones and a full one, twice. With
@@ -103,6 +105,12 @@ ModelPlan MakeMistakePlan(const MistakeModel& model) {
                   // As large as what it is added to: no norm hides a factor before it.
                   {"rms_norm_eps", 0.3}};
   if (model.preset == "tiny-e") changes["num_kv_shared_layers"] = 2;
+  if (model.preset == "tiny-moe") {
+    changes["moe_intermediate_size"] = 64;
+    // All but the weakest are chosen: rounding that chooses another one moves little.
+    changes["num_experts"] = 8;
+    changes["top_k_experts"] = 7;
+  }
   if (model.is_wide()) changes["intermediate_size"] = 512;
   return TestPlan(model.preset, changes);
 }

@@ -34,7 +34,8 @@ TEST_P(ResidentMistakesTest, EveryMistakeIsFoundBehindTheRounding) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ResidentMistakesTest, testing::Values("tiny-e", "tiny-dense"),
+INSTANTIATE_TEST_SUITE_P(Models, ResidentMistakesTest,
+                         testing::Values("tiny-e", "tiny-dense", "tiny-moe"),
                          [](const auto& preset) { return MistakeModel{preset.param}.Name(); });
 
 }  // namespace

@@ -81,6 +81,13 @@ std::vector<Mistake> CommonMistakes(const ModelPlan& plan) {
          Mistake::kPleRawEmbedding, Mistake::kPleOfPreviousLayer, Mistake::kPleReadsNormed,
          Mistake::kNoPlePostNormWeight, Mistake::kNoPle, Mistake::kLayerScalarBeforePle});
   }
+  if (plan.moe) {
+    // Of missing renormalisation the norm behind the experts leaves next to nothing.
+    mistakes.insert(mistakes.end(),
+                    {Mistake::kMoeScaleBeforeRenormalisation, Mistake::kMoeNoPerExpertScale,
+                     Mistake::kMoeNoRouterRootScale, Mistake::kMoeRouterReadsNormed,
+                     Mistake::kMoeGateUpSwapped, Mistake::kMoeDenseAndExpertNormsSwapped});
+  }
   return mistakes;
 }
 

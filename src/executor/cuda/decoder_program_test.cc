@@ -185,7 +185,8 @@ int NumSpans(const DecoderProgram& program) {
 
 // What `lapidary plan` says of one-token steps is what their program comes to.
 TEST(ResidentExchangesTest, ArePlannedAsTheProgramHasThem) {
-  for (const char* preset : {"e2b", "e4b", "12b", "31b", "tiny-e", "tiny-dense"}) {
+  for (const char* preset :
+       {"e2b", "e4b", "12b", "26b-a4b", "31b", "tiny-e", "tiny-dense", "tiny-moe"}) {
     const ModelPlan plan = PlanOf(preset);
     const DeviceWeights weights = MakeAddressesOfWeights(plan);
     DecoderInputs inputs;

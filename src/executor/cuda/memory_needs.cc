@@ -55,8 +55,16 @@ void AddEntries(const ModelPlan& plan, const CudaForwardLimits& limits, Workspac
 
 // What can be said without a device; any that our kernels are for has the shared memory.
 bool RunsAsOneKernel(const ModelPlan& plan, const CudaForwardLimits& limits) {
-  return limits.resident_steps && !limits.batch_invariant && !plan.moe &&
-         plan.hidden_size <= kMaxResidentHidden && plan.vocab_size % 2 == 0;
+  if (!limits.resident_steps || limits.batch_invariant || plan.hidden_size > kMaxResidentHidden ||
+      plan.vocab_size % 2 != 0) {
+    return false;
+  }
+  if (!plan.moe) return true;
+  const ResidentExchanges exchanges = PlanExchanges(plan);
+  return !plan.ple &&
+         ResidentExpertsFit(
+             plan.moe->num_experts, plan.moe->top_k, plan.moe->expert_width, plan.hidden_size,
+             ResidentBlocks(limits.num_sms, exchanges.hidden, exchanges.min_mlp_width));
 }
 
 }  // namespace
@@ -179,6 +187,10 @@ ResidentExchanges PlanExchanges(const ModelPlan& plan) {
   exchanges.hidden = plan.hidden_size;
   exchanges.min_mlp_width = plan.layers[0].mlp_width;
   if (plan.ple) exchanges.ple_width = plan.ple->width;
+  if (plan.moe) {
+    exchanges.num_experts = plan.moe->num_experts;
+    exchanges.expert_values = plan.moe->top_k * plan.moe->expert_width;
+  }
   for (const LayerPlan& layer : plan.layers) {
     exchanges.max_qkv_rows =
         std::max(exchanges.max_qkv_rows, layer.num_qkv_heads() * layer.head_dim);
@@ -186,8 +198,9 @@ ResidentExchanges PlanExchanges(const ModelPlan& plan) {
     exchanges.max_mlp_width = std::max(exchanges.max_mlp_width, layer.mlp_width);
     exchanges.min_mlp_width = std::min(exchanges.min_mlp_width, layer.mlp_width);
     exchanges.entry_values.push_back(layer.num_kv_heads * layer.kv_entry.entry_len);
-    // Two products of attention and MLP each, two of per-layer embeddings; the head is the last.
-    exchanges.num_phases += plan.ple ? 6 : 4;
+    // Two products of attention and MLP each, two of per-layer embeddings and of experts; the head
+    // is the last.
+    exchanges.num_phases += 4 + (plan.ple ? 2 : 0) + (layer.has_moe ? 2 : 0);
   }
   ++exchanges.num_phases;
   return exchanges;

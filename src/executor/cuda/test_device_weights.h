@@ -32,7 +32,12 @@ inline DeviceWeights MakeAddressesOfWeights(const ModelPlan& plan) {
     if (layer.owns_kv()) own.attention.k_norm = vector();
     own.mlp.gate_up_proj = matrix(2 * layer.mlp_width, hidden);
     own.mlp.down_proj = matrix(hidden, layer.mlp_width);
-    if (layer.has_moe) own.moe.router_proj = matrix(plan.moe->num_experts, hidden);
+    if (layer.has_moe) {
+      const int experts = plan.moe->num_experts;
+      own.moe.router_proj = matrix(experts, hidden);
+      own.moe.gate_up_proj = matrix(experts * 2 * plan.moe->expert_width, hidden);
+      own.moe.down_proj = matrix(experts * hidden, plan.moe->expert_width);
+    }
     if (plan.ple) {
       own.ple.gate = matrix(plan.ple->width, hidden);
       own.ple.projection = matrix(hidden, plan.ple->width);

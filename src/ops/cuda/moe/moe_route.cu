@@ -2,6 +2,7 @@
 // rows by expert.
 #include "base/check.h"
 #include "ops/cuda/bf16_matrix.h"
+#include "ops/cuda/moe/expert_choice.cuh"
 #include "ops/cuda/moe/moe_groups.h"
 #include "ops/cuda/vec.cuh"
 
@@ -16,17 +17,6 @@ constexpr int kMaxRowsInOneBlock = 128;  // whose choice the grouping block make
 
 // ---- choice ------------------------------------------------------------------------------------
 
-// Integers in the order of floats; 0 is below all, and NaN counts as -inf, so that a choice is
-// always valid. Equal floats (both zeros) give equal integers.
-__device__ __forceinline__ uint32_t OrderOf(float value) {
-  if (isnan(value)) value = -INFINITY;
-  const uint32_t bits = __float_as_uint(value + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float FromOrder(uint32_t order) {
-  return __uint_as_float((order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order);
-}
-
 struct ChooseParams {
   MoeShape shape;
   const float* logits;
@@ -39,68 +29,26 @@ struct ChooseParams {
   int32_t* places;
 };
 
-// A warp: the top_k largest of a row's logits, ties to the lower index, as softmax weights over the
-// chosen times the expert's of `scales`. Lane `rank` returns the expert of that rank. kPerLane
-// times kWarpSize is no less than the number of experts.
+// A warp: the choice of a row, weighted by the experts' `scales` as well. Lane `rank` returns the
+// expert of that rank.
 template <int kPerLane>
-__device__ __forceinline__ int ChooseExperts(const ChooseParams& params, const float* scales,
-                                             int64_t row) {
-  constexpr unsigned kAll = 0xffffffffu;
+__device__ __forceinline__ int ChooseOfRow(const ChooseParams& params, const float* scales,
+                                           int64_t row) {
   const int num_experts = params.shape.num_experts;
   const int top_k = params.shape.top_k;
   const int lane = threadIdx.x % kWarpSize;
-  const float* logits = params.logits + row * num_experts;
-  // A lane's own, the largest first. Only neighbours change places, and only if they must: equals
-  // stay in the order of their index.
-  uint32_t own[kPerLane];
-  int own_expert[kPerLane];
+  float logits[kPerLane];
 #pragma unroll
   for (int idx = 0; idx < kPerLane; ++idx) {
-    own_expert[idx] = idx * kWarpSize + lane;
-    own[idx] = own_expert[idx] < num_experts ? OrderOf(logits[own_expert[idx]]) : 0;
+    const int expert = idx * kWarpSize + lane;
+    logits[idx] = expert < num_experts ? params.logits[row * num_experts + expert] : 0.0f;
   }
-#pragma unroll
-  for (int pass = 0; pass < kPerLane; ++pass) {
-#pragma unroll
-    for (int idx = pass % 2; idx + 1 < kPerLane; idx += 2) {
-      if (own[idx] >= own[idx + 1]) continue;
-      const uint32_t order = own[idx];
-      const int expert = own_expert[idx];
-      own[idx] = own[idx + 1];
-      own_expert[idx] = own_expert[idx + 1];
-      own[idx + 1] = order;
-      own_expert[idx + 1] = expert;
-    }
-  }
-  uint32_t chosen_order = 0;
-  int chosen_expert = 0;
-  for (int rank = 0; rank < top_k; ++rank) {
-    const uint32_t most = __reduce_max_sync(kAll, own[0]);
-    const int expert = __reduce_min_sync(kAll, own[0] == most ? own_expert[0] : kMaxExperts);
-    if (lane == rank) {
-      chosen_order = most;
-      chosen_expert = expert;
-    }
-    if (expert == own_expert[0]) {
-#pragma unroll
-      for (int idx = 0; idx + 1 < kPerLane; ++idx) {
-        own[idx] = own[idx + 1];
-        own_expert[idx] = own_expert[idx + 1];
-      }
-      own[kPerLane - 1] = 0;
-      own_expert[kPerLane - 1] = kMaxExperts;
-    }
-  }
-  const float logit = FromOrder(chosen_order);
-  const float best = __shfl_sync(kAll, logit, 0);
-  float weight = 0.0f;
-  if (lane < top_k) weight = logit == best ? 1.0f : expf(logit - best);
-  const float sum = WarpSum(weight);
+  const ExpertOfRank chosen = ChooseExperts(logits, num_experts, top_k);
   if (lane < top_k) {
-    params.experts[row * top_k + lane] = chosen_expert;
-    params.weights[row * top_k + lane] = weight / sum * scales[chosen_expert];
+    params.experts[row * top_k + lane] = chosen.expert;
+    params.weights[row * top_k + lane] = chosen.weight * scales[chosen.expert];
   }
-  return chosen_expert;
+  return chosen.expert;
 }
 
 template <int kPerLane>
@@ -111,7 +59,7 @@ __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(ChooseParams para
   const int lane = threadIdx.x % kWarpSize;
   const int top_k = params.shape.top_k;
   if (row >= params.shape.rows) return;
-  const int expert = ChooseExperts<kPerLane>(params, params.per_expert_scale, row);
+  const int expert = ChooseOfRow<kPerLane>(params, params.per_expert_scale, row);
   if (lane < top_k) {
     params.places[int64_t{row} * top_k + lane] = atomicAdd(params.counts + expert, 1);
   }
@@ -213,7 +161,7 @@ __global__ void __launch_bounds__(kGroupThreads, 1) GroupKernel(GroupParams para
   WaitForPreviousKernel();
   if constexpr (kChooses) {
     for (int row = threadIdx.x / kWarpSize; row < rows; row += kGroupThreads / kWarpSize) {
-      const int expert = ChooseExperts<kPerLane>(params.choose, scales, row);
+      const int expert = ChooseOfRow<kPerLane>(params.choose, scales, row);
       if (lane >= top_k) continue;
       chosen[row * top_k + lane] = static_cast<int16_t>(expert);
       atomicAdd(&by_expert.counts[expert], 1);

@@ -22,6 +22,10 @@ inline constexpr int kResidentWorkers = kResidentWarps * 32;
 // phases.
 inline constexpr int kResidentThreads = kResidentWorkers + 2 * 32;
 
+// Phases that are prepared: this one and the next ones, in turns. As many as a layer has at least,
+// so that one of them has attention.
+inline constexpr int kPreparedPhases = 4;
+
 // Polls until a kernel that cannot go on is ended with an error: many seconds.
 inline constexpr uint32_t kMaxPolls = 1u << 26;
 

@@ -12,6 +12,8 @@ ResidentExchanges ExchangesOf(const DecoderProgram& program);
 bool PhasesAreResident(const DecoderProgram& program);
 // Whether the keys of all layers of a group can be dealt out alike: same heads and window.
 bool GroupsAreUniform(const DecoderProgram& program);
+// Whether all layers with experts have as many, as wide ones.
+bool ExpertsAreUniform(const DecoderProgram& program);
 // Whether all weights are in the format that the kernel multiplies with.
 bool WeightsAreBf16(const DecoderProgram& program);
 

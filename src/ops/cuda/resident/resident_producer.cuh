@@ -57,11 +57,22 @@ class PartCursor {
   int phase_ = -1;
 };
 
-// All pieces of a block, in the order of their use.
+// The experts of this layer, in shared memory.
+struct ResidentChoice {
+  uint64_t made;  // barrier: the preparing warp, once a layer
+  int32_t experts[kResidentMaxRanks];
+  float weights[kResidentMaxRanks];
+};
+
+// All pieces of a block, in the order of their use. `experts`: the choice, where there is one.
+template <bool kExperts>
 class PieceCursor {
  public:
-  __device__ PieceCursor(const ResidentProgram* program, int num_phases)
-      : parts_(program, num_phases), maps_(program->maps()), num_phases_(num_phases) {
+  __device__ PieceCursor(const ResidentProgram* program, int num_phases, const int32_t* experts)
+      : parts_(program, num_phases),
+        maps_(program->maps()),
+        experts_(experts),
+        num_phases_(num_phases) {
     for (int idx = 0; idx < min(kMapsAhead, num_phases_); ++idx) PrefetchMaps(idx);
     num_tiles_ = parts_.part().num_tiles();
   }
@@ -70,10 +81,22 @@ class PieceCursor {
   __device__ int phase() const { return parts_.phase(); }
   __device__ Piece Take() {
     const MatrixPart& part = parts_.part();
+    int row = part.TileBegin(tile_);
+    int chunk = chunk_;
+    if constexpr (kExperts) {
+      const ResidentMatrix& matrix = part.matrix;
+      if (matrix.by_rank) {
+        row += experts_[part.rank] * matrix.num_rows;
+      } else if (matrix.num_ranks > 0) {
+        const int rank = chunk_ / matrix.rank_chunks();
+        row += experts_[rank] * matrix.num_rows;
+        chunk -= rank * matrix.rank_chunks();
+      }
+    }
     const Piece piece{
         .map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
-        .row = part.TileBegin(tile_),
-        .chunk = chunk_,
+        .row = row,
+        .chunk = chunk,
         .up_offset = part.up_offset,
         .up_place =
             static_cast<uint32_t>(HalfLines(part.matrix, part.TileSize(tile_)) * kChunkRowBytes),
@@ -104,6 +127,7 @@ class PieceCursor {
 
   PartCursor parts_;
   const CUtensorMap* const maps_;
+  const int32_t* const experts_;
   const int num_phases_;
   int num_tiles_ = 0;
   int tile_ = 0;
@@ -214,15 +238,17 @@ __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
   }
 }
 
-// All that a block needs; one warp.
-template <int kInFlight, int kSlotBytes>
+// All that a block needs; one warp. `choice`: with experts.
+template <int kInFlight, bool kExperts, int kSlotBytes>
 __device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const ResidentStepCall& call,
                                          int num_phases, const SplitPlan* plans,
-                                         const ResidentSequence* sequences) {
+                                         const ResidentSequence* sequences,
+                                         const ResidentChoice* choice) {
   const auto* program = static_cast<const ResidentProgram*>(call.program);
   Producer<kSlotBytes, kInFlight> producer(ring);
-  PieceCursor cursor(program, num_phases);
+  PieceCursor<kExperts> cursor(program, num_phases, kExperts ? choice->experts : nullptr);
   bool may_read_cache = false;
+  uint32_t choice_parity = 0;
   ResidentKv next_kv = program->kv()[0];  // read a phase ahead, as matrices are
 #pragma unroll 1
   for (int phase = 0; phase < num_phases; ++phase) {
@@ -232,6 +258,12 @@ __device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const Res
       if (!may_read_cache) WaitForPreviousKernel();  // The last step's entries are in their pages.
       may_read_cache = true;
       ProduceEntries(call, kv, plans[kv.group], sequences[kv.group].table_base, producer);
+    }
+    if constexpr (kExperts) {
+      if (kv.chooses_experts) {
+        AwaitBarrier(SharedAddress(&choice->made), choice_parity);
+        choice_parity ^= 1;
+      }
     }
     while (!cursor.done() && cursor.phase() == phase) producer.Produce(cursor.Take());
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "ops/cuda/bf16_matrix.h"
@@ -14,13 +15,21 @@
 namespace lapidary::cuda {
 namespace {
 
-// The products, in order: all of a program but what happens between steps' rows or to pages.
+// The dense products, in order.
 std::vector<const ProductPhase*> ProductsOf(const DecoderProgram& program) {
   std::vector<const ProductPhase*> products;
   for (const DecoderPhase& phase : program) {
     if (const auto* product = std::get_if<ProductPhase>(&phase)) products.push_back(product);
   }
   return products;
+}
+
+std::vector<const ExpertsPhase*> ExpertsOf(const DecoderProgram& program) {
+  std::vector<const ExpertsPhase*> experts;
+  for (const DecoderPhase& phase : program) {
+    if (const auto* layer = std::get_if<ExpertsPhase>(&phase)) experts.push_back(layer);
+  }
+  return experts;
 }
 
 std::vector<LayerAttention> AttentionsOf(const DecoderProgram& program) {
@@ -61,10 +70,14 @@ class ProgramMaker {
         layout_(device.num_sms, ExchangesOf(program)),
         scratch_(static_cast<std::byte*>(scratch)),
         num_blocks_(ResidentBlocks(device, widths_)),
+        slot_bytes_(kResidentTunings[ResidentTuningOf(widths_.hidden)].slot_bytes),
         phase_of_owner_(layout_.kept.size()) {}
 
   std::vector<std::byte> Make() {
-    for (const ProductPhase* product : ProductsOf(source_)) Add(*product);
+    for (const DecoderPhase& phase : source_) {
+      if (const auto* product = std::get_if<ProductPhase>(&phase)) Add(*product);
+      if (const auto* experts = std::get_if<ExpertsPhase>(&phase)) AddExperts(*experts);
+    }
 
     ResidentProgram program;
     program.partials = {At<uint4>(layout_.partial_sums), At<uint4>(layout_.partial_weights)};
@@ -74,6 +87,8 @@ class ProgramMaker {
     }
     program.hidden = widths_.hidden;
     program.num_phases = static_cast<int>(phases_.size());
+    program.num_experts = widths_.num_experts;
+    program.num_ranks = widths_.num_ranks;
     const int64_t count = program.num_phases;
     std::vector<std::byte> bytes(ResidentProgramLayout::Total(count));
     const auto put = [&](int64_t offset, const void* from, size_t num_bytes) {
@@ -87,15 +102,19 @@ class ProgramMaker {
       const ResidentAttention& attention = phases_[idx].attention;
       const ResidentKv kv{.layer_offset = attention.layer_offset,
                           .entry_len = attention.head_dim == 0 ? 0 : attention.entry_len,
-                          .group = attention.group};
+                          .group = static_cast<int16_t>(attention.group),
+                          .chooses_experts = matrix.by_rank};
       put(ResidentProgramLayout::Kv(count) + idx * sizeof(kv), &kv, sizeof(kv));
+      put(ResidentProgramLayout::Experts(count) + idx * sizeof(ResidentExperts), &experts_[idx],
+          sizeof(ResidentExperts));
       for (const int last : {0, 1}) {
         const int box_rows = last ? matrix.last_size : matrix.tile_size;
+        const MatrixRef& weight = weights_[idx];
         const CUtensorMap map =
             matrix.one_copy
-                ? MakeChunkedMap(weights_[idx], matrix.num_rows, matrix.in_dim, box_rows,
+                ? MakeChunkedMap(Bf16Values(weight), weight.rows, weight.cols, box_rows,
                                  matrix.slot_chunks)
-                : MakeSwizzledMap(weights_[idx], matrix.num_rows, matrix.in_dim, box_rows);
+                : MakeSwizzledMap(Bf16Values(weight), weight.rows, weight.cols, box_rows);
         put(ResidentProgramLayout::Maps(count) + (2 * idx + last) * sizeof(map), &map, sizeof(map));
       }
     }
@@ -112,11 +131,13 @@ class ProgramMaker {
   void Add(const ProductPhase& product) {
     ResidentPhase phase;
     phase.finish = FinishOf(product.epilogue);
-    phase.matrix = PlanResidentMatrix(
-        product.weight.rows, product.weight.cols, product.epilogue == Epilogue::kGatedGelu,
-        num_blocks_, kResidentTunings[ResidentTuningOf(widths_.hidden)].slot_bytes);
+    phase.matrix =
+        PlanResidentMatrix(product.weight.rows, product.weight.cols,
+                           product.epilogue == Epilogue::kGatedGelu, num_blocks_, slot_bytes_);
     phase.multiplier = product.multiplier;
+    ResidentExperts experts;
     if (product.reads_stream()) {
+      experts = std::exchange(joined_, {});
       phase.reads_residual = true;
       phase.input = product.residual.post_norm == nullptr ? nullptr : added_;
       phase.post_norm = product.residual.post_norm;
@@ -135,8 +156,39 @@ class ProgramMaker {
       phase.output = Packets(product.adds_to_stream() ? block.second : block.first);
       (product.adds_to_stream() ? added_ : last_output_) = phase.output;
     }
+    Add(phase, experts, product.weight);
+  }
+
+  // Behind both products of the dense branch.
+  void AddExperts(const ExpertsPhase& layer) {
+    uint64_t* const logits = Packets(layout_.expert_logits);
+    ResidentExperts& route = experts_[experts_.size() - 2];
+    route.logits = logits;
+    route.router = Bf16Values(layer.router);
+    route.router_scale = layer.router_scale;
+    route.pre_norm = layer.pre_norm;
+
+    const int width = layer.down.cols;
+    ResidentPhase gate_up;
+    gate_up.finish = ResidentFinish::kGatedGelu;
+    gate_up.matrix = PlanExpertGateUp(width, widths_.hidden, layer.top_k, num_blocks_, slot_bytes_);
+    gate_up.output = Packets(layout_.experts.first);
+    Add(gate_up, {.logits = logits, .per_expert_scale = layer.per_expert_scale}, layer.gate_up);
+
+    ResidentPhase down;
+    down.matrix = PlanExpertDown(widths_.hidden, width, layer.top_k, num_blocks_, slot_bytes_);
+    down.input = gate_up.output;
+    down.output = Packets(layout_.experts.second);
+    Add(down, {}, layer.down);
+    joined_ = {.dense = std::exchange(added_, down.output),
+               .post_dense_norm = layer.post_dense_norm,
+               .post_expert_norm = layer.post_expert_norm};
+  }
+
+  void Add(const ResidentPhase& phase, const ResidentExperts& experts, const MatrixRef& weight) {
     phases_.push_back(phase);
-    weights_.push_back(Bf16Values(product.weight));
+    experts_.push_back(experts);
+    weights_.push_back(weight);
   }
 
   // Of the next phase. `raw`: packets of q, k, v.
@@ -168,11 +220,14 @@ class ProgramMaker {
   const ResidentScratchLayout layout_;
   std::byte* const scratch_;
   const int num_blocks_;
+  const int slot_bytes_;
   std::vector<ResidentPhase> phases_;
-  std::vector<const bf16*> weights_;       // of the phases
+  std::vector<ResidentExperts> experts_;   // of the phases
+  std::vector<MatrixRef> weights_;         // of the phases
   std::vector<int> phase_of_owner_;        // by layer
   const uint64_t* last_output_ = nullptr;  // of the first product of a block
   const uint64_t* added_ = nullptr;        // of the second
+  ResidentExperts joined_;                 // for the next reader of the stream
 };
 
 }  // namespace
@@ -200,6 +255,12 @@ ResidentWidths::ResidentWidths(const DecoderProgram& program) {
         break;
     }
   }
+  for (const ExpertsPhase* experts : ExpertsOf(program)) {
+    num_experts = experts->router.rows;
+    num_ranks = experts->top_k;
+    expert_width = experts->down.cols;
+    widest_input = std::max(widest_input, num_ranks * expert_width);
+  }
   for (const LayerAttention& attention : AttentionsOf(program)) {
     max_attended = std::max(max_attended, attention.num_heads * attention.head_dim);
     max_kv_heads = std::max(max_kv_heads, attention.num_kv_heads);
@@ -215,14 +276,17 @@ int ResidentBlocks(const DeviceInfo& device, const ResidentWidths& widths) {
 
 ResidentExchanges ExchangesOf(const DecoderProgram& program) {
   const ResidentWidths widths(program);
-  ResidentExchanges exchanges{.hidden = widths.hidden,
-                              .max_qkv_rows = widths.max_qkv_rows,
-                              .max_attended = widths.max_attended,
-                              .max_mlp_width = widths.max_mlp_width,
-                              .min_mlp_width = widths.min_mlp_width,
-                              .ple_width = widths.ple_width,
-                              .entry_values = {},
-                              .num_phases = static_cast<int>(ProductsOf(program).size())};
+  ResidentExchanges exchanges{
+      .hidden = widths.hidden,
+      .max_qkv_rows = widths.max_qkv_rows,
+      .max_attended = widths.max_attended,
+      .max_mlp_width = widths.max_mlp_width,
+      .min_mlp_width = widths.min_mlp_width,
+      .ple_width = widths.ple_width,
+      .num_experts = widths.num_experts,
+      .expert_values = widths.num_ranks * widths.expert_width,
+      .entry_values = {},
+      .num_phases = static_cast<int>(ProductsOf(program).size() + 2 * ExpertsOf(program).size())};
   for (const LayerAttention& attention : AttentionsOf(program)) {
     exchanges.entry_values.push_back(attention.num_kv_heads * attention.entry.entry_len);
   }
@@ -232,6 +296,7 @@ ResidentExchanges ExchangesOf(const DecoderProgram& program) {
 bool PhasesAreResident(const DecoderProgram& program) {
   return std::all_of(program.begin(), program.end(), [](const DecoderPhase& phase) {
     return std::holds_alternative<ProductPhase>(phase) ||
+           std::holds_alternative<ExpertsPhase>(phase) ||
            std::holds_alternative<KeepOutputRowsPhase>(phase) ||
            std::holds_alternative<StoreEntriesPhase>(phase);
   });
@@ -247,8 +312,21 @@ bool GroupsAreUniform(const DecoderProgram& program) {
 
 bool WeightsAreBf16(const DecoderProgram& program) {
   const std::vector<const ProductPhase*> products = ProductsOf(program);
+  const std::vector<const ExpertsPhase*> layers = ExpertsOf(program);
   return std::all_of(products.begin(), products.end(),
-                     [](const ProductPhase* product) { return IsBf16(product->weight); });
+                     [](const ProductPhase* product) { return IsBf16(product->weight); }) &&
+         std::all_of(layers.begin(), layers.end(), [](const ExpertsPhase* layer) {
+           return IsBf16(layer->router) && IsBf16(layer->gate_up) && IsBf16(layer->down);
+         });
+}
+
+bool ExpertsAreUniform(const DecoderProgram& program) {
+  const ResidentWidths widths(program);
+  const std::vector<const ExpertsPhase*> layers = ExpertsOf(program);
+  return std::all_of(layers.begin(), layers.end(), [&](const ExpertsPhase* layer) {
+    return layer->router.rows == widths.num_experts && layer->top_k == widths.num_ranks &&
+           layer->down.cols == widths.expert_width;
+  });
 }
 
 int64_t ResidentScratchBytes(const DeviceInfo& device, const DecoderProgram& program) {

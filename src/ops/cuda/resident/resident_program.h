@@ -50,7 +50,8 @@ struct ResidentKvGroup {
 struct alignas(16) ResidentKv {
   int64_t layer_offset = 0;
   int entry_len = 0;  // 0: no attention
-  int group = 0;
+  int16_t group = 0;
+  bool chooses_experts = false;  // before its weights are known
 };
 
 enum class ResidentFinish : int { kSend, kGatedGelu, kGeluMul, kLogits };
@@ -71,6 +72,29 @@ struct ResidentPhase {
 };
 static_assert(sizeof(ResidentPhase) % 16 == 0);
 
+// What the phases of a layer with experts do besides. Its phases: q, k and v; output; dense gate
+// and up; dense down; the chosen experts' gate and up; their down. What is not named is null.
+struct alignas(16) ResidentExperts {
+  // Dense gate and up, and the experts': one f32 value in each of these packets.
+  uint64_t* logits = nullptr;
+  // Dense gate and up: it makes the logits, and the experts' input from the same row.
+  const bf16* router = nullptr;         // [experts, hidden]
+  const float* router_scale = nullptr;  // [hidden]
+  const float* pre_norm = nullptr;      // [hidden]
+  // The experts' gate and up: before it the choice is made.
+  const float* per_expert_scale = nullptr;  // [experts]
+  // The next reader of the stream, whose input is the experts' part of the block: the other part,
+  // and the norms of both.
+  const uint64_t* dense = nullptr;
+  const float* post_dense_norm = nullptr;
+  const float* post_expert_norm = nullptr;
+};
+static_assert(sizeof(ResidentExperts) == 64);
+
+// Phases from a layer's dense gate and up, or down, to where what it sends is used.
+inline constexpr int kPhasesToChoice = 2;
+inline constexpr int kPhasesToJoin = 3;
+
 // What splits of attention leave for each other: packets of 16 bytes (resident_attention.cuh).
 struct ResidentPartials {
   uint4* sums;     // [splits, kSplitSumBytes]
@@ -83,13 +107,16 @@ __host__ __device__ constexpr int ResidentQueryBytes(int heads, int key_len) {
   return (heads > 8 ? kSplitHeads : 8) * ResidentQueryPitch(key_len);
 }
 
-// Behind it: phases; for the producer warp, their matrices once more, their KV and maps.
+// Behind it: phases; for the producer warp, their matrices once more, their KV and maps; what they
+// do with experts.
 struct alignas(128) ResidentProgram {
   ResidentPartials partials;
   ResidentKvGroup groups[kNumKvGroups];
   uint32_t* number;  // of the last exchange
   int hidden;
   int num_phases;
+  int num_experts;  // 0: none
+  int num_ranks;
 
   __host__ __device__ const ResidentPhase* phases() const {
     return reinterpret_cast<const ResidentPhase*>(this + 1);
@@ -99,6 +126,9 @@ struct alignas(128) ResidentProgram {
   }
   __host__ __device__ const ResidentKv* kv() const {
     return At<ResidentKv>(ResidentProgramLayout::Kv(num_phases));
+  }
+  __host__ __device__ const ResidentExperts* experts() const {
+    return At<ResidentExperts>(ResidentProgramLayout::Experts(num_phases));
   }
   // Two for each phase: for tiles of the usual size, and for the last one.
   __host__ __device__ const CUtensorMap* maps() const {
@@ -115,6 +145,7 @@ static_assert(sizeof(ResidentProgram) == ResidentProgramLayout::kHeaderBytes &&
               sizeof(ResidentPhase) == ResidentProgramLayout::kPhaseBytes &&
               sizeof(ResidentMatrix) == ResidentProgramLayout::kMatrixBytes &&
               sizeof(ResidentKv) == ResidentProgramLayout::kKvBytes &&
+              sizeof(ResidentExperts) == ResidentProgramLayout::kExpertBytes &&
               sizeof(CUtensorMap) == ResidentProgramLayout::kMapBytes);
 
 }  // namespace lapidary::cuda

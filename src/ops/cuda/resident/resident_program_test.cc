@@ -83,17 +83,75 @@ TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
   }
 }
 
-TEST(ResidentProgramTest, SpansAndExpertsAreNotForIt) {
+TEST(ResidentProgramTest, SpansAreNotForIt) {
   DecoderProgram program = MakeProgram({kSliding, kFull});
   program.push_back(KeepOutputRowsPhase{});
   program.push_back(StoreEntriesPhase{});
   EXPECT_TRUE(ResidentStepSupports(TestH200(), program));
-  for (const DecoderPhase& phase :
-       {DecoderPhase(ExpertsPhase{}), DecoderPhase(PerLayerBlockPhase{})}) {
-    program.push_back(phase);
-    EXPECT_FALSE(ResidentStepSupports(TestH200(), program));
-    program.pop_back();
+  program.push_back(PerLayerBlockPhase{});
+  EXPECT_FALSE(ResidentStepSupports(TestH200(), program));
+}
+
+struct ExpertShape {
+  int num_experts = 128;
+  int top_k = 8;
+  int width = 704;
+};
+
+// Of 26B-A4B's dimensions.
+DecoderProgram MakeExpertProgram(const ExpertShape& shape, int hidden = 2816) {
+  DecoderProgram dense = MakeProgram({kSliding, kFull}, hidden);
+  DecoderProgram program;
+  for (DecoderPhase& phase : dense) {
+    const auto& product = std::get<ProductPhase>(phase);
+    if (product.block == DecoderBlock::kPerLayer) continue;
+    program.push_back(product);
+    if (product.block == DecoderBlock::kMlp && product.adds_to_stream()) {
+      program.push_back(
+          ExpertsPhase{.top_k = shape.top_k,
+                       .router = Bf16Matrix(nullptr, shape.num_experts, hidden),
+                       .gate_up = Bf16Matrix(nullptr, shape.num_experts * 2 * shape.width, hidden),
+                       .down = Bf16Matrix(nullptr, shape.num_experts * hidden, shape.width)});
+    }
   }
+  return program;
+}
+
+TEST(ResidentProgramTest, ExpertsFitIfBlocksAndSlotsDo) {
+  EXPECT_TRUE(ResidentStepSupports(TestH200(), MakeExpertProgram({})));
+  DeviceInfo fewer = TestH200();
+  fewer.num_sms = 114;
+  EXPECT_FALSE(ResidentStepSupports(fewer, MakeExpertProgram({})))
+      << "each expert's logit needs a block";
+  EXPECT_TRUE(ResidentStepSupports(fewer, MakeExpertProgram({.num_experts = 64})));
+  EXPECT_FALSE(ResidentStepSupports(TestH200(), MakeExpertProgram({.num_experts = 129})));
+  EXPECT_FALSE(ResidentStepSupports(TestH200(), MakeExpertProgram({.top_k = 9})));
+  EXPECT_FALSE(ResidentStepSupports(TestH200(), MakeExpertProgram({.width = 720})));
+  EXPECT_FALSE(ResidentStepSupports(TestH200(), MakeExpertProgram({}, 3840)));
+}
+
+TEST(ResidentProgramTest, ExpertsAreTheSameInAllLayersAndBf16) {
+  const DecoderProgram program = MakeExpertProgram({});
+  EXPECT_TRUE(ExpertsAreUniform(program) && WeightsAreBf16(program));
+  for (size_t idx = 0; idx < program.size(); ++idx) {
+    if (!std::holds_alternative<ExpertsPhase>(program[idx])) continue;
+    DecoderProgram other = program;
+    auto& experts = std::get<ExpertsPhase>(other[idx]);
+    experts.top_k = 4;
+    EXPECT_FALSE(ExpertsAreUniform(other));
+    experts.top_k = 8;
+    experts.down.dtype = DType::kQ4_0;
+    EXPECT_FALSE(WeightsAreBf16(other));
+  }
+}
+
+TEST(ResidentProgramTest, ExpertsAreTwoMorePhasesOfALayer) {
+  const ResidentExchanges exchanges = ExchangesOf(MakeExpertProgram({}));
+  EXPECT_EQ(exchanges.num_phases, 2 * 6 + 1);
+  EXPECT_EQ(exchanges.num_experts, 128);
+  EXPECT_EQ(exchanges.expert_values, 8 * 704);
+  EXPECT_EQ(ResidentWidths(MakeExpertProgram({})).widest_input, kMlpWidth);
+  EXPECT_EQ(ResidentWidths(MakeExpertProgram({.width = 1024})).widest_input, 8 * 1024);
 }
 
 TEST(ResidentProgramTest, WidthsAreThoseOfTheWidestLayer) {

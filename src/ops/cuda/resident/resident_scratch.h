@@ -14,6 +14,9 @@ namespace lapidary::cuda {
 inline constexpr int kSplitHeads = 16;  // of a split of attention, at most
 inline constexpr int kSplitSumBytes = kSplitHeads * 512 * 4;
 
+inline constexpr int kResidentMaxExperts = 128;
+inline constexpr int kResidentMaxRanks = 8;  // chosen experts of a row
+
 // Of a program: how wide what its blocks exchange is, in values.
 struct ResidentExchanges {
   int hidden = 0;
@@ -22,6 +25,8 @@ struct ResidentExchanges {
   int max_mlp_width = 0;
   int min_mlp_width = 0;
   int ple_width = 0;              // 0: none
+  int num_experts = 0;            // 0: none
+  int expert_values = 0;          // activations of all chosen ones
   std::vector<int> entry_values;  // by layer: of a token's new entry
   int num_phases = 0;
 
@@ -43,6 +48,8 @@ struct ResidentScratchLayout {
   };
   std::array<Block, 3> blocks;  // attention, MLP, per-layer embedding
   int64_t attended = 0;
+  int64_t expert_logits = 0;
+  Block experts;
   int64_t partial_sums = 0;
   int64_t partial_weights = 0;
   std::vector<int64_t> kept;  // by layer, for owners of KV
@@ -57,6 +64,11 @@ struct ResidentScratchLayout {
       blocks[idx].second = Place(PacketBytes(exchanges.hidden));
     }
     attended = Place(PacketBytes(exchanges.max_attended));
+    if (exchanges.num_experts > 0) {
+      expert_logits = Place(PacketBytes(2 * exchanges.num_experts));  // one value in a packet
+      experts.first = Place(PacketBytes(exchanges.expert_values));
+      experts.second = Place(PacketBytes(exchanges.hidden));
+    }
     const int64_t splits =
         ResidentBlocks(num_sms, exchanges.hidden, exchanges.min_mlp_width);  // one each
     partial_sums = Place(splits * kSplitSumBytes);
@@ -81,6 +93,7 @@ struct ResidentProgramLayout {
   static constexpr int64_t kPhaseBytes = 192;   // sizeof(ResidentPhase)
   static constexpr int64_t kMatrixBytes = 32;   // sizeof(ResidentMatrix)
   static constexpr int64_t kKvBytes = 16;       // sizeof(ResidentKv)
+  static constexpr int64_t kExpertBytes = 64;   // sizeof(ResidentExperts)
   static constexpr int64_t kMapBytes = 128;     // sizeof(CUtensorMap)
 
   LAPIDARY_HOST_DEVICE static constexpr int64_t Align(int64_t offset) {
@@ -92,8 +105,11 @@ struct ResidentProgramLayout {
   LAPIDARY_HOST_DEVICE static constexpr int64_t Kv(int64_t phases) {
     return Align(Matrices(phases) + phases * kMatrixBytes);
   }
-  LAPIDARY_HOST_DEVICE static constexpr int64_t Maps(int64_t phases) {
+  LAPIDARY_HOST_DEVICE static constexpr int64_t Experts(int64_t phases) {
     return Align(Kv(phases) + phases * kKvBytes);
+  }
+  LAPIDARY_HOST_DEVICE static constexpr int64_t Maps(int64_t phases) {
+    return Align(Experts(phases) + phases * kExpertBytes);
   }
   // Two maps for each phase.
   LAPIDARY_HOST_DEVICE static constexpr int64_t Total(int64_t phases) {

@@ -1,191 +1,26 @@
-#include <algorithm>
 #include <cstddef>
 
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/resident/resident_attention.cuh"
 #include "ops/cuda/resident/resident_exchange.cuh"
+#include "ops/cuda/resident/resident_experts.cuh"
 #include "ops/cuda/resident/resident_limits.h"
 #include "ops/cuda/resident/resident_producer.cuh"
 #include "ops/cuda/resident/resident_product.cuh"
 #include "ops/cuda/resident/resident_program.h"
+#include "ops/cuda/resident/resident_residual.cuh"
+#include "ops/cuda/resident/resident_state.cuh"
 #include "ops/cuda/resident/resident_step.h"
 #include "ops/cuda/resident/resident_tuning.h"
-#include "ops/cuda/row_norm.cuh"
 
 namespace lapidary::cuda {
 namespace {
 
-constexpr int kMaxMultipliers = 32;  // per block
-
-// Shared memory, in bytes, behind a BlockState.
-constexpr int kStateBytes = 17280;
-struct SharedLayout {
-  int x = 0;  // bf16 [widest input], or what attention needs; behind f32 [hidden]
-  int slots = 0;
-  int num_slots = 0;
-  int slot_bytes = 0;
-
-  SharedLayout(const ResidentWidths& widths, int max_bytes)
-      : slot_bytes(kResidentTunings[ResidentTuningOf(widths.hidden)].slot_bytes) {
-    x = kStateBytes + widths.hidden * static_cast<int>(sizeof(float));
-    const int x_bytes =
-        std::max((widths.widest_input + 63) / 64 * 128,
-                 static_cast<int>(sizeof(ResidentAttentionMemory)) + widths.query_bytes);
-    slots = (x + x_bytes + 1023) / 1024 * 1024;  // the swizzle's period
-    num_slots = std::min(kMaxSlots, (max_bytes - slots) / slot_bytes);
-  }
-  int total() const { return slots + num_slots * slot_bytes; }
-};
-
-struct KernelParams {
-  ResidentStepCall call;
-  SharedLayout shared;
-};
-
-extern __shared__ __align__(1024) std::byte shared_memory[];
-
-// What is used in every phase, in shared memory: a spilled register or a descriptor in device
-// memory would cost a trip through L2 each, since the ring leaves next to nothing of L1.
-struct WarpState {
-  int phase;
-  uint32_t number;  // of the exchange of this phase
-  TeamPosition team;
-};
-// A phase with all that can be known before it begins, made by a warp of its own.
-struct PreparedPhase {
-  alignas(16) ResidentPhase phase;
-  MatrixPart part;
-  int num_tiles;
-  float multiplier[kMaxMultipliers];  // of the part's rows
-};
-constexpr int kPreparedPhases = 4;  // as many as a layer has at least: one has attention
-struct BlockState {
-  ResidentProgram program;
-  PreparedPhase phases[kPreparedPhases];  // this one and the next ones, in turns
-  uint64_t prepared[kPreparedPhases];     // barriers: the preparing warp
-  uint64_t finished[kPreparedPhases];     // barriers: the computing warps
-  ResidentSequence sequences[kNumKvGroups];
-  SplitPlan plans[kNumKvGroups];
-  KernelParams params;
-  WarpState warps[kResidentWarps];
-  uint64_t arrived[kMaxSlots];   // barriers of the ring
-  uint64_t consumed[kMaxSlots];  // behind them
-  float sums[2 * kBatchTiles * kTileSums];
-  alignas(16) float block_sums[2][kResidentWarps];
-  ResidentEntries entries;
-};
-static_assert(sizeof(BlockState) <= kStateBytes);
-static_assert(offsetof(BlockState, consumed) == offsetof(BlockState, arrived) + kMaxSlots * 8);
-
-__device__ __forceinline__ BlockState& State() {
-  return *reinterpret_cast<BlockState*>(shared_memory);
-}
-
-__device__ __forceinline__ WarpState& StateOfWarp() { return State().warps[ThreadOfPhase() / 32]; }
-
-__device__ __forceinline__ PreparedPhase& Prepared(int phase) {
-  return State().phases[phase % kPreparedPhases];
-}
-// Barriers of a place among the prepared phases complete once for each of its phases.
-__device__ __forceinline__ uint32_t ParityOfPhase(int phase) { return phase / kPreparedPhases % 2; }
-
-template <int kSlotBytes>
-__device__ __forceinline__ Ring<kSlotBytes> TheRing() {
-  const KernelParams& params = State().params;
-  return {.slots = shared_memory + params.shared.slots,
-          .arrived = SharedAddress(State().arrived),
-          .consumed = SharedAddress(State().consumed),
-          .num_slots = params.shared.num_slots};
-}
-
-// x of a product, or what attention needs.
-__device__ __forceinline__ std::byte* Input() { return shared_memory + State().params.shared.x; }
-__device__ __forceinline__ float4* Hidden() {
-  return reinterpret_cast<float4*>(shared_memory + kStateBytes);
-}
-
-// Four values of x, bf16.
-__device__ __forceinline__ void StoreInput(int quad, uint2 values) {
-  auto* x = reinterpret_cast<uint32_t*>(Input());
-  const int place = InputPlace(2 * quad);
-  x[place] = values.x;
-  x[place + 4] = values.y;
-}
-
-// The sum over all workers, the same in each.
-__device__ __forceinline__ float SumOverWorkers(int thread, float value, float* scratch) {
-  value = WarpSum(value);
-  if (thread % 32 == 0) scratch[thread / 32] = value;
-  SyncWorkers();
-  const auto* quads = reinterpret_cast<const float4*>(scratch);
-  const float4 low = quads[0];
-  const float4 high = quads[1];
-  return SumInPairs({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w});
-}
-
-static_assert(kResidentWorkers == kNormThreads);  // ForEachQuad
-
-// Fast, not with the bits of other kernels: each block waits for it.
-__device__ __forceinline__ float QuickInverseRms(float sum_of_squares, int dim, float eps) {
-  return rsqrtf(__fdividef(sum_of_squares, static_cast<float>(dim)) + eps);
-}
-
-// ResidualUpdate of linear.h; the residual stream stays in shared memory, a copy in every block.
-// Each thread reads only what it wrote. `number`: of the packets.
-template <int kQuads>
-__device__ __forceinline__ void UpdateResidual(const ResidentPhase& phase, uint32_t number) {
-  const int thread = ThreadOfPhase();
-  auto* hidden = Hidden();
-  const int dim = phase.matrix.in_dim;
-  const int num_quads = dim / 4;
-  const uint64_t* packets = phase.input;
-  const float* pre_norm = phase.pre_norm;
-  // On their way while we wait for the packets. (Set, even where they are not read: what a branch
-  // leaves undefined would be kept in registers through all phases.)
-  float4 post[kQuads] = {};
-  float4 pre[kQuads] = {};
-  ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
-    if (packets != nullptr) {
-      post[idx] = __ldg(reinterpret_cast<const float4*>(phase.post_norm) + quad);
-    }
-    if (pre_norm != nullptr) pre[idx] = __ldg(reinterpret_cast<const float4*>(pre_norm) + quad);
-  });
-  float inverse_rms = 0.0f;
-  uint2 out[kQuads] = {};
-  if (packets != nullptr) {
-    ReceiveQuads<kQuads>(packets, thread, kResidentWorkers, num_quads, number, out);
-    float squares = 0.0f;
-    ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int) {
-      squares = AddSquares(squares, UnpackBf16x4(out[idx]));
-    });
-    inverse_rms = QuickInverseRms(SumOverWorkers(thread, squares, State().block_sums[0]), dim,
-                                  State().params.call.eps);
-  }
-  float squares = 0.0f;
-  ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
-    float4 h = hidden[quad];
-    if (packets != nullptr) {
-      h = Updated(h, Normed(UnpackBf16x4(out[idx]), inverse_rms, post[idx]), phase.scale);
-      hidden[quad] = h;
-    }
-    squares = AddSquares(squares, h);
-  });
-  if (pre_norm != nullptr) {
-    inverse_rms = QuickInverseRms(SumOverWorkers(thread, squares, State().block_sums[1]), dim,
-                                  State().params.call.eps);
-  }
-  ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
-    float4 h = hidden[quad];
-    if (pre_norm != nullptr) h = Normed(h, inverse_rms, pre[idx]);
-    StoreInput(quad, PackBf16x4(h));
-  });
-}
-
 // Zeros behind the input, to a multiple of 64 values.
-__device__ __forceinline__ void PadInput(int thread, int dim) {
+__device__ __forceinline__ void PadInput(std::byte* input, int thread, int dim) {
   const int quad = dim / 4 + thread;
-  if (thread < 16 && quad < (dim + 63) / 64 * 16) StoreInput(quad, make_uint2(0, 0));
+  if (thread < 16 && quad < (dim + 63) / 64 * 16) StoreInput(input, quad, make_uint2(0, 0));
 }
 
 // Packets as they are become the input.
@@ -204,7 +39,7 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
 #pragma unroll
     for (int idx = 0; idx < kReceiveQuads; ++idx) {
       const int quad = first + thread + idx * kResidentWorkers;
-      if (quad < num_quads) StoreInput(quad, quads[idx]);
+      if (quad < num_quads) StoreInput(Input(), quad, quads[idx]);
     }
   }
 }
@@ -241,7 +76,7 @@ __device__ __forceinline__ void Attend(const ResidentPhase& phase, uint32_t numb
 }
 
 // The product with the input, and what becomes of its sums.
-template <int kSlotBytes>
+template <bool kExperts, int kSlotBytes>
 __device__ __forceinline__ void Multiply(PartMultiplier<kSlotBytes>& multiplier,
                                          const PreparedPhase& prepared, uint32_t number) {
   const MatrixPart& part = prepared.part;
@@ -260,6 +95,13 @@ __device__ __forceinline__ void Multiply(PartMultiplier<kSlotBytes>& multiplier,
       value = GeluTanh(value) * __shfl_down_sync(0xffffffffu, value, 8);
     } else if (finish == ResidentFinish::kGeluMul && has_value) {
       value = GeluTanh(value) * prepared.multiplier[first - part.first + lane];
+    }
+    if constexpr (kExperts) {
+      // Activations are sent weighted: what is left is one product over all ranks.
+      if (part.matrix.by_rank) {
+        value *= ExpertState().choice.weights[part.rank];
+        first += part.rank * part.up_offset;
+      }
     }
     const float next = __shfl_down_sync(0xffffffffu, value, 1);
     if (has_value && lane % 2 == 0) {
@@ -292,22 +134,33 @@ __device__ __noinline__ void RunAttention() {
                                                StateOfWarp().number);
 }
 
-template <int kTuning>
+template <int kTuning, bool kExperts>
 __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
+  constexpr int kQuads = kConstants.max_hidden / (4 * kResidentWorkers);
   const PreparedPhase& prepared = Prepared(idx);
   const ResidentPhase& phase = prepared.phase;
+  // The experts' gate and up read what their dense branch's have left.
+  const bool has_input = kExperts && prepared.part.matrix.by_rank;
+  std::byte* const input = has_input ? ExpertState().input() : Input();
   PartMultiplier multiplier(TheRing<kConstants.slot_bytes>(), StateOfWarp().team, prepared.part,
-                            prepared.num_tiles, Input());
+                            prepared.num_tiles, input);
   if (phase.reads_residual) {
-    UpdateResidual<kConstants.max_hidden / (4 * kResidentWorkers)>(phase, number - 1);
-  } else {
+    if constexpr (kExperts) {
+      UpdateResidualWithExperts<kQuads>(phase, ExpertState().phases[idx % kPreparedPhases],
+                                        number - 1);
+    } else {
+      UpdateResidual<kQuads>(phase, number - 1);
+    }
+  } else if (!has_input) {
     ReceiveInput<kConstants.receive_quads>(phase,
                                            phase.attention.head_dim != 0 ? number : number - 1);
   }
-  if (phase.matrix.in_dim % kChunkValues != 0) PadInput(ThreadOfPhase(), phase.matrix.in_dim);
+  if (phase.matrix.in_dim % kChunkValues != 0) {
+    PadInput(input, ThreadOfPhase(), phase.matrix.in_dim);
+  }
   SyncWorkers();
-  Multiply(multiplier, prepared, number);
+  Multiply<kExperts>(multiplier, prepared, number);
   __syncwarp();
   if (ThreadOfPhase() % 32 == 0) {
     ArriveAtBarrier(SharedAddress(State().finished) + idx % kPreparedPhases * 8);
@@ -317,25 +170,45 @@ __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
 }
 
 // One phase; true: there are more.
-template <int kTuning>
+template <int kTuning, bool kExperts>
 __device__ __forceinline__ bool RunPhase() {
   const int idx = StateOfWarp().phase;
   AwaitBarrier(SharedAddress(State().prepared) + idx % kPreparedPhases * 8, ParityOfPhase(idx));
   if (Prepared(idx).phase.attention.head_dim != 0) RunAttention<kTuning>();
-  RunProduct<kTuning>(StateOfWarp().phase, StateOfWarp().number);
+  RunProduct<kTuning, kExperts>(StateOfWarp().phase, StateOfWarp().number);
   return StateOfWarp().phase < State().program.num_phases;
 }
 
+// One warp, for the gate and up of experts: which ones.
+__device__ __forceinline__ void ChooseForPhase(int idx, uint32_t first_number) {
+  // The logits are on their way once this block is done with what the router's phase reads.
+  const int before = idx - kPhasesToChoice - 1;
+  AwaitBarrier(SharedAddress(State().finished) + before % kPreparedPhases * 8,
+               ParityOfPhase(before));
+  ResidentExpertState& state = ExpertState();
+  MakeChoice(state.phases[idx % kPreparedPhases], State().program.num_experts,
+             State().program.num_ranks, first_number + idx - kPhasesToChoice, state.choice);
+  if (threadIdx.x % 32 == 0) ArriveAtBarrier(SharedAddress(&state.choice.made));
+}
+
 // One warp: whatever can be done for a phase before it begins.
+template <bool kExperts>
 __device__ __forceinline__ void PreparePhases() {
   const auto* program = static_cast<const ResidentProgram*>(State().params.call.program);
   const int lane = threadIdx.x % 32;
   constexpr int kPieces = sizeof(ResidentPhase) / 16;
-  static_assert(sizeof(ResidentPhase) % 16 == 0 && kPieces <= 32);
+  constexpr int kExpertPieces = kExperts ? sizeof(ResidentExperts) / 16 : 0;
+  static_assert(sizeof(ResidentPhase) % 16 == 0 && kPieces + kExpertPieces <= 32);
+  const bool is_of_experts = lane >= kPieces && lane < kPieces + kExpertPieces;
   const auto load = [&](int idx) {
-    const bool is_one = lane < kPieces && idx < State().program.num_phases;
-    return is_one ? __ldg(reinterpret_cast<const uint4*>(program->phases() + idx) + lane) : uint4{};
+    if (idx >= State().program.num_phases) return uint4{};
+    if (is_of_experts) {
+      return __ldg(reinterpret_cast<const uint4*>(program->experts() + idx) + lane - kPieces);
+    }
+    return lane < kPieces ? __ldg(reinterpret_cast<const uint4*>(program->phases() + idx) + lane)
+                          : uint4{};
   };
+  const uint32_t first_number = __ldcg(State().program.number) + 1;
   uint4 next = load(0);
 #pragma unroll 1
   for (int idx = 0; idx < State().program.num_phases; ++idx) {
@@ -343,6 +216,10 @@ __device__ __forceinline__ void PreparePhases() {
     const uint32_t place = idx % kPreparedPhases * 8;
     AwaitBarrier(SharedAddress(State().finished) + place, ParityOfPhase(idx) ^ 1);
     if (lane < kPieces) reinterpret_cast<uint4*>(&prepared.phase)[lane] = next;
+    if constexpr (kExperts) {
+      auto* experts = reinterpret_cast<uint4*>(ExpertState().phases + idx % kPreparedPhases);
+      if (is_of_experts) experts[lane - kPieces] = next;
+    }
     __syncwarp();
     next = load(idx + 1);
     const ResidentPhase& phase = prepared.phase;
@@ -359,13 +236,16 @@ __device__ __forceinline__ void PreparePhases() {
     if (phase.attention.head_dim != 0) {
       PrepareSplit(phase.attention, State().plans[phase.attention.group], State().entries);
     }
+    if constexpr (kExperts) {
+      if (phase.matrix.by_rank) ChooseForPhase(idx, first_number);
+    }
     __syncwarp();
     if (lane == 0) ArriveAtBarrier(SharedAddress(State().prepared) + place);
   }
 }
 
 // What the computing warps do.
-template <int kTuning>
+template <int kTuning, bool kExperts>
 __device__ __forceinline__ void Work() {
   const auto* program = static_cast<const ResidentProgram*>(State().params.call.program);
   const auto* hidden_in = reinterpret_cast<const float4*>(State().params.call.hidden_in);
@@ -381,7 +261,7 @@ __device__ __forceinline__ void Work() {
   }
   __syncwarp();
 #pragma unroll 1
-  while (RunPhase<kTuning>()) {
+  while (RunPhase<kTuning, kExperts>()) {
   }
   auto* hidden_out = reinterpret_cast<float4*>(State().params.call.hidden_out);
   if (hidden_out != nullptr && blockIdx.x == gridDim.x - 1) {
@@ -404,7 +284,7 @@ __device__ __forceinline__ void Work() {
   }
 }
 
-template <int kTuning>
+template <int kTuning, bool kExperts>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     ResidentStepKernel(const __grid_constant__ KernelParams params) {
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
@@ -420,6 +300,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
       InitBarrier(SharedAddress(&State().prepared[place]), 1);
       InitBarrier(SharedAddress(&State().finished[place]), kResidentWarps);
     }
+    if constexpr (kExperts) InitBarrier(SharedAddress(&ExpertState().choice.made), 1);
     PublishBarriers();
   }
   // What the host has written for this step was there before the first of its kernels.
@@ -435,23 +316,28 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
   __syncthreads();
   if (threadIdx.x >= kResidentWorkers + 32) {
     WaitForPreviousKernel();
-    PreparePhases();
+    PreparePhases<kExperts>();
   } else if (threadIdx.x >= kResidentWorkers) {
-    BringAll<kConstants.in_flight>(TheRing<kConstants.slot_bytes>(), State().params.call,
-                                   State().program.num_phases, State().plans, State().sequences);
+    BringAll<kConstants.in_flight, kExperts>(
+        TheRing<kConstants.slot_bytes>(), State().params.call, State().program.num_phases,
+        State().plans, State().sequences, kExperts ? &ExpertState().choice : nullptr);
   } else {
     WaitForPreviousKernel();
-    Work<kTuning>();
+    Work<kTuning, kExperts>();
   }
 }
 
 using Kernel = void (*)(KernelParams);
 template <int kTuning = 0>
-Kernel KernelFor(int tuning) {
+Kernel KernelFor(int tuning, bool has_experts) {
   if constexpr (kTuning + 1 < kNumResidentTunings) {
-    if (tuning > kTuning) return KernelFor<kTuning + 1>(tuning);
+    if (tuning > kTuning) return KernelFor<kTuning + 1>(tuning, has_experts);
   }
-  return ResidentStepKernel<kTuning>;
+  if constexpr (kTuning < kResidentTuningsWithExperts) {
+    if (has_experts) return ResidentStepKernel<kTuning, true>;
+  }
+  CHECK(!has_experts);
+  return ResidentStepKernel<kTuning, false>;
 }
 
 }  // namespace
@@ -462,8 +348,10 @@ bool ResidentStepSupports(const DeviceInfo& device, const DecoderProgram& progra
   const int num_blocks = ResidentBlocks(device, widths);
   // Dims are multiples of 8, heads and entries those of attention.h (CheckSupported sees to it).
   return widths.hidden <= kMaxResidentHidden && widths.vocab_size % 2 == 0 &&
-         WeightsAreBf16(program) && GroupsAreUniform(program) &&
-         widths.max_kv_heads <= num_blocks &&
+         WeightsAreBf16(program) && GroupsAreUniform(program) && ExpertsAreUniform(program) &&
+         ResidentExpertsFit(widths.num_experts, widths.num_ranks, widths.expert_width,
+                            widths.hidden, num_blocks) &&
+         (widths.num_experts == 0 || widths.ple_width == 0) && widths.max_kv_heads <= num_blocks &&
          widths.ple_width / num_blocks + 2 <= kMaxMultipliers &&
          SharedLayout(widths, device.shared_bytes_per_block).num_slots >= kMinSlots;
 }
@@ -474,7 +362,7 @@ void RunResidentStep(const LaunchContext& context, const ResidentWidths& widths,
   const KernelParams params{.call = call,
                             .shared = SharedLayout(widths, device.shared_bytes_per_block)};
   CHECK_GE(params.shared.num_slots, kMinSlots);
-  const auto kernel = KernelFor(ResidentTuningOf(widths.hidden));
+  const auto kernel = KernelFor(ResidentTuningOf(widths.hidden), widths.num_experts > 0);
   Launch(context, kernel, dim3(ResidentBlocks(device, widths)), dim3(kResidentThreads),
          params.shared.total(), params);
 }

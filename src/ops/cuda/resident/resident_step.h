@@ -29,6 +29,9 @@ struct ResidentWidths {
   int max_mlp_width = 0;
   int min_mlp_width = 0;
   int max_kv_heads = 0;
+  int num_experts = 0;  // 0: none
+  int num_ranks = 0;    // chosen ones of a row
+  int expert_width = 0;
   int widest_input = 0;  // of any product
   int query_bytes = 0;   // of the widest split of attention
 

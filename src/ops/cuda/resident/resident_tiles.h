@@ -33,10 +33,16 @@ struct alignas(16) ResidentMatrix {
   int tile_size = 0;    // rows, or features; even
   int last_size = 0;    // of the last tile of the blocks with the most
   int most_tiles = 0;   // of any block
-  int slot_chunks = 0;  // even: two halves of a team take turns
+  int slot_chunks = 0;  // even, but of experts: two halves of a team take turns
   int tile_slots = 0;   // of a tile
   bool gated = false;
   bool one_copy = false;  // for a slot; else one for every chunk, for widths that end within one
+  // Of chosen experts: num_rows are those of one. Gate and up are dealt out rank by rank, some
+  // blocks to each; of down a tile's chunks of k are those of the first rank, then of the next.
+  bool by_rank = false;
+  int8_t num_ranks = 0;  // 0: no experts
+
+  LAPIDARY_HOST_DEVICE_INLINE int rank_chunks() const { return in_dim / kChunkValues / num_ranks; }
 };
 static_assert(sizeof(ResidentMatrix) == 32);
 
@@ -71,10 +77,37 @@ inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, i
   return matrix;
 }
 
+// Gate and up of experts of `width` features, for so many chosen ones.
+inline ResidentMatrix PlanExpertGateUp(int width, int hidden, int num_ranks, int num_blocks,
+                                       int slot_bytes) {
+  ResidentMatrix matrix =
+      PlanResidentMatrix(2 * width, hidden, true, num_blocks / num_ranks, slot_bytes);
+  matrix.by_rank = true;
+  matrix.num_ranks = static_cast<int8_t>(num_ranks);
+  return matrix;
+}
+
+// Down: the input is the activations of all ranks, one behind the other. No slot has chunks of two
+// ranks. The width is a multiple of kChunkValues.
+inline ResidentMatrix PlanExpertDown(int hidden, int width, int num_ranks, int num_blocks,
+                                     int slot_bytes) {
+  ResidentMatrix matrix =
+      PlanResidentMatrix(hidden, num_ranks * width, false, num_blocks, slot_bytes);
+  matrix.num_ranks = static_cast<int8_t>(num_ranks);
+  const int room = slot_bytes / (matrix.tile_size * kChunkRowBytes);
+  matrix.slot_chunks = matrix.rank_chunks();
+  while (matrix.slot_chunks > room || matrix.rank_chunks() % matrix.slot_chunks != 0) {
+    --matrix.slot_chunks;
+  }
+  matrix.tile_slots = num_ranks * matrix.rank_chunks() / matrix.slot_chunks;
+  return matrix;
+}
+
 // A block's part. Rows come in pairs, since results are sent in pairs.
 struct MatrixPart {
   ResidentMatrix matrix;
   int num_chunks;
+  int rank;       // of the experts whose gate and up it is part of
   int first;      // row, or feature
   int count;      // rows, or features
   int up_offset;  // rows from a gate to its up row; 0: not gated
@@ -82,9 +115,11 @@ struct MatrixPart {
   LAPIDARY_HOST_DEVICE_INLINE MatrixPart(const ResidentMatrix& whole, int block, int num_blocks)
       : matrix(whole), num_chunks((whole.in_dim + kChunkValues - 1) / kChunkValues) {
     const int features = matrix.gated ? matrix.num_rows / 2 : matrix.num_rows;
-    const BlockShare pairs(features / 2, block, num_blocks);
+    const int blocks = matrix.by_rank ? num_blocks / matrix.num_ranks : num_blocks;
+    rank = matrix.by_rank ? block / blocks : 0;
+    const BlockShare pairs(features / 2, block - rank * blocks, blocks);
     first = 2 * pairs.begin;
-    count = 2 * (pairs.end - pairs.begin);
+    count = matrix.by_rank && rank >= matrix.num_ranks ? 0 : 2 * (pairs.end - pairs.begin);
     up_offset = matrix.gated ? features : 0;
   }
 

@@ -91,63 +91,114 @@ void CopyBox(int row, int num_rows, int first_chunk, int num_chunks, int offset,
   }
 }
 
+// In the part of the last block.
+void ExpectInstructionsFindEveryValue(const ResidentMatrix& matrix, int num_blocks,
+                                      int slot_bytes) {
+  const bool gated = matrix.gated;
+  const MatrixPart part(matrix, num_blocks - 1, num_blocks);
+  for (int tile = 0; tile < part.num_tiles(); ++tile) {
+    const int size = part.TileSize(tile);
+    std::set<std::pair<int, int>> found;  // row, k
+    for (int chunk = 0; chunk < part.num_chunks; chunk += matrix.slot_chunks) {
+      std::vector<Place> slot(slot_bytes / 16);
+      CopyBox(part.TileBegin(tile), size, chunk, matrix.slot_chunks, 0, slot);
+      if (gated) {
+        CopyBox(part.TileBegin(tile) + part.up_offset, size, chunk, matrix.slot_chunks,
+                HalfLines(matrix, size) * kChunkRowBytes, slot);
+      }
+      const int end = std::min(matrix.slot_chunks, part.num_chunks - chunk);
+      for (int warp = 0; warp < kSlotWarps; ++warp) {
+        for (int lane = 0; lane < 32; ++lane) {
+          LanePlace lane_place(warp, lane);
+          lane_place.SetSize(matrix, size);
+          for (int idx = 0; idx < 2 * lane_place.NumSteps(end); ++idx) {
+            const int step = idx / 2;
+            const int at = (lane_place.place[step % 2] + step / 2 * lane_place.step) ^
+                           (idx % 2 == 1 ? LanePlace::kSecond : 0);
+            const Place place = slot.at(at / 16);
+            // Rows 0..7, then 8..15, of the first 8 values of k, then of the others.
+            const int k =
+                (chunk + lane_place.chunk + step * LanePlace::kChunksPerStep) * kChunkValues +
+                warp % 2 * 32 + idx % 2 * 16 + lane / 16 * 8;
+            ASSERT_EQ(place.k, k);
+            const bool is_high = lane / 8 % 2 == 1;
+            const int row = lane % 8 + (is_high && !gated ? 8 : 0);
+            if (row >= size) continue;
+            ASSERT_EQ(place.row,
+                      part.TileBegin(tile) + row + (is_high && gated ? part.up_offset : 0));
+            ASSERT_TRUE(found.emplace(place.row, k).second);
+          }
+        }
+      }
+    }
+    const int rows = (gated ? 2 : 1) * size;
+    EXPECT_EQ(found.size(), size_t(rows) * part.num_chunks * 8);
+  }
+  // Full tiles: the rows of a matrix lie in different banks.
+  if (matrix.tile_size * (gated ? 2 : 1) != kSlotRows) return;
+  for (int warp = 0; warp < kSlotWarps; ++warp) {
+    for (int first = 0; first < 32; first += 8) {
+      std::set<int> banks;
+      for (int lane = first; lane < first + 8; ++lane) {
+        LanePlace place(warp, lane);
+        place.SetSize(matrix, matrix.tile_size);
+        banks.insert(place.place[0] % 128);
+      }
+      EXPECT_EQ(banks.size(), 8u);
+    }
+  }
+}
+
 TEST_P(ResidentTilesTest, MatrixInstructionsFindEveryValueOnceAndInDifferentBanks) {
   for (const Shape& shape : kShapes) {
     if (shape.num_rows > 30000) continue;  // like the others
     SCOPED_TRACE(testing::Message() << shape.num_rows << " x " << shape.in_dim);
-    const ResidentMatrix matrix = Plan(shape);
-    const MatrixPart part(matrix, shape.num_blocks - 1, shape.num_blocks);
-    for (int tile = 0; tile < part.num_tiles(); ++tile) {
-      const int size = part.TileSize(tile);
-      std::set<std::pair<int, int>> found;  // row, k
-      for (int chunk = 0; chunk < part.num_chunks; chunk += matrix.slot_chunks) {
-        std::vector<Place> slot(slot_bytes_ / 16);
-        CopyBox(part.TileBegin(tile), size, chunk, matrix.slot_chunks, 0, slot);
-        if (shape.gated) {
-          CopyBox(part.TileBegin(tile) + part.up_offset, size, chunk, matrix.slot_chunks,
-                  HalfLines(matrix, size) * kChunkRowBytes, slot);
-        }
-        const int end = std::min(matrix.slot_chunks, part.num_chunks - chunk);
-        for (int warp = 0; warp < kSlotWarps; ++warp) {
-          for (int lane = 0; lane < 32; ++lane) {
-            LanePlace lane_place(warp, lane);
-            lane_place.SetSize(matrix, size);
-            for (int idx = 0; idx < 2 * lane_place.NumSteps(end); ++idx) {
-              const int step = idx / 2;
-              const int at = (lane_place.place[step % 2] + step / 2 * lane_place.step) ^
-                             (idx % 2 == 1 ? LanePlace::kSecond : 0);
-              const Place place = slot.at(at / 16);
-              // Rows 0..7, then 8..15, of the first 8 values of k, then of the others.
-              const int k =
-                  (chunk + lane_place.chunk + step * LanePlace::kChunksPerStep) * kChunkValues +
-                  warp % 2 * 32 + idx % 2 * 16 + lane / 16 * 8;
-              ASSERT_EQ(place.k, k);
-              const bool is_high = lane / 8 % 2 == 1;
-              const int row = lane % 8 + (is_high && !shape.gated ? 8 : 0);
-              if (row >= size) continue;
-              ASSERT_EQ(place.row,
-                        part.TileBegin(tile) + row + (is_high && shape.gated ? part.up_offset : 0));
-              ASSERT_TRUE(found.emplace(place.row, k).second);
-            }
-          }
+    ExpectInstructionsFindEveryValue(Plan(shape), shape.num_blocks, slot_bytes_);
+  }
+}
+
+struct ExpertShape {
+  int width;
+  int hidden;
+  int num_ranks;
+  int num_blocks;
+};
+// 26B-A4B's on two cards, Pebble's, and odd ones.
+constexpr ExpertShape kExpertShapes[] = {
+    {704, 2816, 8, 132}, {704, 2816, 8, 128}, {64, 128, 2, 64}, {64, 96, 4, 48}, {320, 200, 3, 7}};
+
+TEST_P(ResidentTilesTest, EveryFeatureOfEveryRankIsInOneTileOfOneBlock) {
+  for (const ExpertShape& shape : kExpertShapes) {
+    SCOPED_TRACE(testing::Message() << shape.width << " x " << shape.hidden);
+    const ResidentMatrix matrix =
+        PlanExpertGateUp(shape.width, shape.hidden, shape.num_ranks, shape.num_blocks, slot_bytes_);
+    std::vector<int> times(shape.num_ranks * shape.width);
+    for (int block = 0; block < shape.num_blocks; ++block) {
+      const MatrixPart part(matrix, block, shape.num_blocks);
+      ASSERT_LE(part.num_tiles(), matrix.most_tiles);
+      for (int tile = 0; tile < part.num_tiles(); ++tile) {
+        ASSERT_LE(part.TileCount(tile), part.TileSize(tile));
+        for (int idx = 0; idx < part.TileCount(tile); ++idx) {
+          const int feature = part.TileBegin(tile) + idx;
+          ASSERT_LT(feature, shape.width) << "no tile has features of two experts";
+          ++times.at(part.rank * shape.width + feature);
         }
       }
-      const int rows = (shape.gated ? 2 : 1) * size;
-      EXPECT_EQ(found.size(), size_t(rows) * part.num_chunks * 8);
     }
-    // Full tiles: the rows of a matrix lie in different banks.
-    if (matrix.tile_size * (shape.gated ? 2 : 1) != kSlotRows) continue;
-    for (int warp = 0; warp < kSlotWarps; ++warp) {
-      for (int first = 0; first < 32; first += 8) {
-        std::set<int> banks;
-        for (int lane = first; lane < first + 8; ++lane) {
-          LanePlace place(warp, lane);
-          place.SetSize(matrix, matrix.tile_size);
-          banks.insert(place.place[0] % 128);
-        }
-        EXPECT_EQ(banks.size(), 8u);
-      }
-    }
+    for (const int count : times) ASSERT_EQ(count, 1);
+  }
+}
+
+TEST_P(ResidentTilesTest, SlotsOfExpertsDownHaveChunksOfOneRank) {
+  for (const ExpertShape& shape : kExpertShapes) {
+    SCOPED_TRACE(testing::Message() << shape.width << " x " << shape.hidden);
+    const ResidentMatrix matrix =
+        PlanExpertDown(shape.hidden, shape.width, shape.num_ranks, shape.num_blocks, slot_bytes_);
+    EXPECT_EQ(matrix.rank_chunks(), shape.width / kChunkValues);
+    EXPECT_EQ(matrix.rank_chunks() % matrix.slot_chunks, 0);
+    EXPECT_EQ(matrix.tile_slots * matrix.slot_chunks, shape.num_ranks * matrix.rank_chunks());
+    EXPECT_LE(matrix.slot_chunks * matrix.tile_size * kChunkRowBytes, slot_bytes_);
+    ExpectInstructionsFindEveryValue(matrix, shape.num_blocks, slot_bytes_);
   }
 }
 

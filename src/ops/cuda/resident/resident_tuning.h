@@ -2,7 +2,10 @@
 // (docs/notes/2026-11-resident-step.md).
 #pragma once
 
+#include <algorithm>
 #include <iterator>
+
+#include "ops/cuda/resident/resident_scratch.h"
 
 namespace lapidary::cuda {
 
@@ -24,8 +27,21 @@ inline constexpr ResidentTuning kResidentTunings[] = {
     {.max_hidden = 4096, .slot_bytes = 20 * 1024, .in_flight = 3, .receive_quads = 4},
     {.max_hidden = 6144, .slot_bytes = 21 * 1024, .in_flight = 3, .receive_quads = 4},
 };
+// The kernel takes experts with the first of these: no wider model has any.
+inline constexpr int kResidentTuningsWithExperts = 2;
 inline constexpr int kNumResidentTunings = std::size(kResidentTunings);
 inline constexpr int kMaxResidentHidden = kResidentTunings[kNumResidentTunings - 1].max_hidden;
+
+// Whether the kernel takes the experts of a model, if it has any: a block makes the logit of one
+// expert, some blocks have a rank's gate and up, a slot has chunks of one expert.
+constexpr bool ResidentExpertsFit(int num_experts, int top_k, int width, int hidden,
+                                  int num_blocks) {
+  constexpr int kChunk = 64;
+  return num_experts == 0 ||
+         (num_experts <= std::min(num_blocks, kResidentMaxExperts) && top_k > 0 &&
+          top_k <= std::min(num_blocks, kResidentMaxRanks) && width % kChunk == 0 &&
+          hidden <= kResidentTunings[kResidentTuningsWithExperts - 1].max_hidden);
+}
 
 // Of a model that is not too wide.
 constexpr int ResidentTuningOf(int hidden) {
