@@ -113,6 +113,13 @@ __device__ __forceinline__ void CopyToBlock(uint32_t target_in_block, uint32_t s
       : "memory");
 }
 
+// What the L2 cache should think of copied memory: its policies, as the hardware encodes them.
+enum class BoxUse : uint64_t {
+  kNormal = 0x1000000000000000,
+  kOnce = 0x12f0000000000000,   // first to go
+  kAgain = 0x14f0000000000000,  // last to go
+};
+
 // Memory to shared memory; the barrier counts the bytes, a multiple of 16.
 __device__ __forceinline__ void CopyBytes(const void* from, uint32_t shared_address,
                                           uint32_t num_bytes, uint32_t barrier) {
@@ -123,13 +130,18 @@ __device__ __forceinline__ void CopyBytes(const void* from, uint32_t shared_addr
       : "memory");
 }
 
+// The same for memory that is read once.
+__device__ __forceinline__ void CopyBytesOnce(const void* from, uint32_t shared_address,
+                                              uint32_t num_bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address),
+      "l"(from), "r"(num_bytes), "r"(barrier), "l"(static_cast<uint64_t>(BoxUse::kOnce))
+      : "memory");
+}
+
 // A box of a matrix whose first value is (row, column) to shared memory; what lies outside is zero.
 // The barrier counts its bytes.
-enum class BoxUse : uint64_t {  // policies of the L2 cache, as the hardware encodes them
-  kNormal = 0x1000000000000000,
-  kOnce = 0x12f0000000000000,   // first to go
-  kAgain = 0x14f0000000000000,  // last to go
-};
 __device__ __forceinline__ void CopyBox(const CUtensorMap& map, int row, int column,
                                         uint32_t shared_address, uint32_t barrier, BoxUse use) {
   asm volatile(

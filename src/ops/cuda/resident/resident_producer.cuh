@@ -158,7 +158,8 @@ class Producer {
     if (lane == 0 && lanes > 0) ExpectBytes(barrier, lanes * num_bytes);
     __syncwarp();
     if (has_entry) {
-      CopyBytes(entry, SharedAddress(ring_.Slot(at_)) + lane * pitch, num_bytes, barrier);
+      // They shall not push out of L2 what all blocks read in every phase.
+      CopyBytesOnce(entry, SharedAddress(ring_.Slot(at_)) + lane * pitch, num_bytes, barrier);
     }
     __syncwarp();
     at_.Advance(ring_.num_slots);
@@ -211,30 +212,31 @@ class Producer {
 };
 
 // The cached entries of this block's part in a layer's attention, round by round, as many slots for
-// each round.
+// each round. `pages`: of the first round, the same in all layers of a group.
 template <int kSlotBytes, int kInFlight>
 __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
                                                const ResidentKv& layer, const SplitPlan& plan,
-                                               int table_base,
+                                               const int32_t* page_ids, RoundPages pages,
                                                Producer<kSlotBytes, kInFlight>& producer) {
-  const int split = blockIdx.x;
-  if (split >= plan.num_splits) return;
-  const int kv_head = split / plan.splits_per_head;
-  const int split_first = plan.first_key + split % plan.splits_per_head * plan.keys_per_split;
-  const int split_end = min(plan.end_key, split_first + plan.keys_per_split);
+  const SplitKeys keys(plan, blockIdx.x);
   const int per_slot = EntriesPerSlot(kSlotBytes, layer.entry_len);
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
-  for (int round = split_first; round < split_end; round += plan.round_keys) {
+  for (int round = keys.first; round < keys.end; round += plan.round_keys) {
+    // There is no time to wait for them when they are needed.
+    const RoundPages next = RoundPages::Load(page_ids, call.tokens_per_page[layer.group],
+                                             round + plan.round_keys, keys.end);
 #pragma unroll 1
     for (int first = 0; first < plan.round_keys; first += per_slot) {
       const int key = round + first + lane;
       // The last one is not cached yet.
-      const bool is_cached = lane < per_slot && first + lane < plan.round_keys && key < split_end &&
+      const bool is_cached = lane < per_slot && first + lane < plan.round_keys && key < keys.end &&
                              key < plan.end_key - 1;
-      const bf16* entry = is_cached ? EntryOf(call, layer, table_base, kv_head, key) : nullptr;
+      const int page = pages.Of(first + lane);
+      const bf16* entry = is_cached ? EntryOf(call, layer, page, keys.kv_head, key) : nullptr;
       producer.Produce(is_cached, entry, 2 * layer.entry_len, EntryPitch(layer.entry_len));
     }
+    pages = next;
   }
 }
 
@@ -248,6 +250,7 @@ __device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const Res
   Producer<kSlotBytes, kInFlight> producer(ring);
   PieceCursor<kExperts> cursor(program, num_phases, kExperts ? choice->experts : nullptr);
   bool may_read_cache = false;
+  RoundPages first_pages[kNumKvGroups];
   uint32_t choice_parity = 0;
   ResidentKv next_kv = program->kv()[0];  // read a phase ahead, as matrices are
 #pragma unroll 1
@@ -255,9 +258,23 @@ __device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const Res
     const ResidentKv kv = next_kv;
     if (phase + 1 < num_phases) next_kv = program->kv()[phase + 1];
     if (kv.entry_len > 0) {
-      if (!may_read_cache) WaitForPreviousKernel();  // The last step's entries are in their pages.
-      may_read_cache = true;
-      ProduceEntries(call, kv, plans[kv.group], sequences[kv.group].table_base, producer);
+      if (!may_read_cache) {
+        WaitForPreviousKernel();  // The last step's entries are in their pages.
+#pragma unroll
+        for (int group = 0; group < kNumKvGroups; ++group) {
+          if (program->groups[group].num_heads == 0) continue;
+          if (blockIdx.x >= plans[group].num_splits) continue;
+          const SplitKeys keys(plans[group], blockIdx.x);
+          first_pages[group] = RoundPages::Load(call.page_ids[group] + sequences[group].table_base,
+                                                call.tokens_per_page[group], keys.first, keys.end);
+        }
+        may_read_cache = true;
+      }
+      if (blockIdx.x < plans[kv.group].num_splits) {
+        ProduceEntries(call, kv, plans[kv.group],
+                       call.page_ids[kv.group] + sequences[kv.group].table_base,
+                       kv.group == 0 ? first_pages[0] : first_pages[1], producer);
+      }
     }
     if constexpr (kExperts) {
       if (kv.chooses_experts) {

@@ -70,7 +70,8 @@ class ProgramMaker {
         layout_(device.num_sms, ExchangesOf(program)),
         scratch_(static_cast<std::byte*>(scratch)),
         num_blocks_(ResidentBlocks(device, widths_)),
-        slot_bytes_(kResidentTunings[ResidentTuningOf(widths_.hidden)].slot_bytes),
+        slot_bytes_(
+            kResidentTunings[ResidentTuningOf(widths_.hidden, widths_.num_experts > 0)].slot_bytes),
         phase_of_owner_(layout_.kept.size()) {}
 
   std::vector<std::byte> Make() {

@@ -48,13 +48,43 @@ struct SplitPlan {
   }
 };
 
+// The keys of a block's split.
+struct SplitKeys {
+  int kv_head;
+  int first;
+  int end;
+
+  __device__ SplitKeys(const SplitPlan& plan, int split)
+      : kv_head(split / plan.splits_per_head),
+        first(plan.first_key + split % plan.splits_per_head * plan.keys_per_split),
+        end(min(plan.end_key, first + plan.keys_per_split)) {}
+};
+
+// The pages of the keys of a round, of one warp: a lane has those of keys `lane` and lane + 32.
+struct RoundPages {
+  int low = 0;
+  int high = 0;
+
+  // Keys from `first` on, below `end`.
+  __device__ static RoundPages Load(const int32_t* page_ids, int tokens_per_page, int first,
+                                    int end) {
+    const int key = first + static_cast<int>(threadIdx.x) % 32;
+    return {.low = key < end ? page_ids[key / tokens_per_page] : 0,
+            .high = key + 32 < end ? page_ids[(key + 32) / tokens_per_page] : 0};
+  }
+  // Of the round's key of that index; all lanes ask at once.
+  __device__ int Of(int idx) const {
+    const int of_low = __shfl_sync(0xffffffffu, low, idx % 32);
+    const int of_high = __shfl_sync(0xffffffffu, high, idx % 32);
+    return idx < 32 ? of_low : of_high;
+  }
+};
+
 // The cached entry of a key.
 __device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
-                                               const ResidentKv& layer, int table_base, int kv_head,
+                                               const ResidentKv& layer, int64_t page, int kv_head,
                                                int key) {
-  const int group = layer.group;
-  const int page_tokens = call.tokens_per_page[group];
-  const int64_t page = call.page_ids[group][table_base + key / page_tokens];
+  const int page_tokens = call.tokens_per_page[layer.group];
   const int64_t slot = int64_t{kv_head} * page_tokens + key % page_tokens;
   return reinterpret_cast<const bf16*>(call.pool + page * call.page_bytes + layer.layer_offset) +
          slot * layer.entry_len;

@@ -28,7 +28,8 @@ struct SharedLayout {
   int slot_bytes = 0;
 
   SharedLayout(const ResidentWidths& widths, int max_bytes)
-      : slot_bytes(kResidentTunings[ResidentTuningOf(widths.hidden)].slot_bytes) {
+      : slot_bytes(
+            kResidentTunings[ResidentTuningOf(widths.hidden, widths.num_experts > 0)].slot_bytes) {
     experts = kStateBytes + widths.hidden * static_cast<int>(sizeof(float));
     x = experts;
     if (widths.num_experts > 0) {

@@ -134,8 +134,9 @@ __device__ __noinline__ void RunAttention() {
                                                StateOfWarp().number);
 }
 
-template <int kTuning, bool kExperts>
+template <int kTuning>
 __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
+  constexpr bool kExperts = kTuning == kExpertTuning;
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   constexpr int kQuads = kConstants.max_hidden / (4 * kResidentWorkers);
   const PreparedPhase& prepared = Prepared(idx);
@@ -170,12 +171,12 @@ __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
 }
 
 // One phase; true: there are more.
-template <int kTuning, bool kExperts>
+template <int kTuning>
 __device__ __forceinline__ bool RunPhase() {
   const int idx = StateOfWarp().phase;
   AwaitBarrier(SharedAddress(State().prepared) + idx % kPreparedPhases * 8, ParityOfPhase(idx));
   if (Prepared(idx).phase.attention.head_dim != 0) RunAttention<kTuning>();
-  RunProduct<kTuning, kExperts>(StateOfWarp().phase, StateOfWarp().number);
+  RunProduct<kTuning>(StateOfWarp().phase, StateOfWarp().number);
   return StateOfWarp().phase < State().program.num_phases;
 }
 
@@ -245,7 +246,7 @@ __device__ __forceinline__ void PreparePhases() {
 }
 
 // What the computing warps do.
-template <int kTuning, bool kExperts>
+template <int kTuning>
 __device__ __forceinline__ void Work() {
   const auto* program = static_cast<const ResidentProgram*>(State().params.call.program);
   const auto* hidden_in = reinterpret_cast<const float4*>(State().params.call.hidden_in);
@@ -261,7 +262,7 @@ __device__ __forceinline__ void Work() {
   }
   __syncwarp();
 #pragma unroll 1
-  while (RunPhase<kTuning, kExperts>()) {
+  while (RunPhase<kTuning>()) {
   }
   auto* hidden_out = reinterpret_cast<float4*>(State().params.call.hidden_out);
   if (hidden_out != nullptr && blockIdx.x == gridDim.x - 1) {
@@ -284,9 +285,10 @@ __device__ __forceinline__ void Work() {
   }
 }
 
-template <int kTuning, bool kExperts>
+template <int kTuning>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     ResidentStepKernel(const __grid_constant__ KernelParams params) {
+  constexpr bool kExperts = kTuning == kExpertTuning;
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   if (threadIdx.x == 0) {
     State().program = *static_cast<const ResidentProgram*>(params.call.program);
@@ -323,21 +325,17 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
         State().plans, State().sequences, kExperts ? &ExpertState().choice : nullptr);
   } else {
     WaitForPreviousKernel();
-    Work<kTuning, kExperts>();
+    Work<kTuning>();
   }
 }
 
 using Kernel = void (*)(KernelParams);
 template <int kTuning = 0>
-Kernel KernelFor(int tuning, bool has_experts) {
+Kernel KernelFor(int tuning) {
   if constexpr (kTuning + 1 < kNumResidentTunings) {
-    if (tuning > kTuning) return KernelFor<kTuning + 1>(tuning, has_experts);
+    if (tuning > kTuning) return KernelFor<kTuning + 1>(tuning);
   }
-  if constexpr (kTuning < kResidentTuningsWithExperts) {
-    if (has_experts) return ResidentStepKernel<kTuning, true>;
-  }
-  CHECK(!has_experts);
-  return ResidentStepKernel<kTuning, false>;
+  return ResidentStepKernel<kTuning>;
 }
 
 }  // namespace
@@ -362,7 +360,7 @@ void RunResidentStep(const LaunchContext& context, const ResidentWidths& widths,
   const KernelParams params{.call = call,
                             .shared = SharedLayout(widths, device.shared_bytes_per_block)};
   CHECK_GE(params.shared.num_slots, kMinSlots);
-  const auto kernel = KernelFor(ResidentTuningOf(widths.hidden), widths.num_experts > 0);
+  const Kernel kernel = KernelFor(ResidentTuningOf(widths.hidden, widths.num_experts > 0));
   Launch(context, kernel, dim3(ResidentBlocks(device, widths)), dim3(kResidentThreads),
          params.shared.total(), params);
 }

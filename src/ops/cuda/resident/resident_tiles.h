@@ -74,6 +74,9 @@ inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, i
     matrix.slot_chunks -= 2;
   }
   matrix.tile_slots = (num_chunks + matrix.slot_chunks - 1) / matrix.slot_chunks;
+  // As many slots, of about the same size.
+  const int even_share = (num_chunks + 2 * matrix.tile_slots - 1) / (2 * matrix.tile_slots);
+  matrix.slot_chunks = 2 * even_share;
   return matrix;
 }
 

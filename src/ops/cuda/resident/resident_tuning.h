@@ -26,11 +26,12 @@ inline constexpr ResidentTuning kResidentTunings[] = {
     {.max_hidden = 3072, .slot_bytes = 20 * 1024, .in_flight = 2, .receive_quads = 5},
     {.max_hidden = 4096, .slot_bytes = 20 * 1024, .in_flight = 3, .receive_quads = 4},
     {.max_hidden = 6144, .slot_bytes = 21 * 1024, .in_flight = 3, .receive_quads = 4},
+    // With experts, of any width.
+    {.max_hidden = 3072, .slot_bytes = 24 * 1024, .in_flight = 2, .receive_quads = 6},
 };
-// The kernel takes experts with the first of these: no wider model has any.
-inline constexpr int kResidentTuningsWithExperts = 2;
 inline constexpr int kNumResidentTunings = std::size(kResidentTunings);
-inline constexpr int kMaxResidentHidden = kResidentTunings[kNumResidentTunings - 1].max_hidden;
+inline constexpr int kExpertTuning = kNumResidentTunings - 1;
+inline constexpr int kMaxResidentHidden = kResidentTunings[kExpertTuning - 1].max_hidden;
 
 // Whether the kernel takes the experts of a model, if it has any: a block makes the logit of one
 // expert, some blocks have a rank's gate and up, a slot has chunks of one expert.
@@ -40,11 +41,12 @@ constexpr bool ResidentExpertsFit(int num_experts, int top_k, int width, int hid
   return num_experts == 0 ||
          (num_experts <= std::min(num_blocks, kResidentMaxExperts) && top_k > 0 &&
           top_k <= std::min(num_blocks, kResidentMaxRanks) && width % kChunk == 0 &&
-          hidden <= kResidentTunings[kResidentTuningsWithExperts - 1].max_hidden);
+          hidden <= kResidentTunings[kExpertTuning].max_hidden);
 }
 
 // Of a model that is not too wide.
-constexpr int ResidentTuningOf(int hidden) {
+constexpr int ResidentTuningOf(int hidden, bool has_experts) {
+  if (has_experts) return kExpertTuning;
   int idx = 0;
   while (hidden > kResidentTunings[idx].max_hidden) ++idx;
   return idx;
