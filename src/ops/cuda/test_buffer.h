@@ -51,11 +51,13 @@ class TestBuffer {
     LAPIDARY_CUDA_CHECK(cudaMemset(memory_.template As<void>(), kGuard, Bytes() + 2 * kGuardBytes));
     LAPIDARY_CUDA_CHECK(cudaMemset(get(), 0xff, Bytes()));
   }
-  // The first values; what follows stays as it is.
+  // The first values; what follows stays as it is. They are there for every stream: a copy from
+  // ordinary memory may return before it has arrived, and some streams do not wait for it.
   void Upload(const std::vector<T>& values) {
     ASSERT_LE(values.size(), size_);
     LAPIDARY_CUDA_CHECK(
         cudaMemcpy(get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    LAPIDARY_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   }
   std::vector<T> Download() {
     std::vector<T> values(size_);
