@@ -41,42 +41,30 @@ __device__ __forceinline__ __nv_bfloat16* OutRow(const AttentionParams& params,
   return params.out + (query_row * params.num_heads + head) * Form::kValueLen;
 }
 
-// Some splits of a tile: first, first + stride, ...
-struct SplitRange {
-  int first;
-  int count;
-  int stride;
-};
-
-// Joins splits of a tile in their order. Of all splits, the rows are written; of others
-// (`in_place`) the partial result takes the place of the first. A warp takes a row, so that a
+// Joins the splits of a tile in their order and writes its rows. A warp takes a row, so that a
 // lane's columns share their weights and many loads are under way.
 template <typename Form>
-__device__ __noinline__ void MergeSplits(const AttentionParams& params, const AttentionTask& task,
-                                         SplitRange range, bool in_place) {
+__device__ __noinline__ void MergeSplits(const AttentionParams& params, const AttentionTask& task) {
   constexpr int kQuads = Form::kValueLen / 128;  // groups of four columns per lane
   const AttentionItem& item = task.item;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int num_rows = item.num_queries * params.heads_per_kv_head;
   const int row_tiles = (num_rows + 15) / 16;
-  const int64_t split_floats = int64_t{range.stride} * row_tiles * Form::kSlotFloats;
+  const int64_t split_floats = int64_t{row_tiles} * Form::kSlotFloats;
 #pragma unroll 1
   for (int row = warp; row < num_rows; row += kAttentionWarps) {
-    float* const slot = params.partials + static_cast<int64_t>(item.first_partial +
-                                                               range.first * row_tiles + row / 16) *
-                                              Form::kSlotFloats;
-    float* const first_tail = slot + kAttentionPartialRows * Form::kValueLen + row % 16;
-    float* const first_quads = slot + row % 16 * Form::kValueLen + lane * 4;
-    const float* tail = first_tail;
-    const float* quads = first_quads;
+    const float* const slot =
+        params.partials + int64_t{item.first_partial + row / 16} * Form::kSlotFloats;
+    const float* tail = slot + kAttentionPartialRows * Form::kValueLen + row % 16;
+    const float* quads = slot + row % 16 * Form::kValueLen + lane * 4;
     float maximum = -INFINITY;
     float sum = 0.0f;
     float4 total[kQuads];
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) total[quad] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
-    for (int split = 0; split < range.count; ++split) {
+    for (int split = 0; split < item.num_splits; ++split) {
       const float split_maximum = __ldcg(tail);
       const float split_sum = __ldcg(tail + kAttentionPartialRows);
       float4 split_total[kQuads];
@@ -96,18 +84,6 @@ __device__ __noinline__ void MergeSplits(const AttentionParams& params, const At
       }
       tail += split_floats;
       quads += split_floats;
-    }
-    if (in_place) {
-#pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) {
-        *reinterpret_cast<float4*>(first_quads + quad * 128) = total[quad];
-      }
-      __syncwarp();  // All lanes have read the tail.
-      if (lane == 0) {
-        first_tail[0] = maximum;
-        first_tail[kAttentionPartialRows] = sum;
-      }
-      continue;
     }
     const float inverse = __frcp_rn(sum);
     __nv_bfloat16* out = OutRow<Form>(params, task, row);

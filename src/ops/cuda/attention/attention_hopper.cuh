@@ -21,7 +21,9 @@ struct HopperItem {
   AttentionSequence sequence;
 
   __device__ HopperItem(const AttentionParams& params, int idx)
-      : item(params.items[idx]), sequence(params.sequences[item.sequence]) {}
+      : HopperItem(params, params.items[idx]) {}
+  __device__ HopperItem(const AttentionParams& params, const AttentionItem& item)
+      : item(item), sequence(params.sequences[item.sequence]) {}
 
   __device__ int num_rows(const AttentionParams& params) const {
     return item.num_queries * params.heads_per_kv_head;
@@ -31,7 +33,8 @@ struct HopperItem {
   }
   // Row of queries or outputs, [rows, heads]; the item's row must exist.
   __device__ int64_t HeadRow(const AttentionParams& params, int row) const {
-    const int query = row / params.heads_per_kv_head;
+    // Decoding, nothing need be divided.
+    const int query = item.num_queries == 1 ? 0 : row / params.heads_per_kv_head;
     const int64_t query_row = sequence.first_query + item.query_begin + query;
     return query_row * params.num_heads + item.kv_head * params.heads_per_kv_head + row -
            query * params.heads_per_kv_head;
@@ -278,8 +281,7 @@ __device__ __forceinline__ void JoinHopperSplits(const AttentionParams& params,
   sync();
   if (task.is_last_split != 0) {
     __threadfence();
-    MergeSplits<Form>(params, task, {.first = 0, .count = work.item.num_splits, .stride = 1},
-                      /*in_place=*/false);
+    MergeSplits<Form>(params, task);
     if (threadIdx.x == 0) params.counters[work.item.first_partial] = 0;
   }
   sync();  // The task is out of use.

@@ -128,8 +128,7 @@ __device__ __forceinline__ void FinishSplit(const AttentionParams& params, Atten
   __syncthreads();
   if (task.is_last_split == 0) return;
   __threadfence();
-  MergeSplits<Form>(params, task, {.first = 0, .count = item.num_splits, .stride = 1},
-                    /*in_place=*/false);
+  MergeSplits<Form>(params, task);
   if (thread == 0) params.counters[item.first_partial] = 0;
 }
 

@@ -36,7 +36,7 @@ constexpr int kCostPerItem = 6;
 // does not show.
 int CostToWrite(const Tile& tile) { return tile.row_tiles <= 2 ? 0 : 2 * tile.row_tiles; }
 // The last block reads those of all pieces; of few rows, in two steps (kSplitsOfGroup in
-// attention_few_rows.cu).
+// attention_few_rows_join.cuh).
 int CostToMerge(const Tile& tile, int num_pieces, int tile_rows) {
   if (tile.row_tiles > 2) return 4 + num_pieces * CostToWrite(tile);
   if (tile_rows <= 32 && num_pieces > 16) {
