@@ -224,6 +224,30 @@ TEST(AttentionWorkTest, OneLongSequenceAmongShortOnesIsSharedByAll) {
   EXPECT_LE(longest, 2 * 100'000 / 132 * 1.1);
 }
 
+// A captured graph has room for a list that does not go with the lengths
+// (CudaExecutor::GraphShape), so that it serves a sequence from its first token to its last.
+TEST(AttentionWorkTest, ListsFitTheirPlaceAtEveryLength) {
+  constexpr int kPartials = 4096;
+  for (const AttentionGeometry& geometry :
+       {AttentionGeometry{16, 8, 1024}, {16, 2, 0}, {8, 1, 512}, {8, 1, 0}, {32, 16, 1024}}) {
+    for (const int num_sequences : {1, 2, 7, 32, 80, 256}) {
+      for (const int length : {1, 100, 1000, 8000, 100'000, 262'143}) {
+        std::vector<AttentionSequence> sequences(num_sequences, Decode(length));
+        sequences.back() = Decode(262'143);
+        for (const bool batch_invariant : {false, true}) {
+          AttentionWorkOptions options = WorkOfTile(32, batch_invariant);
+          options.num_blocks = 132;
+          options.max_partials = kPartials;
+          const auto items = Plan(geometry, sequences, options);
+          EXPECT_LE(items.size(), num_sequences * geometry.num_kv_heads + kPartials)
+              << num_sequences << " sequences of " << length << " keys, " << geometry.num_kv_heads
+              << " KV heads";
+        }
+      }
+    }
+  }
+}
+
 TEST(AttentionWorkTest, InvariantSplitsLieWhereTheyLieAlone) {
   // A tile is either one item or cut at every multiple of the combining length: never between.
   const AttentionGeometry geometry = {.num_heads = 8, .num_kv_heads = 2, .window = 1024};
