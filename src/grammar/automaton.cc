@@ -1,7 +1,6 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "base/check.h"
 
@@ -9,14 +8,6 @@ namespace lapidary::grammar {
 namespace {
 
 using Kind = GrammarNode::Kind;
-
-// Pairs of states beyond which walking the tokens themselves is the cheaper way.
-constexpr size_t kMaxPairs = 300;
-
-constexpr uint8_t kVisitsWorthAsking = 100;
-
-// More single tokens than this are kept as a bit mask, which is then smaller.
-size_t MaxListedTokens(const TokenVocabulary& vocabulary) { return vocabulary.num_words(); }
 
 }  // namespace
 
@@ -31,12 +22,22 @@ Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary)
       class_of_[byte] = class_of_[name];  // names are the least bytes: known by now
     }
   }
+  for (const TokenKind& kind : vocabulary.kinds()) {
+    std::vector<std::vector<KindEdge>>& states = kind_edges_.emplace_back(kind.edges.size());
+    for (size_t state = 0; state < states.size(); ++state) {
+      for (const TokenKind::Edge& edge : kind.edges[state]) {
+        ByteSet classes;
+        edge.bytes.ForEach([&](uint8_t byte) { classes.Add(class_of_[byte]); });
+        KindEdge& ours = states[state].emplace_back();
+        ours.to = edge.to;
+        classes.ForEach([&](uint8_t byte_class) { ours.classes.push_back(byte_class); });
+      }
+    }
+  }
   for (const TokenSlice& slice : vocabulary.slices()) {
     max_token_bytes_ = std::max(max_token_bytes_, static_cast<uint32_t>(slice.trie.max_depth));
   }
   frames_.emplace_back();  // kEnd
-  seen_slots_.resize(256);
-  seen_round_.resize(256, 0);
   states_.emplace_back();  // kDead
   rows_.resize(num_classes_, kDead);
 }
@@ -69,8 +70,7 @@ void Automaton::BeginClosure() {
   new_meanings_.clear();
   new_tokens_.clear();
   new_accepting_ = false;
-  num_seen_ = 0;
-  ++round_;
+  done_.Clear();
 }
 
 void Automaton::AddRegex(RegexId regex, FrameId frame) {
@@ -117,35 +117,13 @@ void Automaton::Continue(NodeId id, uint32_t index, FrameId parent) {
 }
 
 void Automaton::RunWork() {
-  size_t num_steps = 0;
   while (!work_.empty()) {
     const Work work = work_.back();
     work_.pop_back();
     // Each piece of work once: ends loops over empty texts.
     const uint64_t key = uint64_t{work.node} << 32 | work.frame;
-    if (2 * num_seen_ >= seen_slots_.size()) {
-      std::vector<uint64_t> keys;
-      for (size_t i = 0; i < seen_slots_.size(); ++i) {
-        if (seen_round_[i] == round_) keys.push_back(seen_slots_[i]);
-      }
-      seen_slots_.assign(seen_slots_.size() * 2, 0);
-      seen_round_.assign(seen_slots_.size(), round_ - 1);
-      for (uint64_t old : keys) {
-        size_t slot = MixHash(0, old) & (seen_slots_.size() - 1);
-        while (seen_round_[slot] == round_) slot = (slot + 1) & (seen_slots_.size() - 1);
-        seen_slots_[slot] = old;
-        seen_round_[slot] = round_;
-      }
-    }
-    size_t slot = MixHash(0, key) & (seen_slots_.size() - 1);
-    while (seen_round_[slot] == round_ && seen_slots_[slot] != key) {
-      slot = (slot + 1) & (seen_slots_.size() - 1);
-    }
-    if (seen_round_[slot] == round_) continue;
-    seen_slots_[slot] = key;
-    seen_round_[slot] = round_;
-    ++num_seen_;
-    if (++num_steps > kMaxClosureSteps) limit_error_ = "more than 500,000 steps between two bytes";
+    if (!done_.Insert(key)) continue;
+    if (done_.size() > kMaxClosureSteps) limit_error_ = "more than 500,000 steps between two bytes";
     if (limit_error_ != nullptr) return;
     if (work.node != kResume) {
       BeginNode(work.node, work.frame);
@@ -279,155 +257,6 @@ Result<StateId> Automaton::AfterToken(StateId state, int32_t token) {
   RETURN_IF_ERROR(TakeLimitError());
   after_special_.emplace(key, next);
   return next;
-}
-
-bool Automaton::AllowsAll(StateId state, const TokenSlice& slice) {
-  if (states_[state].num_meanings == 1) {
-    const RegexId regex = meanings_[states_[state].first_meaning].next;
-    if (regex_.CountLimit(regex) < static_cast<uint32_t>(slice.max_characters)) return false;
-  }
-  // Character by character, every pair of a state of ours and one of the slice's.
-  struct Pair {
-    StateId state;
-    int kind_state;
-  };
-  std::vector<Pair> between = {{state, 0}};
-  std::vector<Pair> work;
-  std::unordered_set<uint64_t> seen;
-  for (int length = 0; length < slice.max_characters && !between.empty(); ++length) {
-    if (seen.size() > kMaxPairs) return false;
-    work.swap(between);
-    between.clear();
-    while (!work.empty()) {
-      const Pair pair = work.back();
-      work.pop_back();
-      for (const TokenSlice::Edge& edge : slice.edges[pair.kind_state]) {
-        ByteSet done;
-        bool is_allowed = true;
-        edge.bytes.ForEach([&](uint8_t byte) {
-          const uint8_t byte_class = class_of_[byte];
-          if (!is_allowed || done.Has(byte_class)) return;
-          done.Add(byte_class);
-          const StateId next = Next(pair.state, byte_class);
-          if (next == kDead) {
-            is_allowed = false;
-          } else if (seen.insert(uint64_t{next} << 32 | static_cast<uint32_t>(edge.to)).second) {
-            (edge.to == 0 ? between : work).push_back({next, edge.to});
-          }
-        });
-        if (!is_allowed) return false;
-      }
-    }
-  }
-  return true;
-}
-
-bool Automaton::AllowsKind(StateId state, int kind) {
-  const uint8_t bit = static_cast<uint8_t>(1u << kind);
-  if ((states_[state].kinds_known & bit) == 0) {
-    const bool allows = AllowsAll(state, vocabulary_.slices()[vocabulary_.FirstOfKind(kind)]);
-    states_[state].kinds_known |= bit;
-    if (allows) states_[state].kinds_allowed |= bit;
-  }
-  return (states_[state].kinds_allowed & bit) != 0;
-}
-
-void Automaton::Walk(StateId state, int slice, std::vector<int32_t>* tokens) {
-  const TokenTrie& trie = vocabulary_.slices()[slice].trie;
-  const int kind = vocabulary_.KindOf(slice);
-  const uint8_t bit = static_cast<uint8_t>(1u << kind);
-  walk_stack_.resize(trie.max_depth + 1);
-  walk_stack_[0] = state;
-  const uint32_t num_nodes = static_cast<uint32_t>(trie.nodes.size() - 1);
-  for (uint32_t i = 0; i < num_nodes;) {
-    const TokenTrie::Node& node = trie.nodes[i];
-    const StateId next = Next(walk_stack_[node.depth - 1], class_of_[node.byte]);
-    if (next == kDead) {
-      i = node.skip;
-      continue;
-    }
-    // A state that comes up often may allow all that follows; then the whole subtree is taken. What
-    // follows is of the kind only between characters.
-    const bool is_between = (trie.nodes[i + 1].byte & 0xC0) != 0x80 || node.skip == i + 1;
-    State& visited = states_[next];
-    bool takes_all = is_between && (visited.kinds_allowed & bit) != 0;
-    if (is_between && (visited.kinds_known & bit) == 0 &&
-        ++visited.num_visits >= kVisitsWorthAsking) {
-      visited.num_visits = 0;
-      takes_all = AllowsKind(next, kind);
-    }
-    if (takes_all || node.is_token) {
-      const uint32_t end = takes_all ? node.skip : i + 1;
-      tokens->insert(tokens->end(), trie.ids.begin() + node.first_id,
-                     trie.ids.begin() + trie.nodes[end].first_id);
-    }
-    walk_stack_[node.depth] = next;
-    i = takes_all ? node.skip : i + 1;
-  }
-}
-
-StateId Automaton::WithoutFarCounts(StateId state) {
-  BeginClosure();
-  const uint32_t first = states_[state].first_meaning;
-  const uint32_t num_meanings = states_[state].num_meanings;
-  bool is_same = true;
-  for (uint32_t i = 0; i < num_meanings; ++i) {
-    const Meaning meaning = meanings_[first + i];
-    const RegexId regex = regex_.WithoutFarCounts(meaning.next, max_token_bytes_);
-    is_same &= regex == meaning.next;
-    new_meanings_.push_back({regex, meaning.frame});
-  }
-  if (is_same) return state;
-  for (uint32_t i = 0; i < states_[state].num_tokens; ++i) {
-    new_tokens_.push_back(meanings_[first + num_meanings + i]);
-  }
-  new_accepting_ = states_[state].accepting;
-  const StateId without = FinishClosure();
-  return without == kDead ? state : without;
-}
-
-Result<const TokenMask*> Automaton::MaskOf(StateId state) {
-  if (states_[state].mask != nullptr) return states_[state].mask.get();
-  if (const StateId same = WithoutFarCounts(state); same != state) {
-    ASSIGN_OR_RETURN(const TokenMask* mask, MaskOf(same));
-    states_[state].mask = states_[same].mask;
-    return mask;
-  }
-  auto mask = std::make_shared<TokenMask>();
-  const std::span<const TokenSlice> slices = vocabulary_.slices();
-  bool allows_longer = false;  // of the same kind
-  for (int slice = 0; slice < static_cast<int>(slices.size()); ++slice) {
-    const int kind = vocabulary_.KindOf(slice);
-    const bool is_first = slice == vocabulary_.FirstOfKind(kind);
-    allows_longer =
-        is_first ? AllowsKind(state, kind) : allows_longer || AllowsAll(state, slices[slice]);
-    if (allows_longer) {
-      mask->slices |= 1u << slice;
-      mask->num_tokens += slices[slice].num_tokens;
-      mask->example = slices[slice].trie.ids[0];
-    } else {
-      Walk(state, slice, &mask->tokens);
-    }
-  }
-  const State& from = states_[state];
-  for (uint32_t i = 0; i < from.num_tokens; ++i) {
-    const Meaning& meaning = meanings_[from.first_meaning + from.num_meanings + i];
-    if (mask->tokens.empty() || mask->tokens.back() != static_cast<int32_t>(meaning.next)) {
-      mask->tokens.push_back(static_cast<int32_t>(meaning.next));
-    }
-  }
-  RETURN_IF_ERROR(TakeLimitError());
-  mask->num_tokens += static_cast<int32_t>(mask->tokens.size());
-  if (!mask->tokens.empty()) mask->example = mask->tokens[0];
-  if (mask->tokens.size() > MaxListedTokens(vocabulary_)) {
-    mask->words.resize(vocabulary_.num_words());
-    for (int32_t token : mask->tokens) mask->words[token / 32] |= 1u << (token % 32);
-    mask->tokens = {};
-  }
-  mask->tokens.shrink_to_fit();
-  mask_bytes_ += sizeof(TokenMask) + (mask->tokens.size() + mask->words.size()) * 4;
-  states_[state].mask = std::move(mask);
-  return states_[state].mask.get();
 }
 
 size_t Automaton::num_bytes() const {

@@ -10,6 +10,7 @@
 // Not thread-safe; the owner locks `mutex` around every call.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,19 +21,21 @@
 
 #include "base/result.h"
 #include "grammar/grammar.h"
+#include "grammar/round_set.h"
 #include "grammar/token_vocabulary.h"
 
 namespace lapidary::grammar {
 
 using StateId = uint32_t;
 
-// The tokens that may come next, as ready slices of the vocabulary and single tokens.
+// The tokens that may come next, as ready slices of the vocabulary but for some tokens, and others.
 struct TokenMask {
-  uint32_t slices = 0;          // a bit for each slice that is allowed as a whole
-  std::vector<int32_t> tokens;  // others, when they are few
-  std::vector<uint32_t> words;  // others, when they are many; else empty
-  int32_t num_tokens = 0;       // all that are allowed
-  int32_t example = -1;         // one of them
+  uint32_t slices = 0;            // a bit for each slice that is allowed, all or most of it
+  std::vector<int32_t> excepted;  // of these slices, what is not allowed
+  std::vector<int32_t> tokens;    // of other slices, what is allowed
+  std::vector<uint32_t> words;    // the whole mask, where those lists would be longer; else empty
+  int32_t num_tokens = 0;         // all that are allowed
+  int32_t example = -1;           // one of them
 };
 
 class Automaton {
@@ -80,15 +83,22 @@ class Automaton {
     FrameId frame;
     auto operator<=>(const Meaning&) const = default;
   };
+  static constexpr uint16_t kAnyLength = ~uint16_t{0};
+  static constexpr std::array<uint16_t, TokenVocabulary::kMaxKinds> NothingRefused() {
+    std::array<uint16_t, TokenVocabulary::kMaxKinds> lengths{};
+    lengths.fill(kAnyLength);
+    return lengths;
+  }
   struct State {
     uint32_t first_meaning = 0;
     uint32_t num_meanings = 0;  // regexes,
     uint32_t num_tokens = 0;    // then special tokens
     bool accepting = false;
-    // By kind of the vocabulary's slices: whether all texts of the kind are allowed, once asked.
-    uint8_t kinds_known = 0;
-    uint8_t kinds_allowed = 0;
-    uint8_t num_visits = 0;  // by walks, while that may be worth asking
+    uint8_t num_visits = 0;  // by walks, while asking for whole kinds may be worth it
+    // By kind of token, what is known so far: all texts of up to `allowed` characters may come; of
+    // `refused` characters some may not, or finding out took too long.
+    std::array<uint16_t, TokenVocabulary::kMaxKinds> allowed{};
+    std::array<uint16_t, TokenVocabulary::kMaxKinds> refused = NothingRefused();
     std::shared_ptr<const TokenMask> mask;
   };
   struct Work {
@@ -112,12 +122,18 @@ class Automaton {
     return next != kUnknown ? next : ComputeNext(state, byte_class);
   }
   StateId ComputeNext(StateId state, uint8_t byte_class);
-  // Whether every text of the slice's kind is allowed. May say no where finding out takes long.
-  bool AllowsAll(StateId state, const TokenSlice& slice);
-  bool AllowsKind(StateId state, int kind);
+  // Whether every text of the kind of up to so many characters is allowed. May say no where finding
+  // out takes long.
+  bool AllowsAll(StateId state, int kind, int num_characters);
+  bool TryAllTexts(StateId state, int kind, int num_characters);
+  void SetAllowed(StateId state, int kind, uint16_t num_characters);
+  void SetRefused(StateId state, int kind, uint16_t num_characters);
   // A state with the same mask: counts that no token can use up are left out.
   StateId WithoutFarCounts(StateId state);
-  void Walk(StateId state, int slice, std::vector<int32_t>* tokens);
+  // Which tokens of the slice are allowed, in `walk_ranges_`; returns how many.
+  int32_t Walk(StateId state, const TokenSlice& slice);
+  void AddSlice(StateId state, int slice, TokenMask* mask);
+  void UseWordsIfSmaller(TokenMask* mask) const;
   // The limit passed since the last call, as an error.
   Status TakeLimitError();
 
@@ -127,6 +143,12 @@ class Automaton {
   int num_classes_ = 0;
   std::vector<uint8_t> class_of_;        // [256]
   std::vector<uint8_t> representative_;  // [num_classes]
+  // The automata of the vocabulary's kinds, by our classes of bytes: [kind][state].
+  struct KindEdge {
+    std::vector<uint8_t> classes;
+    int to;
+  };
+  std::vector<std::vector<std::vector<KindEdge>>> kind_edges_;
 
   std::vector<Frame> frames_;
   InternTable frame_table_;
@@ -143,12 +165,24 @@ class Automaton {
   std::vector<Work> work_;
   std::vector<Meaning> new_meanings_;
   std::vector<Meaning> new_tokens_;
-  std::vector<uint64_t> seen_slots_;  // work done in this closure: open addressing
-  std::vector<uint32_t> seen_round_;
-  uint32_t round_ = 0;
-  size_t num_seen_ = 0;
+  RoundSet done_;  // work of this closure
   bool new_accepting_ = false;
+
+  // While a mask is made.
+  struct KindPair {
+    StateId state;
+    int kind_state;
+  };
+  RoundSet pairs_seen_;
+  std::vector<KindPair> pairs_between_;
+  std::vector<KindPair> pairs_inside_;
+  std::vector<StateId> closed_states_;
+  struct IdRange {  // of a trie's ids
+    uint32_t begin;
+    uint32_t end;
+  };
   std::vector<StateId> walk_stack_;
+  std::vector<IdRange> walk_ranges_;
   const char* limit_error_ = nullptr;
 };
 

@@ -186,11 +186,13 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
     can_stop = automaton_->IsAccepting(current);
   }
   // Masks stay as they are: matchers of one grammar copy them at the same time.
-  grammar_->vocabulary().CopySlices(mask->slices, words);
   if (!mask->words.empty()) {
-    for (size_t i = 0; i < words.size(); ++i) words[i] |= mask->words[i];
+    std::ranges::copy(mask->words, words.begin());
+  } else {
+    grammar_->vocabulary().CopySlices(mask->slices, words);
+    for (int32_t token : mask->excepted) words[token / 32] &= ~(1u << (token % 32));
+    for (int32_t token : mask->tokens) allow(token);
   }
-  for (int32_t token : mask->tokens) allow(token);
   if (can_stop) {
     for (int32_t token : grammar_->stop_tokens()) allow(token);
   }

@@ -12,6 +12,7 @@ namespace {
 
 // Kinds from narrow to wide; a token belongs to the first that fits.
 enum Kind { kLower, kWord, kPhrase, kAscii, kUnicode, kOther, kNumKinds };
+static_assert(kNumKinds == TokenVocabulary::kMaxKinds);
 
 // Slices of a kind: texts of more than 32 characters, of 17 to 32, 13 to 16 and so on.
 constexpr std::array<int, 6> kLeastCharacters = {33, 17, 13, 9, 5, 1};
@@ -57,7 +58,7 @@ Classified Classify(std::string_view text) {
   return {kUnicode, num_characters};
 }
 
-std::vector<std::vector<TokenSlice::Edge>> EdgesOf(Kind kind) {
+std::vector<std::vector<TokenKind::Edge>> EdgesOf(Kind kind) {
   const auto range = [](uint8_t low, uint8_t high) { return ByteSet::Range(low, high); };
   const ByteSet tail = range(0x80, 0xBF);
   switch (kind) {
@@ -142,11 +143,11 @@ TokenVocabulary::TokenVocabulary(std::vector<std::string> token_bytes)
     ids[kind][kind == kOther ? 0 : bucket].push_back(id);
   }
   for (int kind = 0; kind < kNumKinds; ++kind) {
-    const size_t first = slices_.size();
+    const int first = static_cast<int>(slices_.size());
     for (std::vector<int32_t>& slice_ids : ids[kind]) {
       if (slice_ids.empty()) continue;
       TokenSlice slice;
-      slice.edges = EdgesOf(static_cast<Kind>(kind));
+      slice.kind = static_cast<int>(kinds_.size());
       slice.num_tokens = static_cast<int32_t>(slice_ids.size());
       for (int32_t id : slice_ids) {
         slice.max_characters =
@@ -157,16 +158,19 @@ TokenVocabulary::TokenVocabulary(std::vector<std::string> token_bytes)
       slice.trie = MakeTrie(std::move(slice_ids), token_bytes_);
       slices_.push_back(std::move(slice));
     }
-    if (slices_.size() == first) continue;
-    kind_of_.resize(slices_.size(), num_kinds());
-    first_of_kind_.push_back(static_cast<int>(first));
+    const int end = static_cast<int>(slices_.size());
+    if (end == first) continue;
+    kinds_.push_back({.edges = EdgesOf(static_cast<Kind>(kind)),
+                      .first_slice = first,
+                      .end_slice = end,
+                      .holds_narrower = kind != kOther});
   }
   CHECK_LE(slices_.size(), 32);
   // Texts of a kind are texts of the wider kinds too, so states allow a kind with all before it.
-  for (int kind = num_kinds(); kind-- > 0;) {
+  for (int kind = static_cast<int>(kinds_.size()); kind-- > 0;) {
     Union& group = unions_.emplace_back();
     group.mask.resize(num_words());
-    for (size_t slice = 0; slice < slices_.size() && kind_of_[slice] <= kind; ++slice) {
+    for (int slice = 0; slice < kinds_[kind].end_slice; ++slice) {
       group.slices |= 1u << slice;
       for (int32_t word = 0; word < num_words(); ++word) {
         group.mask[word] |= slices_[slice].mask[word];

@@ -31,14 +31,23 @@ struct TokenTrie {
   int max_depth = 0;
 };
 
-// All tokens of one kind. Texts of the kind are the words of a small automaton whose states are all
-// final for some token, so "every word is allowed" is decided by walking both automata together.
-struct TokenSlice {
+// What tokens are made of. Texts of the kind are the words of a small automaton whose states are
+// all final for some token, so "every word is allowed" is decided by walking both automata
+// together.
+struct TokenKind {
   struct Edge {
     ByteSet bytes;
     int to;
   };
   std::vector<std::vector<Edge>> edges;  // by state; 0 is between characters, where texts begin
+  int first_slice = 0;                   // the one with the longest texts
+  int end_slice = 0;
+  bool holds_narrower = false;  // texts of all kinds before it are texts of this one
+};
+
+// Tokens of one kind and of about the same length.
+struct TokenSlice {
+  int kind = 0;
   TokenTrie trie;
   std::vector<uint32_t> mask;  // [num_words]
   int32_t num_tokens = 0;
@@ -55,20 +64,18 @@ class TokenVocabulary {
   int32_t num_words() const { return (num_tokens() + 31) / 32; }
   std::string_view BytesOf(int32_t token) const { return token_bytes_[token]; }
 
+  static constexpr int kMaxKinds = 6;
+  // From narrow to wide.
+  std::span<const TokenKind> kinds() const { return kinds_; }
   // Slices of one kind lie side by side, longest texts first.
   std::span<const TokenSlice> slices() const { return slices_; }
   // words: [num_words], set to the union of the slices whose bits are set.
   void CopySlices(uint32_t slices, std::span<uint32_t> words) const;
-  // Which kind a slice is of, and the first slice of a kind, which has its longest texts.
-  int KindOf(int slice) const { return kind_of_[slice]; }
-  int FirstOfKind(int kind) const { return first_of_kind_[kind]; }
-  int num_kinds() const { return static_cast<int>(first_of_kind_.size()); }
 
  private:
   std::vector<std::string> token_bytes_;
   std::vector<TokenSlice> slices_;
-  std::vector<int> kind_of_;
-  std::vector<int> first_of_kind_;
+  std::vector<TokenKind> kinds_;
   // Slices that are often allowed together, the largest sets first.
   struct Union {
     uint32_t slices = 0;
