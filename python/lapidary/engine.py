@@ -76,7 +76,7 @@ class Engine:
             max_num_batched_tokens: Most tokens of one step.
             kv_cache_memory_bytes: Memory for keys and values.
             limit_mm_per_prompt: Most pictures and sounds of a conversation; None: {"image": 4, "audio": 1}, where the
-                model takes any. Of what is not named, none. On a GPU there are none yet.
+                model takes any. Of what is not named, none.
             enable_prefix_caching: Keep what prompts have in common.
             speculative_config: {"model": directory, "num_speculative_tokens": 4} names the assistant that drafts; None:
                 the one beside the model, if there is one; False: none. Drafting changes speed and nothing else.

@@ -36,8 +36,8 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.cuda.memory_utilization = wanted.gpu_memory_utilization;
   load.cuda.batch_invariant = wanted.batch_invariant;
   load.cuda.use_graphs = !wanted.enforce_eager;
-  // On a GPU there are no towers yet, and random weights are those of the decoder.
-  if (device.kind == DeviceKind::kCpu && !wanted.dummy_weights) {
+  // Random weights are those of the decoder.
+  if (!wanted.dummy_weights) {
     options.media = {.images = wanted.max_images, .audio = wanted.max_sounds};
   }
   options.engine.limits.prefix_caching = wanted.prefix_caching;

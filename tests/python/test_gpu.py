@@ -1,10 +1,12 @@
 """The package on a GPU; skipped, with the reason, where there is none or the build has no CUDA part."""
 
 import asyncio
+import pathlib
 import subprocess
 
 import pytest
 from lapidary import LLM, AsyncLLM, SamplingParams
+from seeing_checkpoint import make_seeing_checkpoint
 
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 SMALL = {"device": "cuda", "max_model_len": 1024, "max_num_seqs": 16, "gpu_memory_utilization": 0.3,
@@ -47,6 +49,19 @@ def test_answers_are_streamed_and_cancelled(question):
         return output.outputs[0].text
 
     assert asyncio.run(run()) == "48 + 17 = 65"
+
+
+def test_pictures_are_taken_as_on_the_cpu(program, tmp_path):
+    checkpoint = make_seeing_checkpoint(program, tmp_path, head_dim=256, global_head_dim=512, hidden_size=128,
+                                        intermediate_size=256)
+    picture = {"type": "image", "image": pathlib.Path(__file__).resolve().parents[1] / "data" / "media" / "palette.png"}
+    answers = []
+    for device in ("cpu", "cuda"):
+        with LLM(checkpoint, **SMALL | {"device": device}) as llm:
+            answers += llm.chat([{"role": "user", "content": [picture]}], SamplingParams(temperature=0, max_tokens=8),
+                                use_tqdm=False)
+    assert answers[0].prompt_token_ids == answers[1].prompt_token_ids
+    assert [len(answer.outputs[0].token_ids) for answer in answers] == [8, 8]
 
 
 def test_closing_frees_the_memory_of_the_gpu(question):
