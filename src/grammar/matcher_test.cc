@@ -186,23 +186,27 @@ TEST(MatcherTest, OnRandomGrammarsTheMaskIsExactlyWhatCanBeCompleted) {
   EXPECT_GT(num_masks, 800);
 }
 
-TEST(MatcherTest, WholeSubtreesAreTakenOnlyWhereAllOfThemFits) {
-  // Every text of up to five of four characters, one of them of two bytes: enough that states come
-  // up often in a walk.
-  std::vector<std::string> bytes = {""};
-  for (size_t i = 0; i < bytes.size() && bytes[i].size() < 5; ++i) {
-    for (const char* character : {"a", "b", "c", "\xC3\xA9"}) bytes.push_back(bytes[i] + character);
+// Every text of up to five of four characters, one of them of two bytes: enough that states come up
+// often in a walk.
+std::vector<std::string> AllShortTexts() {
+  std::vector<std::string> texts = {""};
+  for (size_t i = 0; i < texts.size() && texts[i].size() < 5; ++i) {
+    for (const char* character : {"a", "b", "c", "\xC3\xA9"}) texts.push_back(texts[i] + character);
   }
+  return texts;
+}
+
+RegexId AnyCharacter(RegexPool* regex) {
+  return regex->Or(regex->Bytes(ByteSet::Range('a', 'c')), regex->Literal("\xC3\xA9"));
+}
+
+// On a random text of the regex and then "cc", each mask against what the matcher says about every
+// token by itself.
+void ExpectMasksFitTheTokens(GrammarBuilder builder, RegexId text) {
+  const std::vector<std::string> bytes = AllShortTexts();
   const int32_t stop = 0;
   const auto vocabulary = std::make_shared<TokenVocabulary>(bytes);
-  GrammarBuilder builder;
-  RegexPool& regex = builder.regex();
-  const RegexId character =
-      regex.Or(regex.Bytes(ByteSet::Range('a', 'c')), regex.Literal("\xC3\xA9"));
-  const RegexId listed = regex.Or(regex.Literal("ab"), regex.Literal("b\xC3\xA9"
-                                                                     "a"));
-  const RegexId others = regex.And(regex.Repeat(character, 0, 40), regex.Not(listed));
-  const NodeId root = builder.Sequence({builder.Terminal(others), builder.Text("cc")});
+  const NodeId root = builder.Sequence({builder.Terminal(text), builder.Text("cc")});
   Result<Grammar> grammar = std::move(builder).Finish(root);
   ASSERT_TRUE(grammar.ok());
   const auto compiled = std::make_shared<CompiledGrammar>(std::move(*grammar), vocabulary,
@@ -223,6 +227,24 @@ TEST(MatcherTest, WholeSubtreesAreTakenOnlyWhereAllOfThemFits) {
     if (allowed.empty()) break;
     ASSERT_TRUE(*matcher.Accept(allowed[random() % allowed.size()]));
   }
+}
+
+TEST(MatcherTest, WholeSubtreesAreTakenOnlyWhereAllOfThemFits) {
+  GrammarBuilder builder;
+  RegexPool& regex = builder.regex();
+  const RegexId listed = regex.Or(regex.Literal("ab"), regex.Literal("b\xC3\xA9"
+                                                                     "a"));
+  const RegexId others = regex.And(regex.Repeat(AnyCharacter(&regex), 0, 40), regex.Not(listed));
+  ExpectMasksFitTheTokens(std::move(builder), others);
+}
+
+TEST(MatcherTest, AMaskOfMostTokensLeavesOutTheOthers) {
+  GrammarBuilder builder;
+  RegexPool& regex = builder.regex();
+  const RegexId any = regex.Repeat(AnyCharacter(&regex), 0, kUnbounded);
+  const RegexId forbidden = regex.Concat(any, regex.Concat(regex.Literal("cab"), any));
+  const RegexId others = regex.And(any, regex.Not(forbidden));
+  ExpectMasksFitTheTokens(std::move(builder), others);
 }
 
 TEST(MatcherTest, RollbackReturnsToTheSameMasks) {
