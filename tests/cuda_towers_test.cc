@@ -86,20 +86,20 @@ TEST_P(CudaTowersTest, PicturesOfAnySizeAreTheCpusAloneAndTogether) {
                                               Picture(9, 8, 4), Picture(1, 21, 5)};
   std::vector<const ImagePatches*> all;
   for (const ImagePatches& picture : pictures) all.push_back(&picture);
-  const auto expected = on_cpu_->EncodeImages(all).value();
-  const auto together = on_gpu_->EncodeImages(all).value();
+  const auto expected = on_cpu_->EncodeImages(all);
+  const auto together = on_gpu_->EncodeImages(all);
   ASSERT_EQ(together.size(), all.size());
   for (size_t idx = 0; idx < all.size(); ++idx) {
     const double error = WorstRow(together[idx], expected[idx]);
     std::printf("%s, picture %zu: worst row %.5f\n", GetParam().c_str(), idx, error);
     EXPECT_LT(error, kTolerance) << "picture " << idx;
-    const auto alone = on_gpu_->EncodeImages(std::span(all).subspan(idx, 1)).value();
+    const auto alone = on_gpu_->EncodeImages(std::span(all).subspan(idx, 1));
     EXPECT_LT(WorstRow(alone[0], expected[idx]), kTolerance) << "picture " << idx << " alone";
   }
   // Another picture would show.
   const ImagePatches other = Picture(9, 8, 9);
   const ImagePatches* const one[] = {&other};
-  EXPECT_GT(WorstRow(on_cpu_->EncodeImages(one).value()[0], expected[3]), 2 * kTolerance);
+  EXPECT_GT(WorstRow(on_cpu_->EncodeImages(one)[0], expected[3]), 2 * kTolerance);
 }
 
 TEST_P(CudaTowersTest, BatchesBeyondWhatFitsAreCutBetweenPictures) {
@@ -107,7 +107,7 @@ TEST_P(CudaTowersTest, BatchesBeyondWhatFitsAreCutBetweenPictures) {
   const int side = plan_.vision_tower ? 20 : 16;  // 400 and 256 cells of 1,120
   const ImagePatches picture = Picture(side, side, 1);
   const std::vector<const ImagePatches*> images(5, &picture);
-  const auto rows = on_gpu_->EncodeImages(images).value();
+  const auto rows = on_gpu_->EncodeImages(images);
   ASSERT_EQ(rows.size(), images.size());
   for (const std::vector<float>& own : rows) EXPECT_LT(WorstRow(own, rows[0]), 1e-2);
 }
@@ -119,12 +119,12 @@ TEST_P(CudaTowersTest, SoundsOfAnyLengthAreTheCpus) {
     std::vector<float> actual;
     if (plan_.audio_tower) {
       const std::vector<float> mel = Noise(length * 128, length);
-      expected = on_cpu_->EncodeMel(mel).value();
-      actual = on_gpu_->EncodeMel(mel).value();
+      expected = on_cpu_->EncodeMel(mel);
+      actual = on_gpu_->EncodeMel(mel);
     } else {
       const std::vector<float> samples = Noise(length * 333, length);  // 999,000 at most
-      expected = on_cpu_->EncodeSamples(samples).value();
-      actual = on_gpu_->EncodeSamples(samples).value();
+      expected = on_cpu_->EncodeSamples(samples);
+      actual = on_gpu_->EncodeSamples(samples);
     }
     const double error = WorstRow(actual, expected);
     std::printf("%s, %d: worst row %.5f\n", GetParam().c_str(), length, error);

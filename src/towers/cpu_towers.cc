@@ -19,7 +19,7 @@ CpuTowers::CpuTowers(const TowersPlan& plan, const TowerTensors* vision, const T
   }
 }
 
-Result<std::vector<std::vector<float>>> CpuTowers::EncodeImages(
+std::vector<std::vector<float>> CpuTowers::EncodeImages(
     std::span<const ImagePatches* const> images) {
   CHECK(vision_tower_ || cell_embedder_);
   std::vector<std::vector<float>> rows;
@@ -30,12 +30,12 @@ Result<std::vector<std::vector<float>>> CpuTowers::EncodeImages(
   return rows;
 }
 
-Result<std::vector<float>> CpuTowers::EncodeMel(std::span<const float> mel) {
+std::vector<float> CpuTowers::EncodeMel(std::span<const float> mel) {
   CHECK(audio_tower_.has_value());
   return audio_tower_->Encode(mel, threads_);
 }
 
-Result<std::vector<float>> CpuTowers::EncodeSamples(std::span<const float> samples) {
+std::vector<float> CpuTowers::EncodeSamples(std::span<const float> samples) {
   CHECK(wave_embedder_.has_value());
   return wave_embedder_->Encode(samples, threads_);
 }

@@ -16,10 +16,10 @@ class CpuTowers : public MediaTowers {
   CpuTowers(const TowersPlan& plan, const TowerTensors* vision, const TowerTensors* audio,
             int num_threads);
 
-  Result<std::vector<std::vector<float>>> EncodeImages(
+  std::vector<std::vector<float>> EncodeImages(
       std::span<const ImagePatches* const> images) override;
-  Result<std::vector<float>> EncodeMel(std::span<const float> mel) override;
-  Result<std::vector<float>> EncodeSamples(std::span<const float> samples) override;
+  std::vector<float> EncodeMel(std::span<const float> mel) override;
+  std::vector<float> EncodeSamples(std::span<const float> samples) override;
 
  private:
   std::vector<TowerTensors> tensors_;  // hold what the towers point into

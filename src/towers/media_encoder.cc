@@ -85,37 +85,8 @@ Result<EncodedMedium> MediaEncoder::EncodeImage(const Image& image, int max_soft
   medium.height = size.height;
   medium.width = size.width;
   medium.digest = DigestContent(std::as_bytes(std::span(resized.rgb)), {size.height, size.width});
-  ASSIGN_OR_RETURN(std::vector<float> rows, EncodePatches(CutPatches(resized, unit)));
-  medium.rows = Share(std::move(rows));
+  medium.rows = Share(towers_.EncodeImage(CutPatches(resized, unit)));
   return medium;
-}
-
-// Whoever has the towers next takes all that came while they were in use; the others find theirs
-// done.
-Result<std::vector<float>> MediaEncoder::EncodePatches(const ImagePatches& patches) {
-  WaitingImage own{.patches = &patches};
-  if (towers_->gains_by_batches()) {
-    const std::lock_guard lock(waiting_mutex_);
-    waiting_.push_back(&own);
-  }
-  const std::lock_guard lock(mutex_);
-  if (own.rows) return std::move(*own.rows);
-  std::vector<WaitingImage*> batch = {&own};
-  if (towers_->gains_by_batches()) {
-    const std::lock_guard waiting_lock(waiting_mutex_);
-    batch = std::exchange(waiting_, {});
-  }
-  std::vector<const ImagePatches*> images;
-  for (const WaitingImage* image : batch) images.push_back(image->patches);
-  Result<std::vector<std::vector<float>>> rows = towers_->EncodeImages(images);
-  for (size_t idx = 0; idx < batch.size(); ++idx) {
-    if (rows.ok()) {
-      batch[idx]->rows = std::move((*rows)[idx]);
-    } else {
-      batch[idx]->rows = rows.error();
-    }
-  }
-  return std::move(*own.rows);
 }
 
 Result<EncodedMedium> MediaEncoder::EncodeAudio(std::span<const float> samples) {
@@ -130,16 +101,12 @@ Result<EncodedMedium> MediaEncoder::EncodeAudio(std::span<const float> samples) 
       return MakeError("the audio has {} samples at 16 kHz; it needs 161 at least", samples.size());
     }
     medium.digest = DigestContent(std::as_bytes(std::span(mel)), {});
-    const std::lock_guard lock(mutex_);
-    ASSIGN_OR_RETURN(std::vector<float> rows, towers_->EncodeMel(mel));
-    medium.rows = Share(std::move(rows));
+    medium.rows = Share(towers_.EncodeMel(mel));
   } else {
     medium.num_tokens =
         cpu::WaveEmbedder::NumTokens(*plan_.wave_embedder, static_cast<int64_t>(samples.size()));
     medium.digest = DigestContent(std::as_bytes(samples), {});
-    const std::lock_guard lock(mutex_);
-    ASSIGN_OR_RETURN(std::vector<float> rows, towers_->EncodeSamples(samples));
-    medium.rows = Share(std::move(rows));
+    medium.rows = Share(towers_.EncodeSamples(samples));
   }
   return medium;
 }

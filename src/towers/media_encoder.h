@@ -5,17 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "device/device_choice.h"
 #include "media/image.h"
 #include "towers/encoded_media_cache.h"
-#include "towers/media_towers.h"
+#include "towers/shared_towers.h"
 #include "towers/tower_plan.h"
 
 namespace lapidary {
@@ -34,8 +31,8 @@ class MediaEncoder {
                                                     const DeviceChoice& device = {},
                                                     int64_t cache_bytes = kDefaultCacheBytes);
 
-  // From many threads at once: pictures that wait for each other become a batch where that is
-  // faster. `max_soft_tokens`: see CheckSoftTokenBudget.
+  // From many threads at once. An error is one of the picture or sound; a device that fails throws.
+  // `max_soft_tokens`: see CheckSoftTokenBudget.
   Result<EncodedMedium> EncodeImage(const Image& image, int max_soft_tokens);
   // Samples at kAudioSampleRate.
   Result<EncodedMedium> EncodeAudio(std::span<const float> samples);
@@ -49,19 +46,9 @@ class MediaEncoder {
   MediaEncoder(const TowersPlan& plan, std::unique_ptr<MediaTowers> towers, int64_t cache_bytes)
       : plan_(plan), cache_(cache_bytes), towers_(std::move(towers)) {}
 
-  // A picture between its arrival and its rows.
-  struct WaitingImage {
-    const ImagePatches* patches = nullptr;
-    std::optional<Result<std::vector<float>>> rows = {};
-  };
-  Result<std::vector<float>> EncodePatches(const ImagePatches& patches);
-
   const TowersPlan plan_;
   EncodedMediaCache cache_;  // by the file's digest
-  std::mutex waiting_mutex_;
-  std::vector<WaitingImage*> waiting_;  // guarded by waiting_mutex_
-  std::mutex mutex_;
-  const std::unique_ptr<MediaTowers> towers_;  // guarded by mutex_
+  SharedTowers towers_;
 };
 
 }  // namespace lapidary

@@ -4,27 +4,27 @@
 #include <span>
 #include <vector>
 
-#include "base/result.h"
 #include "media/patches.h"
 
 namespace lapidary {
 
 // Of one model; which of these may be called follows from its TowersPlan and what was loaded. From
-// one thread at a time.
+// one thread at a time. Whatever is wrong with a picture or a sound was found before: a device that
+// fails throws.
 class MediaTowers {
  public:
   virtual ~MediaTowers() = default;
 
   // Patches of grid.patch pixels for a tower, of grid.cell() for a CellEmbedder -> [cells, text
   // hidden] of each picture, row-major over cells.
-  virtual Result<std::vector<std::vector<float>>> EncodeImages(
+  virtual std::vector<std::vector<float>> EncodeImages(
       std::span<const ImagePatches* const> images) = 0;
   // Whether several pictures at once take less time than one after the other.
   virtual bool gains_by_batches() const { return false; }
   // Of an audio tower: mel [frames, kNumMelBands] -> [tokens, text hidden].
-  virtual Result<std::vector<float>> EncodeMel(std::span<const float> mel) = 0;
+  virtual std::vector<float> EncodeMel(std::span<const float> mel) = 0;
   // Of a WaveEmbedder: samples -> [tokens, text hidden].
-  virtual Result<std::vector<float>> EncodeSamples(std::span<const float> samples) = 0;
+  virtual std::vector<float> EncodeSamples(std::span<const float> samples) = 0;
 };
 
 }  // namespace lapidary

@@ -32,62 +32,50 @@ class CudaTowers : public MediaTowers {
   }
   ~CudaTowers() override { cudaStreamSynchronize(device_.stream()); }
 
-  Result<std::vector<std::vector<float>>> EncodeImages(
+  std::vector<std::vector<float>> EncodeImages(
       std::span<const ImagePatches* const> images) override {
-    return Guarded([&]() -> Result<std::vector<std::vector<float>>> {
-      std::vector<std::vector<float>> rows;
-      while (!images.empty()) {
-        // As many as fit; one always does.
-        int num_patches = images[0]->num_patches();
-        size_t count = 1;
-        while (count < images.size() &&
-               num_patches + images[count]->num_patches() <= max_patches()) {
-          num_patches += images[count++]->num_patches();
-        }
-        EncodeBatch(images.first(count), rows);
-        images = images.subspan(count);
+    UseDevice();
+    std::vector<std::vector<float>> rows;
+    while (!images.empty()) {
+      // As many as fit; one always does.
+      int num_patches = images[0]->num_patches();
+      size_t count = 1;
+      while (count < images.size() && num_patches + images[count]->num_patches() <= max_patches()) {
+        num_patches += images[count++]->num_patches();
       }
-      return rows;
-    });
+      EncodeBatch(images.first(count), rows);
+      images = images.subspan(count);
+    }
+    return rows;
   }
 
   bool gains_by_batches() const override { return true; }
 
-  Result<std::vector<float>> EncodeMel(std::span<const float> mel) override {
-    return Guarded([&]() -> Result<std::vector<float>> {
-      audio_tower_.value().Encode(mel, rows_.As<float>());
-      return TakeRows(cpu::AudioTower::NumTokens(static_cast<int>(mel.size()) / kNumMelBands));
-    });
+  std::vector<float> EncodeMel(std::span<const float> mel) override {
+    UseDevice();
+    audio_tower_.value().Encode(mel, rows_.As<float>());
+    return TakeRows(cpu::AudioTower::NumTokens(static_cast<int>(mel.size()) / kNumMelBands));
   }
 
-  Result<std::vector<float>> EncodeSamples(std::span<const float> samples) override {
-    return Guarded([&]() -> Result<std::vector<float>> {
-      const size_t per_token = plan_.wave_embedder->num_samples;
-      std::vector<float> rows;
-      while (!samples.empty()) {
-        const auto part =
-            samples.first(std::min(samples.size(), CudaWaveEmbedder::kMaxTokens * per_token));
-        wave_embedder_.value().Encode(part, rows_.As<float>());
-        const std::vector<float> own =
-            TakeRows(static_cast<int64_t>((part.size() + per_token - 1) / per_token));
-        rows.insert(rows.end(), own.begin(), own.end());
-        samples = samples.subspan(part.size());
-      }
-      return rows;
-    });
+  std::vector<float> EncodeSamples(std::span<const float> samples) override {
+    UseDevice();
+    const size_t per_token = plan_.wave_embedder->num_samples;
+    std::vector<float> rows;
+    while (!samples.empty()) {
+      const auto part =
+          samples.first(std::min(samples.size(), CudaWaveEmbedder::kMaxTokens * per_token));
+      wave_embedder_.value().Encode(part, rows_.As<float>());
+      const std::vector<float> own =
+          TakeRows(static_cast<int64_t>((part.size() + per_token - 1) / per_token));
+      rows.insert(rows.end(), own.begin(), own.end());
+      samples = samples.subspan(part.size());
+    }
+    return rows;
   }
 
  private:
-  // A failing device is an error of what was asked, not of the program.
-  template <typename Encode>
-  auto Guarded(const Encode& encode) -> decltype(encode()) {
-    try {
-      LAPIDARY_CUDA_CHECK(cudaSetDevice(gpu_ordinal_));
-      return encode();
-    } catch (const CudaError& error) {
-      return MakeError("{}", error.what());
-    }
-  }
+  // Of the calling thread, whichever it is.
+  void UseDevice() { LAPIDARY_CUDA_CHECK(cudaSetDevice(gpu_ordinal_)); }
 
   int max_patches() const {
     return vision_tower_ ? CudaVisionTower::kMaxPatches : CudaCellEmbedder::kMaxCells;
