@@ -65,6 +65,18 @@ Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,
   return media;
 }
 
+Result<MediaLimits> ReadMediaLimits(const std::string& text) {
+  constexpr const char* kFlag = "--limit-mm-per-prompt";
+  constexpr IntRange kRange{.min = 0, .max = 1024};
+  ASSIGN_OR_RETURN(const Json json, ParseJson(text, kFlag));
+  JsonFields fields(json, kFlag);
+  MediaLimits limits;
+  limits.images = static_cast<int>(fields.IntOr("image", 0, kRange));
+  limits.audio = static_cast<int>(fields.IntOr("audio", 0, kRange));
+  RETURN_IF_ERROR(fields.status());
+  return limits;
+}
+
 Json MediaJson(const PlacedMedia& placed) {
   Json list = Json::array();
   for (const EncodedMedium* medium : placed.media) {

@@ -9,6 +9,7 @@
 #include "load/model_directory.h"
 #include "media/image_size.h"
 #include "session/prompt_media.h"
+#include "session/session.h"
 
 namespace lapidary {
 
@@ -23,6 +24,10 @@ struct MediaFlags {
   // will run.
   Result<PromptMedia> Encode(const ModelDescription& model, const ModelFlags& flags) const;
 };
+
+// --limit-mm-per-prompt: {"image": 4, "audio": 1}; what is not named is 0.
+inline constexpr const char* kDefaultMediaLimits = R"({"image": 4, "audio": 1})";
+Result<MediaLimits> ReadMediaLimits(const std::string& text);
 
 // For --json: [{kind, soft_tokens, height, width}] in the prompt's order; sizes are those the model
 // saw, null for audio.

@@ -4,9 +4,11 @@
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
+#include "apps/media_flags.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
 #include "load/model_directory.h"
+#include "towers/cuda/tower_memory.h"
 
 namespace lapidary {
 namespace {
@@ -15,6 +17,7 @@ struct PlanFlags {
   std::string model;
   std::string memory;
   std::string kv_cache_memory;
+  std::string limit_mm_per_prompt = kDefaultMediaLimits;
   MemoryRequest request;
   DraftFlags drafting;
   bool json = false;
@@ -26,6 +29,7 @@ Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
   json["utilization"] = flags.request.cuda.memory_utilization;
   json["usable_bytes"] = plan.usable_bytes;
   json["weight_bytes"] = plan.weight_bytes;
+  json["tower_bytes"] = plan.tower_bytes;
   json["workspace_bytes"] = plan.workspace_bytes;
   json["pool_bytes"] = plan.pool_bytes;
   json["pages"] = plan.num_pages;
@@ -49,6 +53,7 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
     gigabytes(fmt::format("usable ({:.0f}%)", 100 * flags.request.cuda.memory_utilization).c_str(),
               plan.usable_bytes);
     gigabytes("- weights", plan.weight_bytes);
+    if (plan.tower_bytes > 0) gigabytes("- images and audio", plan.tower_bytes);
     gigabytes("- workspace", plan.workspace_bytes);
   }
   gigabytes("KV pool", plan.pool_bytes);
@@ -61,6 +66,14 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
   fmt::print("{:<28}{:>12}\n", "tokens", plan.max_tokens);
 }
 
+// As `serve` would load them; presets and GGUF files come without.
+Result<int64_t> TowerBytes(const ModelDescription& model, const std::string& limit_mm_per_prompt) {
+  ASSIGN_OR_RETURN(const MediaLimits limits, ReadMediaLimits(limit_mm_per_prompt));
+  if (!model.directory) return 0;
+  ASSIGN_OR_RETURN(const TowersPlan towers, MakeTowersPlan(model.config, model.name));
+  return cuda::TowerDeviceBytes(towers, limits.images > 0, limits.audio > 0);
+}
+
 Status Plan(PlanFlags& flags) {
   ResolveBundled(&flags.model);
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
@@ -71,6 +84,7 @@ Status Plan(PlanFlags& flags) {
   } else {
     ASSIGN_OR_RETURN(flags.request.memory_bytes, ParseBytes(flags.memory));
   }
+  ASSIGN_OR_RETURN(flags.request.tower_bytes, TowerBytes(model, flags.limit_mm_per_prompt));
   ASSIGN_OR_RETURN(const DraftingRequest drafting, flags.drafting.Request());
   ASSIGN_OR_RETURN(std::optional<PairedAssistant> assistant,
                    FindPairedAssistant(model, drafting, /*takes_presets=*/!model.directory));
@@ -124,6 +138,10 @@ void AddPlanCommand(CommandLine& command_line) {
                                DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens,
                                kBatchedTokensWithExperts))
       ->check(CLI::Range(1, 1 << 20));
+  command
+      ->add_option("--limit-mm-per-prompt", flags->limit_mm_per_prompt,
+                   "Images and sounds of a prompt, as JSON; towers of what is 0 are not loaded")
+      ->capture_default_str();
   flags->drafting.AddAssistantTo(*command);
   command
       ->add_option("--spec-tokens", flags->drafting.spec_tokens,

@@ -12,6 +12,7 @@
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
+#include "apps/media_flags.h"
 #include "apps/quantisation_flag.h"
 #include "apps/vllm_flags.h"
 #include "base/read_file.h"
@@ -37,7 +38,7 @@ struct ServeFlags {
   DraftFlags drafting;
   std::string tokenizer;
   std::string allowed_local_media_path;
-  std::string limit_mm_per_prompt = R"({"image": 4, "audio": 1})";
+  std::string limit_mm_per_prompt = kDefaultMediaLimits;
   bool strict_tools = false;
   std::string scheduling_policy = "fcfs";
   int threads = 0;
@@ -121,19 +122,6 @@ Status WarmUp(Session& session) {
   while (!event.finish) event = stream->Next();
   if (!event.error.empty()) return MakeError("the model does not run: {}", event.error);
   return {};
-}
-
-// {"image": 4, "audio": 1}; what is not named is 0.
-Result<MediaLimits> ReadMediaLimits(const std::string& text) {
-  constexpr const char* kFlag = "--limit-mm-per-prompt";
-  constexpr IntRange kRange{.min = 0, .max = 1024};
-  ASSIGN_OR_RETURN(const Json json, ParseJson(text, kFlag));
-  JsonFields fields(json, kFlag);
-  MediaLimits limits;
-  limits.images = static_cast<int>(fields.IntOr("image", 0, kRange));
-  limits.audio = static_cast<int>(fields.IntOr("audio", 0, kRange));
-  RETURN_IF_ERROR(fields.status());
-  return limits;
 }
 
 Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFiles files,

@@ -22,6 +22,7 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
   memory.max_model_len = limits.max_model_len;
   memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
+  memory.tower_bytes = request.tower_bytes;
   memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
   if (options.drafter) {
     const AssistantPlan& assistant = options.drafter->plan;
@@ -34,7 +35,8 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   } else {
     memory.usable_bytes = static_cast<int64_t>(
         std::floor(static_cast<double>(request.memory_bytes) * options.memory_utilization));
-    memory.pool_bytes = memory.usable_bytes - memory.weight_bytes - memory.workspace_bytes;
+    memory.pool_bytes =
+        memory.usable_bytes - memory.weight_bytes - memory.tower_bytes - memory.workspace_bytes;
   }
   memory.num_pages = memory.pool_bytes / memory.layout.page_bytes;
   if (memory.num_pages < 2) {

@@ -17,6 +17,7 @@ struct MemoryRequest {
   int64_t memory_bytes = 0;    // of the device
   int num_sms = 0;             // of the device; 0: not known
   int64_t kv_cache_bytes = 0;  // > 0: the pool's size itself; memory is not looked at
+  int64_t tower_bytes = 0;     // what images and audio take before anything else
   BatchLimits limits;
   // Its limits and pool are those above.
   cuda::CudaExecutorOptions cuda;
@@ -27,6 +28,7 @@ struct MemoryPlan {
   int max_model_len = 0;
   int64_t usable_bytes = 0;  // memory * utilization
   int64_t weight_bytes = 0;
+  int64_t tower_bytes = 0;         // of images and audio
   int64_t workspace_bytes = 0;     // what the executor needs for the largest step
   int64_t pool_bytes = 0;          // what is left for KV
   int64_t num_pages = 0;           // scratch page included

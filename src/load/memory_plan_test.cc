@@ -68,6 +68,16 @@ TEST(MemoryPlanTest, WeightsWorkspaceAndPagesAddUpToTheMemory) {
   EXPECT_GT(used + plan.layout.page_bytes, plan.pool_bytes);
 }
 
+TEST(MemoryPlanTest, TowersTakeTheirMemoryFromThePool) {
+  MemoryRequest request;
+  request.memory_bytes = ParseBytes("80GB").value();
+  const auto without = PlanMemory(PresetPlan("e4b"), request).value();
+  request.tower_bytes = ParseBytes("1.5GB").value();
+  const auto with = PlanMemory(PresetPlan("e4b"), request).value();
+  EXPECT_EQ(with.tower_bytes, 1'500'000'000);
+  EXPECT_EQ(with.pool_bytes, without.pool_bytes - with.tower_bytes);
+}
+
 // tests/cuda_executor_test.cc has the other half: that is what the executor allocates.
 TEST(MemoryPlanTest, WeightsAndWorkspaceAreTheExecutorsOwnFormulas) {
   const ModelPlan model = PresetPlan("e4b");

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "media/log_mel.h"
 #include "towers/audio_tower.h"
+#include "towers/cuda/tower_memory.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -71,7 +72,6 @@ CudaAudioTower::CudaAudioTower(const TowersPlan& plan, const TowerTensors& tenso
         device.UploadVector(tensors.Vector(name + "norm.weight")), in, out};
   }
   input_proj_ = device.UploadMatrix(tensors.Matrix(subsample + "input_proj_linear.weight"));
-  int64_t ff_width = 0;
   for (int layer_idx = 0; layer_idx < tower_.num_layers; ++layer_idx) {
     const std::string name = fmt::format("{}layers.{}.", prefix, layer_idx);
     const auto vector = [&](const std::string& what) {
@@ -102,34 +102,27 @@ CudaAudioTower::CudaAudioTower(const TowersPlan& plan, const TowerTensors& tenso
          .conv = device.UploadVector(
              Transposed(tensors.Vector(name + "lconv1d.depthwise_conv1d.weight"), tower_.hidden,
                         tower_.conv_kernel))});
-    ff_width = std::max<int64_t>(ff_width, layers_.back().feed_forward1.up.part_rows);
   }
   output_proj_ = device.UploadMatrix(tensors.Matrix(prefix + "output_proj.weight"));
   output_bias_ = device.UploadVector(tensors.Vector(prefix + "output_proj.bias"));
   projection_ = device.UploadMatrix(tensors.Matrix("embed_audio.embedding_projection.weight"));
 
-  const int64_t f32_bytes = sizeof(float);
-  const int64_t bf16_bytes = sizeof(bf16);
-  const int64_t tokens = kMaxTokens;
-  const int64_t dim = tower_.hidden;
-  mel_ = StagedArray(kMaxFrames * kNumMelBands * f32_bytes, kPurpose);
-  features_ =
-      DeviceBuffer(kMaxFrames / 2 * (kNumMelBands / 2) * tower_.channels[0] * f32_bytes, kPurpose);
-  hidden_ = DeviceBuffer(tokens * dim * f32_bytes, kPurpose);
-  x_ = DeviceBuffer(
-      tokens * std::max<int64_t>({dim, input_proj_.cols, tower_.output_dim}) * bf16_bytes,
-      kPurpose);
-  wide_ = DeviceBuffer(tokens * std::max(3 * dim, ff_width) * bf16_bytes, kPurpose);
-  gated_ = DeviceBuffer(tokens * ff_width * bf16_bytes, kPurpose);
-  added_ = DeviceBuffer(tokens * dim * bf16_bytes, kPurpose);
-  output_ = DeviceBuffer(tokens * tower_.output_dim * f32_bytes, kPurpose);
-  out_ = DeviceBuffer(tokens * plan_.text_hidden * f32_bytes, kPurpose);
+  const TowerBuffers buffers = PlanAudioTower(plan_);
+  mel_ = StagedArray(buffers.staged, kPurpose);
+  features_ = DeviceBuffer(buffers.features, kPurpose);
+  hidden_ = DeviceBuffer(buffers.hidden, kPurpose);
+  x_ = DeviceBuffer(buffers.x, kPurpose);
+  wide_ = DeviceBuffer(buffers.wide, kPurpose);
+  gated_ = DeviceBuffer(buffers.gated, kPurpose);
+  added_ = DeviceBuffer(buffers.added, kPurpose);
+  output_ = DeviceBuffer(buffers.output, kPurpose);
+  out_ = DeviceBuffer(buffers.out, kPurpose);
 }
 
 int CudaAudioTower::Subsample(std::span<const float> mel) {
   SubsampleCall call;
   call.frames = static_cast<int>(mel.size()) / kNumMelBands;
-  CHECK_LE(call.frames, kMaxFrames);
+  CHECK_LE(call.frames, kMaxMelFrames);
   call.bands = kNumMelBands;
   call.eps = tower_.eps;
   call.values = mel_.Add(mel);
@@ -266,16 +259,16 @@ CudaWaveEmbedder::CudaWaveEmbedder(const TowersPlan& plan, const TowerTensors& t
                                    TowerDevice& device)
     : plan_(plan), embedder_(*plan_.wave_embedder), device_(device) {
   projection_ = device.UploadMatrix(tensors.Matrix("embed_audio.embedding_projection.weight"));
-  const int64_t values = int64_t{kMaxTokens} * embedder_.num_samples;
-  samples_ = StagedArray(values * static_cast<int64_t>(sizeof(float)), kPurpose);
-  x_ = DeviceBuffer(values * static_cast<int64_t>(sizeof(bf16)), kPurpose);
-  out_ = DeviceBuffer(int64_t{kMaxTokens} * plan_.text_hidden * int64_t{sizeof(float)}, kPurpose);
+  const TowerBuffers buffers = PlanWaveEmbedder(plan_);
+  samples_ = StagedArray(buffers.staged, kPurpose);
+  x_ = DeviceBuffer(buffers.x, kPurpose);
+  out_ = DeviceBuffer(buffers.out, kPurpose);
 }
 
 void CudaWaveEmbedder::Encode(std::span<const float> samples, float* out) {
   const int64_t per_token = embedder_.num_samples;
   const int64_t tokens = (static_cast<int64_t>(samples.size()) + per_token - 1) / per_token;
-  CHECK_LE(tokens, kMaxTokens);
+  CHECK_LE(tokens, kMaxWaveTokens);
   const StagedArray::Place<float> frames = samples_.Reserve<float>(tokens * per_token);
   std::fill(std::copy(samples.begin(), samples.end(), frames.host),
             frames.host + tokens * per_token, 0.0f);

@@ -15,10 +15,6 @@ Status AudioTowerSupport(const TowersPlan& plan);
 
 class CudaAudioTower {
  public:
-  // Of a clip, which is cut to 30 s.
-  static constexpr int kMaxFrames = 3000;
-  static constexpr int kMaxTokens = 750;
-
   // `device` must outlive this.
   CudaAudioTower(const TowersPlan& plan, const TowerTensors& tensors, TowerDevice& device);
 
@@ -92,11 +88,9 @@ Status WaveEmbedderSupport(const TowersPlan& plan);
 
 class CudaWaveEmbedder {
  public:
-  static constexpr int kMaxTokens = 1024;  // of a call
-
   CudaWaveEmbedder(const TowersPlan& plan, const TowerTensors& tensors, TowerDevice& device);
 
-  // `samples` of at most kMaxTokens tokens; the last token's are filled up with zeros.
+  // `samples` of at most kMaxWaveTokens tokens; the last token's are filled up with zeros.
   void Encode(std::span<const float> samples, float* out);
 
  private:

@@ -8,6 +8,7 @@
 #include "towers/audio_tower.h"
 #include "towers/cuda/cuda_audio_tower.h"
 #include "towers/cuda/cuda_vision_tower.h"
+#include "towers/cuda/tower_memory.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -19,12 +20,12 @@ class CudaTowers : public MediaTowers {
       : plan_(plan), gpu_ordinal_(gpu_ordinal), device_(gpu_ordinal) {
     int64_t tokens = 0;
     if (vision != nullptr) {
-      tokens = CudaCellEmbedder::kMaxCells;
+      tokens = kMaxTowerCells;
       if (plan.vision_tower) vision_tower_.emplace(plan, *vision, device_);
       if (plan.cell_embedder) cell_embedder_.emplace(plan, *vision, device_);
     }
     if (audio != nullptr) {
-      tokens = std::max<int64_t>(tokens, CudaWaveEmbedder::kMaxTokens);
+      tokens = std::max<int64_t>(tokens, kMaxWaveTokens);
       if (plan.audio_tower) audio_tower_.emplace(plan, *audio, device_);
       if (plan.wave_embedder) wave_embedder_.emplace(plan, *audio, device_);
     }
@@ -62,8 +63,7 @@ class CudaTowers : public MediaTowers {
     const size_t per_token = plan_.wave_embedder->num_samples;
     std::vector<float> rows;
     while (!samples.empty()) {
-      const auto part =
-          samples.first(std::min(samples.size(), CudaWaveEmbedder::kMaxTokens * per_token));
+      const auto part = samples.first(std::min(samples.size(), kMaxWaveTokens * per_token));
       wave_embedder_.value().Encode(part, rows_.As<float>());
       const std::vector<float> own =
           TakeRows(static_cast<int64_t>((part.size() + per_token - 1) / per_token));
@@ -77,9 +77,7 @@ class CudaTowers : public MediaTowers {
   // Of the calling thread, whichever it is.
   void UseDevice() { LAPIDARY_CUDA_CHECK(cudaSetDevice(gpu_ordinal_)); }
 
-  int max_patches() const {
-    return vision_tower_ ? CudaVisionTower::kMaxPatches : CudaCellEmbedder::kMaxCells;
-  }
+  int max_patches() const { return vision_tower_ ? kMaxTowerPatches : kMaxTowerCells; }
 
   void EncodeBatch(std::span<const ImagePatches* const> images,
                    std::vector<std::vector<float>>& rows) {

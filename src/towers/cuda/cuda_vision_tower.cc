@@ -7,14 +7,13 @@
 
 #include "base/check.h"
 #include "base/result.h"
+#include "towers/cuda/tower_memory.h"
 
 namespace lapidary::cuda {
 namespace {
 
 constexpr const char* kPurpose = "encoding images";
 constexpr int kVisionParts = 3;  // q, k, v
-// Rows whose gates are computed at once: enough for full speed, and their buffers stay small.
-constexpr int kMlpRows = 2560;
 
 int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -103,27 +102,15 @@ CudaVisionTower::CudaVisionTower(const TowersPlan& plan, const TowerTensors& ten
   }
   projection_ = device.UploadMatrix(tensors.Matrix("embed_vision.embedding_projection.weight"));
 
-  const int64_t patches = kMaxPatches;
-  const int64_t cells = patches / (plan_.grid.kernel * plan_.grid.kernel);
-  const int64_t head_values = int64_t{tower_.num_heads} * tower_.head_dim;
-  const int64_t widest = std::max({int64_t{input_proj_.cols}, int64_t{tower_.hidden}, head_values});
-  const int64_t bf16_bytes = sizeof(bf16);
-  staged_ = StagedArray(
-      patches * static_cast<int64_t>(input_proj_.cols * sizeof(float) + sizeof(GridPlace) +
-                                     sizeof(PatchTile) + sizeof(PooledCell)) +
-          4096,
-      kPurpose);
-  hidden_ = DeviceBuffer(patches * tower_.hidden * static_cast<int64_t>(sizeof(float)), kPurpose);
-  x_ = DeviceBuffer(patches * widest * bf16_bytes, kPurpose);
-  wide_ = DeviceBuffer(
-      std::max(patches * kVisionParts * head_values, int64_t{kMlpRows} * 2 * mlp_width_) *
-          bf16_bytes,
-      kPurpose);
-  gated_ = DeviceBuffer(int64_t{kMlpRows} * mlp_width_ * bf16_bytes, kPurpose);
-  heads_ =
-      DeviceBuffer(kVisionParts * patches * tower_.num_heads * padded_head_ * bf16_bytes, kPurpose);
-  added_ = DeviceBuffer(patches * tower_.hidden * bf16_bytes, kPurpose);
-  out_ = DeviceBuffer(cells * plan_.text_hidden * static_cast<int64_t>(sizeof(float)), kPurpose);
+  const TowerBuffers buffers = PlanVisionTower(plan_);
+  staged_ = StagedArray(buffers.staged, kPurpose);
+  hidden_ = DeviceBuffer(buffers.hidden, kPurpose);
+  x_ = DeviceBuffer(buffers.x, kPurpose);
+  wide_ = DeviceBuffer(buffers.wide, kPurpose);
+  gated_ = DeviceBuffer(buffers.gated, kPurpose);
+  heads_ = DeviceBuffer(buffers.heads, kPurpose);
+  added_ = DeviceBuffer(buffers.added, kPurpose);
+  out_ = DeviceBuffer(buffers.out, kPurpose);
 }
 
 CudaVisionTower::Batch CudaVisionTower::Stage(std::span<const ImagePatches* const> images) {
@@ -145,7 +132,7 @@ CudaVisionTower::Batch CudaVisionTower::Stage(std::span<const ImagePatches* cons
     rows_of.push_back(image->num_patches());
     batch.patches += image->num_patches();
   }
-  CHECK_LE(batch.patches, kMaxPatches);
+  CHECK_LE(batch.patches, kMaxTowerPatches);
   const std::vector<PatchTile> tiles = MakePatchTiles(rows_of);
   batch.cells = static_cast<int>(cells.size());
   batch.num_tiles = static_cast<int>(tiles.size());
@@ -226,8 +213,8 @@ void CudaVisionTower::RunAttention(const Layer& layer, const Batch& batch) {
 }
 
 void CudaVisionTower::RunMlp(const Layer& layer, const Batch& batch) {
-  for (int first = 0; first < batch.patches; first += kMlpRows) {
-    const int rows = std::min(kMlpRows, batch.patches - first);
+  for (int first = 0; first < batch.patches; first += kTowerMlpRows) {
+    const int rows = std::min(kTowerMlpRows, batch.patches - first);
     UpdateRowsCall update = Update(first, rows);
     update.x_norm = layer.pre_mlp_norm;
     update.x = x_.As<bf16>();
@@ -299,13 +286,11 @@ CudaCellEmbedder::CudaCellEmbedder(const TowersPlan& plan, const TowerTensors& t
   positions_ = device.UploadMatrix(tensors.Matrix(prefix + "pos_embedding"));
   projection_ = device.UploadMatrix(tensors.Matrix("embed_vision.embedding_projection.weight"));
 
-  const int64_t cells = kMaxCells;
-  const int64_t f32_bytes = sizeof(float);
-  staged_ = StagedArray(
-      cells * (dense_.cols * f32_bytes + static_cast<int64_t>(sizeof(GridPlace))) + 4096, kPurpose);
-  x_ = DeviceBuffer(cells * std::max(dense_.cols, dense_.rows) * int64_t{sizeof(bf16)}, kPurpose);
-  hidden_ = DeviceBuffer(cells * embedder_.hidden * f32_bytes, kPurpose);
-  out_ = DeviceBuffer(cells * plan_.text_hidden * f32_bytes, kPurpose);
+  const TowerBuffers buffers = PlanCellEmbedder(plan_);
+  staged_ = StagedArray(buffers.staged, kPurpose);
+  x_ = DeviceBuffer(buffers.x, kPurpose);
+  hidden_ = DeviceBuffer(buffers.hidden, kPurpose);
+  out_ = DeviceBuffer(buffers.out, kPurpose);
 }
 
 void CudaCellEmbedder::Encode(std::span<const ImagePatches* const> images, float* out) {
@@ -316,7 +301,7 @@ void CudaCellEmbedder::Encode(std::span<const ImagePatches* const> images, float
     AddPlaces(*image, places);
   }
   const int cells = static_cast<int>(places.size());
-  CHECK_LE(cells, kMaxCells);
+  CHECK_LE(cells, kMaxTowerCells);
   const GridPlace* const device_places = staged_.Add(std::span<const GridPlace>(places));
   const float* const device_pixels = StagePixels(images, staged_);
   staged_.Send(device_.stream());

@@ -16,9 +16,6 @@ Status VisionTowerSupport(const TowersPlan& plan);
 
 class CudaVisionTower {
  public:
-  // A batch has at most so many patches: as many as the largest picture.
-  static constexpr int kMaxPatches = 1120 * 9;
-
   // `device` must outlive this.
   CudaVisionTower(const TowersPlan& plan, const TowerTensors& tensors, TowerDevice& device);
 
@@ -32,7 +29,7 @@ class CudaVisionTower {
     const PatchTile* tiles = nullptr;
     const PooledCell* cell_places = nullptr;
   };
-  // Pictures of any sizes, at most kMaxPatches patches in all, on their way.
+  // Pictures of any sizes, at most kMaxTowerPatches patches in all, on their way.
   Batch Stage(std::span<const ImagePatches* const> images);
   // Queues the work: rows of all of them go to `out` [cells, text hidden], page-locked.
   void Run(const Batch& batch, float* out);
@@ -88,11 +85,9 @@ Status CellEmbedderSupport(const TowersPlan& plan);
 
 class CudaCellEmbedder {
  public:
-  static constexpr int kMaxCells = 1120;
-
   CudaCellEmbedder(const TowersPlan& plan, const TowerTensors& tensors, TowerDevice& device);
 
-  // At most kMaxCells cells in all. Queues the work: rows go to `out` [cells, text hidden],
+  // At most kMaxTowerCells cells in all. Queues the work: rows go to `out` [cells, text hidden],
   // page-locked.
   void Encode(std::span<const ImagePatches* const> images, float* out);
 

@@ -6,12 +6,12 @@
 
 #include "base/check.h"
 #include "tensor/tensor_view.h"
+#include "towers/cuda/tower_memory.h"
 
 namespace lapidary::cuda {
 namespace {
 
 constexpr const char* kPurpose = "the towers' weights";
-constexpr int64_t kSlabBytes = int64_t{64} << 20;
 constexpr int64_t kAlignment = 256;
 
 int64_t Aligned(int64_t num_bytes) {
@@ -42,7 +42,7 @@ TowerDevice::TowerDevice(int gpu_ordinal)
 const void* TowerDevice::Upload(const void* data, size_t num_bytes) {
   const int64_t wanted = Aligned(static_cast<int64_t>(num_bytes));
   if (slabs_.empty() || slab_end_ + wanted > slabs_.back().num_bytes()) {
-    slabs_.emplace_back(std::max(wanted, kSlabBytes), kPurpose);
+    slabs_.emplace_back(std::max(wanted, kTowerSlabBytes), kPurpose);
     slab_end_ = 0;
   }
   std::byte* const to = slabs_.back().As<std::byte>(slab_end_);

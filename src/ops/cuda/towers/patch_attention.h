@@ -6,12 +6,11 @@
 
 #include "base/status.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/towers/padded_head.h"
 #include "ops/cuda/towers/tower_rows.h"
 
 namespace lapidary::cuda {
 
-// Dims of a head as the kernels hold it; 0: there is no kernel for so many.
-int PaddedHeadDim(int head_dim);
 Status PatchAttentionSupports(int head_dim);
 
 // Queries [first_query, first_query + kPatchTileRows) of a picture whose rows are [begin, end).

@@ -30,13 +30,6 @@ Status PatchHeadsSupports(int num_heads, int head_dim) {
   return {};
 }
 
-int PaddedHeadDim(int head_dim) {
-  for (const int padded : {32, 64, 80}) {
-    if (head_dim <= padded) return padded;
-  }
-  return 0;
-}
-
 Status PatchAttentionSupports(int head_dim) {
   if (head_dim < 8 || head_dim % 8 != 0 || PaddedHeadDim(head_dim) == 0) {
     return MakeError("vision heads of {} dims, which is no multiple of 8 up to 80", head_dim);
