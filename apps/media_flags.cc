@@ -31,10 +31,10 @@ void MediaFlags::AddTo(CLI::App& command) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command
       .add_option("--max-soft-tokens", max_soft_tokens,
-                  "Tokens that an image may become: more see finer detail")
+                  "Tokens that an image may become, more see finer detail (default: what the "
+                  "checkpoint's processor_config.json says, or 280)")
       ->group(kGroup)
-      ->check(CLI::IsMember({70, 140, 280, 560, 1120}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({70, 140, 280, 560, 1120}));
 }
 
 Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,

@@ -7,7 +7,6 @@
 #include "apps/command_line.h"
 #include "apps/model_flags.h"
 #include "load/model_directory.h"
-#include "media/image_size.h"
 #include "session/prompt_media.h"
 #include "session/session.h"
 
@@ -16,7 +15,7 @@ namespace lapidary {
 struct MediaFlags {
   std::vector<std::string> images;
   std::vector<std::string> audio;
-  int max_soft_tokens = kDefaultSoftTokens;
+  int max_soft_tokens = 0;  // 0: what the checkpoint says
 
   void AddTo(CLI::App& command);
   bool empty() const { return images.empty() && audio.empty(); }

@@ -16,8 +16,8 @@ void ThrowIfRefused(const ApiStatus& status) {
 struct ParsedConversation {
   ChatInput input;
   std::vector<MediaPart> media;  // behind the input's placeholders
-  int max_soft_tokens = kDefaultSoftTokens;
-  ChatDetails details;  // but for what the prompt decides
+  int max_soft_tokens = 0;       // 0: what the checkpoint says
+  ChatDetails details;           // but for what the prompt decides
 };
 
 ParsedConversation ParseConversation(std::string_view text) {

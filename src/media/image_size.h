@@ -5,6 +5,7 @@
 
 namespace lapidary {
 
+// Where a checkpoint says nothing.
 inline constexpr int kDefaultSoftTokens = 280;
 
 // What a budget of soft tokens per image may be: 70, 140, 280, 560 or 1120.

@@ -234,7 +234,8 @@ void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens) {
         BadRequest("mm_processor_kwargs", "'mm_processor_kwargs' must be an object"));
   }
   RequestFields inner(*options, "mm_processor_kwargs.");
-  *max_soft_tokens = static_cast<int>(inner.Int("max_soft_tokens", *max_soft_tokens, 1, 1 << 20));
+  if (inner.Find("max_soft_tokens") == nullptr) return;
+  *max_soft_tokens = static_cast<int>(inner.Int("max_soft_tokens", 0, 1, 1 << 20));
   if (inner.status()) return fields->Fail(*inner.status());
   if (const Status valid = CheckSoftTokenBudget(*max_soft_tokens); !valid.ok()) {
     fields->Fail(BadRequest("mm_processor_kwargs.max_soft_tokens", "{}", valid.error().message));

@@ -43,10 +43,10 @@ struct GenerationRequest {
 struct ChatRequest {
   GenerationRequest generation;
   ChatInput input;
-  std::vector<MediaPart> media;              // behind the input's placeholders
-  int max_soft_tokens = kDefaultSoftTokens;  // of an image
-  bool single_call = false;                  // parallel_tool_calls: false
-  bool strict_tools = false;                 // set before the request is parsed: the server's rule
+  std::vector<MediaPart> media;  // behind the input's placeholders
+  int max_soft_tokens = 0;       // of an image; 0: what the checkpoint says
+  bool single_call = false;      // parallel_tool_calls: false
+  bool strict_tools = false;     // set before the request is parsed: the server's rule
 };
 
 // Text, or token ids used as they stand.

@@ -13,6 +13,7 @@
 #include "media/resize.h"
 #include "towers/cpu_towers.h"
 #include "towers/cuda/cuda_towers.h"
+#include "towers/processor_config.h"
 #include "towers/tower_specs.h"
 
 namespace lapidary {
@@ -49,6 +50,7 @@ Result<std::unique_ptr<MediaEncoder>> MediaEncoder::Load(
   if (wants_audio && !plan.has_audio()) {
     return MakeError("{} takes no audio: its config.json has no audio_config", directory.string());
   }
+  ASSIGN_OR_RETURN(const int default_soft_tokens, ReadDefaultSoftTokens(directory));
   std::optional<TowerTensors> vision;
   std::optional<TowerTensors> audio;
   if (wants_images) {
@@ -60,11 +62,13 @@ Result<std::unique_ptr<MediaEncoder>> MediaEncoder::Load(
   ASSIGN_OR_RETURN(std::unique_ptr<MediaTowers> towers,
                    MakeTowers(plan, vision ? &*vision : nullptr, audio ? &*audio : nullptr,
                               num_threads, device));
-  return std::unique_ptr<MediaEncoder>(new MediaEncoder(plan, std::move(towers), cache_bytes));
+  return std::unique_ptr<MediaEncoder>(
+      new MediaEncoder(plan, default_soft_tokens, std::move(towers), cache_bytes));
 }
 
 Result<EncodedMedium> MediaEncoder::EncodeImage(const Image& image, int max_soft_tokens) {
   CHECK(plan_.has_vision());
+  if (max_soft_tokens == 0) max_soft_tokens = default_soft_tokens_;
   RETURN_IF_ERROR(CheckSoftTokenBudget(max_soft_tokens));
   const PatchGrid grid = plan_.grid;
   const int64_t max_patches = int64_t{max_soft_tokens} * grid.kernel * grid.kernel;

@@ -32,7 +32,7 @@ class MediaEncoder {
                                                     int64_t cache_bytes = kDefaultCacheBytes);
 
   // From many threads at once. An error is one of the picture or sound; a device that fails throws.
-  // `max_soft_tokens`: see CheckSoftTokenBudget.
+  // `max_soft_tokens`: see CheckSoftTokenBudget; 0: what the checkpoint says.
   Result<EncodedMedium> EncodeImage(const Image& image, int max_soft_tokens);
   // Samples at kAudioSampleRate.
   Result<EncodedMedium> EncodeAudio(std::span<const float> samples);
@@ -43,10 +43,15 @@ class MediaEncoder {
   EncodedMediaCache::Stats cache_stats() const { return cache_.stats(); }
 
  private:
-  MediaEncoder(const TowersPlan& plan, std::unique_ptr<MediaTowers> towers, int64_t cache_bytes)
-      : plan_(plan), cache_(cache_bytes), towers_(std::move(towers)) {}
+  MediaEncoder(const TowersPlan& plan, int default_soft_tokens, std::unique_ptr<MediaTowers> towers,
+               int64_t cache_bytes)
+      : plan_(plan),
+        default_soft_tokens_(default_soft_tokens),
+        cache_(cache_bytes),
+        towers_(std::move(towers)) {}
 
   const TowersPlan plan_;
+  const int default_soft_tokens_;
   EncodedMediaCache cache_;  // by the file's digest
   SharedTowers towers_;
 };
