@@ -20,6 +20,7 @@
 #include "model/footprint.h"
 #include "server/api.h"
 #include "server/http_server.h"
+#include "server/media_hosts.h"
 #include "server/origin_check.h"
 #include "server/throughput_log.h"
 #include "session/session.h"
@@ -38,6 +39,7 @@ struct ServeFlags {
   DraftFlags drafting;
   std::string tokenizer;
   std::string allowed_local_media_path;
+  std::vector<std::string> allowed_media_domains;
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
   bool strict_tools = false;
   std::string scheduling_policy = "fcfs";
@@ -135,6 +137,8 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.limits = flags.limits;
   ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt));
   options.media.local_files = flags.allowed_local_media_path;
+  RETURN_IF_ERROR(CheckMediaHosts(flags.allowed_media_domains));
+  options.media.hosts = flags.allowed_media_domains;
   ASSIGN_OR_RETURN(options.load.drafting, flags.drafting.Request());
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
@@ -289,6 +293,10 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   add("--allowed-local-media-path", flags.allowed_local_media_path,
       "Directory of images and sounds that requests may name as file:///PATH (default: none)")
       ->check(CLI::ExistingDirectory);
+  add("--allowed-media-domains", flags.allowed_media_domains,
+      "Hosts that images and sounds may be fetched from by http(s) URLs: example.com, "
+      "example.com:8080; private addresses only if named themselves (default: none)")
+      ->delimiter(',');
   add("--tokenizer", flags.tokenizer,
       "Directory with tokenizer.json and the chat template (default: the model's)");
   WithVariable(

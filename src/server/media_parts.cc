@@ -23,7 +23,7 @@ ApiStatus ReadBase64(std::string_view text, const std::string& where, std::strin
   return {};
 }
 
-// data:[type][;parameters];base64,DATA or file:///PATH
+// data:[type][;parameters];base64,DATA or file:///PATH or http(s)://HOST/PATH
 ApiStatus ReadAddress(const std::string& url, const std::string& where, MediaPart* medium) {
   constexpr std::string_view kFile = "file://";
   if (url.starts_with(kFile)) {
@@ -31,7 +31,8 @@ ApiStatus ReadAddress(const std::string& url, const std::string& where, MediaPar
     return {};
   }
   if (!url.starts_with("data:")) {
-    return BadRequest(where, "{} must be a data: URI; other addresses are not fetched", where);
+    medium->url = url;
+    return {};
   }
   const size_t comma = url.find(',');
   constexpr std::string_view kBase64 = ";base64";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/fetch_media.h"
 #include "server/local_media.h"
 
 namespace lapidary {
@@ -31,11 +32,13 @@ ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>
   for (const MediaPart& part : parts) {
     const bool is_image = part.kind == MediaKind::kImage;
     const int budget = part.max_soft_tokens > 0 ? part.max_soft_tokens : max_soft_tokens;
-    std::string local;
+    std::string found;
     if (!part.path.empty()) {
-      RETURN_IF_API_ERROR(ReadLocalMedia(session.media_limits().local_files, part, &local));
+      RETURN_IF_API_ERROR(ReadLocalMedia(session.media_limits().local_files, part, &found));
+    } else if (!part.url.empty()) {
+      RETURN_IF_API_ERROR(FetchMedia(session.media_limits().hosts, part, &found));
     }
-    const std::string& file = part.path.empty() ? part.file : local;
+    const std::string& file = part.path.empty() && part.url.empty() ? part.file : found;
     auto medium = is_image ? encoder.EncodeImageFile(file, budget) : encoder.EncodeAudioFile(file);
     if (!medium.ok()) return BadRequest(part.where, "{}: {}", part.where, medium.error().message);
     (is_image ? media.images : media.audio).push_back({part.where, std::move(*medium)});
@@ -43,9 +46,9 @@ ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>
   auto expanded = ExpandPlaceholders(session.plan(), prompt->ids, media);
   if (!expanded.ok()) return BadRequest("messages", "{}", expanded.error().message);
   prompt->ids = std::move(*expanded);
-  auto found = PlaceMedia(session.plan(), prompt->ids, media);
-  if (!found.ok()) return BadRequest("messages", "{}", found.error().message);
-  *placed = std::move(*found);
+  auto places = PlaceMedia(session.plan(), prompt->ids, media);
+  if (!places.ok()) return BadRequest("messages", "{}", places.error().message);
+  *placed = std::move(*places);
   placed->media.clear();  // They end here.
   prompt->cache_points = ChatCachePoints(*session.text().tokenizer, prompt->ids);
   return {};

@@ -31,6 +31,7 @@ struct MediaLimits {
   int images = 0;
   int audio = 0;
   std::filesystem::path local_files = {};  // the directory of those that requests may name
+  std::vector<std::string> hosts = {};     // that files may be fetched from (server/media_hosts.h)
 };
 
 struct SessionOptions {
