@@ -20,12 +20,17 @@ namespace {
 constexpr const char* kCommands =
     "  /system TEXT     instructions for the model; without a text, none\n"
     "  /think [on|off]  let the model think before it answers\n"
+    "  /image FILE      show a JPEG, PNG or WebP picture with the next message\n"
+    "  /audio FILE      let the model hear a WAV, FLAC, Ogg or MP3 file with it\n"
     "  /reset           begin a new conversation\n"
     "  /save FILE       write the messages as JSON\n"
     "  /help            this list\n"
     "  /exit            leave (also /quit and Ctrl-D)\n"
     "Ctrl-C stops an answer; twice at an empty prompt, it leaves.";
 constexpr const char* kLeaveHint = "(Ctrl-C again leaves, as do Ctrl-D and /exit)";
+
+// Pictures and sounds are bounded by the context alone.
+constexpr int kMostMedia = 1 << 20;
 
 struct ChatFlags {
   ModelFlags model;
@@ -54,12 +59,17 @@ Status Save(const Conversation& conversation, const std::string& path) {
 }
 
 // `/name rest`. Returns what to tell the user.
-Result<std::string> RunCommand(std::string_view name, std::string_view rest,
-                               Conversation& conversation) {
+Result<std::string> RunCommand(std::string_view name, std::string_view rest, ChatSession& session) {
+  Conversation& conversation = session.conversation();
   if (name == "/help") return std::string(kCommands);
   if (name == "/reset") {
-    conversation.Reset();
+    session.Reset();
     return std::string("a new conversation");
+  }
+  if (name == "/image" || name == "/audio") {
+    if (rest.empty()) return MakeError("{} needs a file name", name);
+    return session.Attach(name == "/image" ? MediaKind::kImage : MediaKind::kAudio,
+                          std::string(rest));
   }
   if (name == "/system") {
     conversation.set_system_prompt(std::string(rest));
@@ -92,7 +102,7 @@ bool HandleLine(std::string_view line, ChatSession& session) {
   const size_t blank = std::min(line.find_first_of(" \t"), line.size());
   const std::string_view name = line.substr(0, blank);
   if (name == "/exit" || name == "/quit") return false;
-  const auto told = RunCommand(name, Trim(line.substr(blank)), session.conversation());
+  const auto told = RunCommand(name, Trim(line.substr(blank)), session);
   PrintNotice(told.ok() ? *told : told.error().message);
   return true;
 }
@@ -156,8 +166,10 @@ Status Chat(const ChatFlags& flags) {
 
   Interrupts interrupts;
   // Twice the room of a conversation, so that its last turn stays in the prefix cache.
-  ASSIGN_OR_RETURN(const std::unique_ptr<Session> model,
-                   flags.model.LoadSession(std::move(files), options.context, /*num_sequences=*/2));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Session> model,
+      flags.model.LoadSession(std::move(files), options.context, /*num_sequences=*/2,
+                              /*max_num_seqs=*/0, {.images = kMostMedia, .audio = kMostMedia}));
   const std::unique_ptr<LineReader> reader = LineReader::ForStandardInput(">>> ");
   ChatSession session(*model, options);
   session.conversation().set_system_prompt(flags.system_prompt);

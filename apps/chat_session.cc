@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "apps/answer_printer.h"
+#include "base/read_file.h"
+#include "media/decode_audio.h"
+#include "media/decode_image.h"
 
 namespace lapidary {
 
@@ -11,16 +14,48 @@ ChatSession::ChatSession(Session& session, ChatOptions options)
 
 void ChatSession::Answer(const std::string& message) {
   set_answering(true);
-  conversation_.AddUser(message);
-  if (const Status status = TryAnswer(); !status.ok()) {
+  conversation_.AddUser(message, std::ssize(attached_.images), std::ssize(attached_.audio));
+  PromptMedia media = media_;
+  media.images.insert(media.images.end(), attached_.images.begin(), attached_.images.end());
+  media.audio.insert(media.audio.end(), attached_.audio.begin(), attached_.audio.end());
+  if (const Result<bool> answered = TryAnswer(media); !answered.ok()) {
     conversation_.DropQuestion();
-    PrintNotice(status.error().message);
+    PrintNotice(answered.error().message);
+  } else if (*answered) {
+    media_ = std::move(media);
+    attached_ = {};
   }
   set_answering(false);
 }
 
-Status ChatSession::TryAnswer() {
+Result<std::string> ChatSession::Attach(MediaKind kind, const std::string& path) {
+  const bool is_image = kind == MediaKind::kImage;
+  const MediaLimits& limits = session_.media_limits();
+  if ((is_image ? limits.images : limits.audio) == 0) {
+    return MakeError("this model takes no {}", is_image ? "images" : "audio");
+  }
+  MediaEncoder& encoder = *session_.media_encoder();
+  const int64_t max_bytes = is_image ? ImageLimits{}.max_bytes : AudioLimits{}.max_bytes;
+  ASSIGN_OR_RETURN(const std::string file, ReadFile(path, static_cast<size_t>(max_bytes)));
+  auto medium = is_image ? encoder.EncodeImageFile(file, 0) : encoder.EncodeAudioFile(file);
+  if (!medium.ok()) return MakeError("{}: {}", path, medium.error().message);
+  const int num_tokens = medium->num_tokens;
+  (is_image ? attached_.images : attached_.audio).push_back({path, std::move(*medium)});
+  return fmt::format("{} ({} tokens) goes with the next message", path, num_tokens);
+}
+
+void ChatSession::Reset() {
+  conversation_.Reset();
+  media_ = {};
+  attached_ = {};
+}
+
+Result<bool> ChatSession::TryAnswer(const PromptMedia& media) {
   ASSIGN_OR_RETURN(ChatPrompt prompt, EncodeChatPrompt(session_.text(), conversation_.Input()));
+  if (!media.empty()) {
+    ASSIGN_OR_RETURN(prompt.ids, ExpandPlaceholders(session_.plan(), prompt.ids, media));
+    prompt.cache_points = ChatCachePoints(*session_.text().tokenizer, prompt.ids);
+  }
   if (std::ssize(prompt.ids) >= options_.context) {
     return MakeError(
         "the context is full: it holds {} tokens and the conversation has {}; /reset starts a new "
@@ -31,7 +66,7 @@ Status ChatSession::TryAnswer() {
   text_options.parser.emplace();
   text_options.parser->starts_in_thought = prompt.starts_in_thought;
   text_options.parser->accept_bare_thought = !conversation_.thinking();
-  ASSIGN_OR_RETURN(const Request request, MakeRequest(std::move(prompt)));
+  ASSIGN_OR_RETURN(const Request request, MakeRequest(std::move(prompt), media));
   ++num_turns_;
   ParsedOutput output;
   RequestEvent last;
@@ -43,13 +78,18 @@ Status ChatSession::TryAnswer() {
     set_current(nullptr);
   }
   if (last.finish == FinishReason::kError) return MakeError("{}", last.error);
-  conversation_.AddAnswer(output);
+  const bool is_kept = conversation_.AddAnswer(output);
   Report(last, *request.max_new_tokens);
-  return {};
+  return is_kept;
 }
 
-Result<Request> ChatSession::MakeRequest(ChatPrompt prompt) const {
+Result<Request> ChatSession::MakeRequest(ChatPrompt prompt, const PromptMedia& media) const {
   Request request;
+  if (!media.empty()) {
+    ASSIGN_OR_RETURN(const PlacedMedia placed, PlaceMedia(session_.plan(), prompt.ids, media));
+    request.media = placed.runs;
+    request.media_digests = placed.digests;
+  }
   if (options_.form) {
     using Thought = grammar::Constraint::Thought;
     ASSIGN_OR_RETURN(request.grammar,

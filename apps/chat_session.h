@@ -9,6 +9,7 @@
 #include "apps/constraint_flags.h"
 #include "front/conversation.h"
 #include "front/prompt.h"
+#include "session/prompt_media.h"
 #include "session/session.h"
 #include "session/text_stream.h"
 
@@ -29,6 +30,11 @@ class ChatSession {
 
   Conversation& conversation() { return conversation_; }
 
+  // Reads a picture or a sound that goes with the next message. Returns what to tell the user.
+  Result<std::string> Attach(MediaKind kind, const std::string& path);
+  // Forgets every turn and what was attached.
+  void Reset();
+
   // Asks, and prints the answer as it comes. What goes wrong is said and leaves the conversation as
   // it was.
   void Answer(const std::string& message);
@@ -37,8 +43,9 @@ class ChatSession {
   bool Interrupt();
 
  private:
-  Status TryAnswer();
-  Result<Request> MakeRequest(ChatPrompt prompt) const;
+  // False when it took the question back: the answer was stopped before its first word.
+  Result<bool> TryAnswer(const PromptMedia& media);
+  Result<Request> MakeRequest(ChatPrompt prompt, const PromptMedia& media) const;
   // Prints and parses until the request ends; returns its last event.
   RequestEvent Follow(TextStream& stream, ParsedOutput& output);
   void Report(const RequestEvent& last, int32_t max_new_tokens) const;
@@ -50,6 +57,8 @@ class ChatSession {
   Session& session_;
   const ChatOptions options_;
   Conversation conversation_;
+  PromptMedia media_;     // of all turns so far
+  PromptMedia attached_;  // of the next one
   uint64_t num_turns_ = 0;
 
   std::mutex mutex_;  // guards what an interrupt sees

@@ -60,9 +60,10 @@ Result<LoadedModel> ModelFlags::Load(int64_t max_tokens, const DraftingRequest& 
 }
 
 Result<std::unique_ptr<Session>> ModelFlags::LoadSession(ModelFiles files, int64_t max_tokens,
-                                                         int num_sequences,
-                                                         int max_num_seqs) const {
+                                                         int num_sequences, int max_num_seqs,
+                                                         const MediaLimits& media) const {
   SessionOptions options;
+  options.media = media;
   ASSIGN_OR_RETURN(options.load, Options(max_tokens));
   ASSIGN_OR_RETURN(options.load.drafting, drafting.Request());
   options.load.num_sequences = num_sequences;

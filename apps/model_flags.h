@@ -30,9 +30,11 @@ struct ModelFlags {
   Result<LoadedModel> Load(int64_t max_tokens,
                            const DraftingRequest& request = {.enabled = false}) const;
   // Room for `num_sequences` of them; more than run at once leave room for the prefix cache.
-  // `max_num_seqs` of them run at once; 0: as many as there is room for.
+  // `max_num_seqs` of them run at once; 0: as many as there is room for. Towers are loaded for what
+  // `media` allows and the model has.
   Result<std::unique_ptr<Session>> LoadSession(ModelFiles files, int64_t max_tokens,
-                                               int num_sequences = 1, int max_num_seqs = 0) const;
+                                               int num_sequences = 1, int max_num_seqs = 0,
+                                               const MediaLimits& media = {}) const;
 
  private:
   Result<LoadOptions> Options(int64_t max_tokens) const;

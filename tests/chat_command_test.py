@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -11,6 +12,9 @@ import termios
 import time
 
 import command_harness
+from seeing_checkpoint import make_seeing_checkpoint
+
+MEDIA = pathlib.Path(__file__).resolve().parent / "data" / "media"
 
 
 class ChatTest(command_harness.CommandTest):
@@ -65,6 +69,31 @@ class ChatTest(command_harness.CommandTest):
             self.assertIn(told, stderr)
         self.assertNotIn("tokens/s", stderr)
         self.assertIn("Checkpoint directory", self.run_lapidary("chat", "--help").stdout.decode())
+
+    def test_pictures_and_sounds_go_with_the_next_message(self):
+        seeing = make_seeing_checkpoint(self.binary, self.scratch)
+        lines = [f"/image {MEDIA / 'turned.jpg'}", f"/audio {MEDIA / 'short.wav'}", "What is it?", "And now?",
+                 f"/save {self.saved}", "/reset", "Hello"]
+        result = self.run_lapidary("chat", seeing, "--stats", "--temperature", "0", "--max-tokens", "4",
+                                   input="\n".join(lines).encode())
+        stderr = result.stderr.decode()
+        self.assertEqual(result.returncode, 0, stderr)
+        self.assertRegex(stderr, r"turned.jpg \(\d+ tokens\) goes with the next message")
+        self.assertIn("short.wav (3 tokens)", stderr)
+        prompts = [int(count) for count in re.findall(r"of (\d+) prompt tokens", stderr)]
+        # Both are still there in the second turn, and gone with the conversation.
+        self.assertGreater(prompts[0], 143)
+        self.assertGreater(prompts[1], prompts[0])
+        self.assertLess(prompts[2], 60)
+        kinds = [part["type"] for part in self.messages()[0]["content"]]
+        self.assertEqual(kinds, ["image", "audio", "text"])
+
+    def test_what_cannot_be_seen_is_said(self):
+        _, stderr = self.chat("/image", "/audio", f"/image {MEDIA / 'turned.jpg'}", "Hello")
+        self.assertIn("/image needs a file name", stderr)
+        self.assertIn("/audio needs a file name", stderr)
+        self.assertIn("this model takes no images", stderr)
+        self.assertIn("tokens/s", stderr)
 
     def test_every_answer_has_the_form_asked_for(self):
         # Needs a model that may stop.

@@ -25,10 +25,10 @@ void Conversation::AddUser(const std::string& text, int64_t num_images, int64_t 
   turns_.push_back({{"role", "user"}, {"content", std::move(parts)}});
 }
 
-void Conversation::AddAnswer(const ParsedOutput& output) {
+bool Conversation::AddAnswer(const ParsedOutput& output) {
   if (output.content.empty() && output.tool_calls.empty()) {
     DropQuestion();
-    return;
+    return false;
   }
   Json message = {{"role", "assistant"}, {"content", output.content}};
   if (!output.reasoning.empty()) message["reasoning"] = output.reasoning;
@@ -39,6 +39,7 @@ void Conversation::AddAnswer(const ParsedOutput& output) {
          {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
   }
   turns_.push_back(std::move(message));
+  return true;
 }
 
 void Conversation::DropQuestion() {

@@ -22,8 +22,8 @@ class Conversation {
   // sounds come before the text.
   void AddUser(const std::string& text, int64_t num_images = 0, int64_t num_sounds = 0);
   // The model's answer. One that has neither text nor calls (stopped too early) takes the question
-  // back instead: models expect the roles to alternate.
-  void AddAnswer(const ParsedOutput& output);
+  // back instead, and is false: models expect the roles to alternate.
+  bool AddAnswer(const ParsedOutput& output);
   // Forgets the question that got no answer.
   void DropQuestion();
   // Forgets every turn; the system prompt and the thinking switch stay.
