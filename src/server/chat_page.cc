@@ -35,7 +35,8 @@ std::string Base64OfHex(std::string_view hex) {
 
 std::string ContentSecurityPolicy() {
   return fmt::format(
-      "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; "
+      "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; media-src "
+      "data:; "
       "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
       "require-trusted-types-for 'script'; trusted-types 'none'",
       Base64OfHex(kChatPageScriptSha256), Base64OfHex(kChatPageStyleSha256));
