@@ -31,7 +31,7 @@ def read(path):
         if name != "__metadata__":
             start, end = (8 + size + offset for offset in entry["data_offsets"])
             bits = np.frombuffer(data[start:end], np.uint16).astype(np.uint32) << 16
-            out[name] = bits.view(np.float32).reshape(entry["shape"])
+            out[name.replace("language_model.", "")] = bits.view(np.float32).reshape(entry["shape"])
     return out
 
 

@@ -67,10 +67,20 @@ def export(net, config, folder, template=None):
         shutil.copy(os.path.join(TEMPLATES, template), os.path.join(folder, "chat_template.jinja"))
 
 
-def read(net, folder):
+def text_tensors(folder):
+    """{name without "model.": tensor} of the text model, whether or not the file has towers beside it."""
     from safetensors.torch import load_file
-    net.load_state_dict({name: value.float() if value.is_floating_point() else value
-                         for name, value in load_file(os.path.join(folder, "model.safetensors")).items()})
+    found = {name.removeprefix("model."): value
+             for name, value in load_file(os.path.join(folder, "model.safetensors")).items()}
+    inner = "language_model."
+    if not any(name.startswith(inner) for name in found):
+        return found
+    return {name.removeprefix(inner): value for name, value in found.items() if name.startswith(inner)}
+
+
+def read(net, folder):
+    """A target's weights."""
+    net.load_state_dict({f"model.{name}": value.float() for name, value in text_tensors(folder).items()})
 
 
 def read_kernels(path):

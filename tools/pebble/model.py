@@ -252,9 +252,15 @@ class Pebble(nn.Module):
         context = m.per_layer_projection_norm((m.per_layer_model_projection(h) * c.hidden ** -0.5).view(shape))
         return (context + token) * 2 ** -0.5
 
-    def _run(self, ids, pos, keys_values, extra=None):
-        """keys_values(layer, q, k, v) does the attention; k and v are None for a layer that shares."""
+    def _run(self, ids, pos, keys_values, extra=None, soft=None):
+        """keys_values(layer, q, k, v) does the attention; k and v are None for a layer that shares.
+
+        soft: (first, rows [B, n, hidden]), which stand for the tokens from `first` on; those have the padding id.
+        """
         h = self.embed(ids)
+        if soft is not None:
+            first, rows = soft
+            h = torch.cat((h[:, :first], rows.to(h.dtype), h[:, first + rows.shape[1]:]), 1)
         ple, turns = self.per_layer(ids, h), self.turns(pos)
         for i, layer in enumerate(self.model.layers):
             attn = layer.self_attn
@@ -276,6 +282,24 @@ class Pebble(nn.Module):
                 donors[kind] = (k, v)
             return masks.attend(kind, q, *donors[kind])
         return self._run(ids, pos, keys_values, extra), donors
+
+    def seeing(self, ids, soft, both_ways):
+        """Rows that all have their media at one place -> normed hidden [B, T, H]; at most a window long.
+
+        both_ways: in sliding layers the soft tokens see each other.
+        """
+        (first, rows), donors = soft, {}
+        at = torch.arange(ids.shape[1], device=ids.device)
+        causal = at[None] <= at[:, None]
+        inside = (at >= first) & (at < first + rows.shape[1])
+        masks = {F: causal[None], S: (causal | inside & inside[:, None] if both_ways else causal)[None]}
+
+        def keys_values(i, q, k, v):
+            kind = self.config.layers[i]
+            if k is not None:
+                donors[kind] = (k, v)
+            return attend(q, *donors[kind], masks[kind])
+        return self._run(ids, at[None].expand(len(ids), -1), keys_values, soft=soft)
 
     def logits(self, y):
         z = fn.linear(y, self.model.embed_tokens.weight.to(y.dtype)).float()

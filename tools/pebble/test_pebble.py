@@ -5,15 +5,21 @@ import unittest
 
 import jinja2.sandbox
 
+import numpy as np
+
+import media_evalset
+import pictures
+import sounds
 from card import sha256, sums
 from configs import ASSISTANTS, TARGETS
-from data import facts
+from data import facts, hearing, seeing
 from evalset import conversations, item, judge, load, talk_of, wanted_calls
 from mixture import SHORT, conversation
 from packing import Batches
 from render import EMPTY, prompt, segments
 from rng import Rng
 from tokenizer import SPECIAL, Encoder
+from tower_shapes import TOWERS, media_config
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
@@ -158,7 +164,7 @@ class EvaluationTest(unittest.TestCase):
 
 class ShippedTest(unittest.TestCase):
     """What lies in models/: limits in bytes of a target with its assistant, everything in the two folders counted."""
-    LIMITS = {"pebble-e": 14_000_000, "pebble-moe": 8_000_000, "pebble-dense": 8_000_000}
+    LIMITS = {"pebble-e": 16_000_000, "pebble-moe": 8_000_000, "pebble-dense": 9_000_000}
 
     def test_models_stay_within_their_sizes(self):
         for model, most in self.LIMITS.items():
@@ -176,7 +182,8 @@ class ShippedTest(unittest.TestCase):
     def test_configs_and_tokenizer_are_those_of_the_scripts(self):
         for model in self.LIMITS:
             folder = os.path.join(ROOT, "models", model)
-            for name, config in ((folder, TARGETS[model].text_config()), (folder + "-assistant", ASSISTANTS[model].config())):
+            target = media_config(model) if model in TOWERS else TARGETS[model].text_config()
+            for name, config in ((folder, target), (folder + "-assistant", ASSISTANTS[model].config())):
                 with open(os.path.join(name, "config.json"), encoding="utf-8") as file:
                     self.assertEqual(json.load(file), config)
             self.assertEqual(sha256(os.path.join(folder, "tokenizer.json")), sha256(TOKENIZER))
@@ -192,6 +199,46 @@ class ShippedTest(unittest.TestCase):
                     opened = "<|channel>thought\n" if text.endswith("<|channel>thought\n") else ""
                     self.assertEqual(encoder.decode(answer["ids"]), answer["text"])
                     self.assertEqual(judge(line, opened + answer["text"]), answer["right"], answer["id"])
+
+
+class MediaTest(unittest.TestCase):
+    """Pictures and sounds, and the questions about them."""
+
+    def test_the_committed_questions_are_what_the_generator_gives(self):
+        lines = load(os.path.join(ROOT, "models", "pebble-media-eval.jsonl"))
+        self.assertEqual(lines, [line for line, _ in media_evalset.samples()])
+        self.assertEqual(len(lines), 150)
+
+    def test_held_out_pictures_and_sounds_do_not_occur_in_training(self):
+        def content(sample):
+            return str(sample.get("cells", sample.get("tones")))
+        held_out = {content(sample) for _, sample in media_evalset.samples()}
+        for module in (seeing, hearing):
+            for i in range(3000):
+                self.assertNotIn(content(module.make(Rng("leak", i))), held_out)
+
+    def test_a_picture_shows_its_figures_where_they_are(self):
+        table = pictures.masks()
+        picture = pictures.draw([(2, 5, pictures.mask_index("box", 0), list(pictures.COLORS).index("yellow"))], table)
+        self.assertEqual(picture.shape, (384, 384, 3))
+        self.assertEqual(picture[2 * 48 + 24, 5 * 48 + 24].tolist(), [255, 255, 0])
+        picture[2 * 48:3 * 48, 5 * 48:6 * 48] = 0
+        self.assertFalse(picture.any())
+        self.assertEqual(len({mask.tobytes() for mask in table}), len(table))
+
+    def test_a_sound_is_its_tones(self):
+        samples = sounds.play([0, 40] + [0] * 30, 50, sounds.waves())
+        self.assertEqual(len(samples), 32 * 640)
+        self.assertFalse(samples[:640].any() or samples[1280:].any())
+        spectrum = abs(np.fft.rfft(samples[640:1280].astype(float)))
+        self.assertEqual(int(spectrum.argmax()) * sounds.STEP_HZ, 1000)
+        self.assertAlmostEqual(int(samples.max()), 16384, delta=1)
+
+    def test_a_prompt_is_the_templates(self):
+        for name, large in (("gemma4_e.jinja", False), ("gemma4_large.jinja", True)):
+            content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
+            text = rendered(template(name), {}, [{"role": "user", "content": content}], True)
+            self.assertEqual(text, "<bos><|turn>user\n<|image|>What is it?<turn|>\n<|turn>model\n" + (EMPTY if large else ""))
 
 
 class ShapeTest(unittest.TestCase):

@@ -15,7 +15,10 @@ SIZE = 2048
 SPACE = "▁"
 SPECIAL = {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<unk>": 3, "<mask>": 4, "<|tool>": 46, "<tool|>": 47, "<|tool_call>": 48,
            "<tool_call|>": 49, "<|tool_response>": 50, "<tool_response|>": 51, '<|"|>': 52, "<|think|>": 98,
-           "<|channel>": 100, "<channel|>": 101, "<|turn>": 105, "<turn|>": 106}
+           "<|channel>": 100, "<channel|>": 101, "<|turn>": 105, "<turn|>": 106,
+           # Pictures and sounds: Gemma 4 has these at 255999 and above.
+           "<|image|>": 53, "<|audio|>": 54, "<|video|>": 55, "<|image>": 56, "<image|>": 57, "<|audio>": 58,
+           "<audio|>": 59}
 CUTS = re.compile("|".join(map(re.escape, sorted(SPECIAL, key=len, reverse=True))) + r"|\n+|[0-9]| ?[^ \n0-9<]+|.")
 
 
