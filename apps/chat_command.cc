@@ -13,6 +13,7 @@
 #include "apps/line_reader.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
+#include "base/read_file.h"
 
 namespace lapidary {
 namespace {
@@ -22,8 +23,10 @@ constexpr const char* kCommands =
     "  /think [on|off]  let the model think before it answers\n"
     "  /image FILE      show a JPEG, PNG or WebP picture with the next message\n"
     "  /audio FILE      let the model hear a WAV, FLAC, Ogg or MP3 file with it\n"
+    "  /retry           answer the last message again\n"
     "  /reset           begin a new conversation\n"
     "  /save FILE       write the messages as JSON\n"
+    "  /load FILE       go on with messages that were saved\n"
     "  /help            this list\n"
     "  /exit            leave (also /quit and Ctrl-D)\n"
     "Ctrl-C stops an answer; twice at an empty prompt, it leaves.";
@@ -58,6 +61,17 @@ Status Save(const Conversation& conversation, const std::string& path) {
   return {};
 }
 
+Status Load(const std::string& path, ChatSession& session) {
+  if (path.empty()) return MakeError("/load needs a file name");
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
+  const auto messages = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (messages.is_discarded()) return MakeError("{} is not valid JSON", path);
+  if (const Status loaded = session.Load(messages); !loaded.ok()) {
+    return MakeError("{}: {}", path, loaded.error().message);
+  }
+  return {};
+}
+
 // `/name rest`. Returns what to tell the user.
 Result<std::string> RunCommand(std::string_view name, std::string_view rest, ChatSession& session) {
   Conversation& conversation = session.conversation();
@@ -84,6 +98,10 @@ Result<std::string> RunCommand(std::string_view name, std::string_view rest, Cha
     RETURN_IF_ERROR(Save(conversation, std::string(rest)));
     return fmt::format("saved to {}", rest);
   }
+  if (name == "/load") {
+    RETURN_IF_ERROR(Load(std::string(rest), session));
+    return fmt::format("loaded {} messages of {}", conversation.Messages().size(), rest);
+  }
   return MakeError("there is no {}; /help lists the commands", name);
 }
 
@@ -102,6 +120,10 @@ bool HandleLine(std::string_view line, ChatSession& session) {
   const size_t blank = std::min(line.find_first_of(" \t"), line.size());
   const std::string_view name = line.substr(0, blank);
   if (name == "/exit" || name == "/quit") return false;
+  if (name == "/retry") {
+    if (!session.AnswerAgain()) PrintNotice("there is no message to answer again");
+    return true;
+  }
   const auto told = RunCommand(name, Trim(line.substr(blank)), session);
   PrintNotice(told.ok() ? *told : told.error().message);
   return true;
@@ -216,10 +238,12 @@ void AddChatCommand(CommandLine& command_line) {
   flags->sampling.AddTo(*command);
   flags->model.AddTo(*command);
   flags->model.drafting.AddTo(*command);
-  command->footer(
-      fmt::format("In the conversation:\n{}\n\nWhere input is not a terminal, each of "
-                  "its lines is a message or a command.",
-                  kCommands));
+  command->footer(fmt::format(
+      "In the conversation:\n{}\n\nWhere input is not a terminal, each of "
+      "its lines is a message or a command. On one, lines are remembered in "
+      "~/.local/state/lapidary/chat_history, or in the file that LAPIDARY_HISTORY names; "
+      "if it is empty, nowhere.",
+      kCommands));
 }
 
 }  // namespace lapidary

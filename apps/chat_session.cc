@@ -28,6 +28,26 @@ void ChatSession::Answer(const std::string& message) {
   set_answering(false);
 }
 
+bool ChatSession::AnswerAgain() {
+  const std::optional<Conversation::Question> question = conversation_.TakeBackQuestion();
+  if (!question) return false;
+  const auto take_back = [](auto& media, int64_t count, auto& attached) {
+    attached.insert(attached.begin(), media.end() - count, media.end());
+    media.erase(media.end() - count, media.end());
+  };
+  take_back(media_.images, question->num_images, attached_.images);
+  take_back(media_.audio, question->num_sounds, attached_.audio);
+  Answer(question->text);
+  return true;
+}
+
+Status ChatSession::Load(const nlohmann::ordered_json& messages) {
+  RETURN_IF_ERROR(conversation_.Load(messages));
+  media_ = {};
+  attached_ = {};
+  return {};
+}
+
 Result<std::string> ChatSession::Attach(MediaKind kind, const std::string& path) {
   const bool is_image = kind == MediaKind::kImage;
   const MediaLimits& limits = session_.media_limits();

@@ -34,10 +34,14 @@ class ChatSession {
   Result<std::string> Attach(MediaKind kind, const std::string& path);
   // Forgets every turn and what was attached.
   void Reset();
+  // Conversation::Load; what was attached is forgotten.
+  Status Load(const nlohmann::ordered_json& messages);
 
   // Asks, and prints the answer as it comes. What goes wrong is said and leaves the conversation as
   // it was.
   void Answer(const std::string& message);
+  // The last message once more, with what was attached to it; false when there is none.
+  bool AnswerAgain();
 
   // Stops the answer there is, from any thread; false when there is none.
   bool Interrupt();

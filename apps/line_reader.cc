@@ -2,11 +2,14 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <clocale>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <string_view>
 
@@ -14,6 +17,18 @@ namespace lapidary {
 namespace {
 
 constexpr int kHistoryLines = 1000;
+
+// Where lines are remembered; empty: nowhere.
+std::filesystem::path HistoryFile() {
+  const auto variable = [](const char* name) -> std::filesystem::path {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (std::getenv("LAPIDARY_HISTORY") != nullptr) return variable("LAPIDARY_HISTORY");
+  std::filesystem::path state = variable("XDG_STATE_HOME");
+  if (state.empty() && !variable("HOME").empty()) state = variable("HOME") / ".local" / "state";
+  return state.empty() ? state : state / "lapidary" / "chat_history";
+}
 
 class PlainReader : public LineReader {
  public:
@@ -33,6 +48,7 @@ class EditingReader : public LineReader {
     HistEvent event;
     history(history_, &event, H_SETSIZE, kHistoryLines);
     history(history_, &event, H_SETUNIQUE, 1);
+    if (!history_file_.empty()) history(history_, &event, H_LOAD, history_file_.c_str());
     edit_ = el_init("lapidary", stdin, stdout, stderr);
     el_set(edit_, EL_CLIENTDATA, this);
     el_set(edit_, EL_PROMPT, &Prompt);
@@ -69,11 +85,23 @@ class EditingReader : public LineReader {
     if (line->find_first_not_of(" \t") != std::string::npos) {
       HistEvent event;
       history(history_, &event, H_ENTER, line->c_str());
+      SaveHistory();
     }
     return Outcome::kLine;
   }
 
  private:
+  // At every line: a signal may end the program. What is said is nobody else's to read.
+  void SaveHistory() {
+    if (history_file_.empty()) return;
+    std::error_code ignored;  // then nothing is remembered
+    std::filesystem::create_directories(history_file_.parent_path(), ignored);
+    const mode_t mask = umask(S_IRWXG | S_IRWXO);
+    HistEvent event;
+    history(history_, &event, H_SAVE, history_file_.c_str());
+    umask(mask);
+  }
+
   static EditingReader* Self(EditLine* edit) {
     void* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
@@ -92,6 +120,7 @@ class EditingReader : public LineReader {
   }
 
   std::string prompt_;
+  const std::filesystem::path history_file_ = HistoryFile();
   History* history_;
   EditLine* edit_;
   bool interrupted_ = false;

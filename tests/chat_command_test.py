@@ -53,6 +53,34 @@ class ChatTest(command_harness.CommandTest):
         self.assertEqual(cached[0], 0)
         self.assertGreater(cached[1], 50)
 
+    def test_a_message_is_answered_again(self):
+        stdout, stderr = self.chat("/retry", "Hello", "And now?", "/retry", f"/save {self.saved}")
+        self.assertIn("there is no message to answer again", stderr)
+        self.assertEqual(self.roles(), ["user", "assistant"] * 2)
+        messages = self.messages()
+        self.assertEqual(messages[2]["content"], "And now?")
+        self.assertEqual(len(re.findall(r"8 tokens, [0-9.]+ tokens/s", stderr)), 3)
+        self.assertIn(messages[3]["content"], stdout)
+
+    def test_saved_messages_are_gone_on_with(self):
+        self.chat("/system Be brief.", "Hello", f"/save {self.saved}")
+        before = self.messages()
+        _, stderr = self.chat(f"/load {self.saved}", "And now?", f"/save {self.saved}")
+        self.assertIn("loaded 3 messages of", stderr)
+        self.assertEqual(self.messages()[:3], before)
+        self.assertEqual(self.roles(), ["system", "user", "assistant", "user", "assistant"])
+        for text, problem in (("[", "not valid JSON"), ("{}", "no list of messages"),
+                              ('[{"role": "king", "content": "x"}]', "message 1 is of no"),
+                              ('[{"role": "user", "content": "x"}, {"role": "system", "content": "x"}]', "message 2"),
+                              ('[{"role": "user", "content": 5}]', "no text"),
+                              ('[{"role": "user", "content": "x", "tool_calls": [5]}]', "tool_calls"),
+                              ('[{"role": "assistant", "content": "", "tool_calls": [{}]}]', "tool_calls")):
+            bad = self.scratch / "bad.json"
+            bad.write_text(text)
+            _, stderr = self.chat("Hello", f"/load {bad}", f"/save {self.saved}")
+            self.assertIn(problem, stderr)
+            self.assertEqual(self.roles(), ["user", "assistant"], "as it was")
+
     def test_system_and_reset(self):
         self.chat("/system Be brief.", "Hello", "/reset", "Again", f"/save {self.saved}")
         self.assertEqual(self.roles(), ["system", "user", "assistant"])
@@ -174,10 +202,11 @@ class ChatTest(command_harness.CommandTest):
 
     # --- on a terminal ---
 
-    def test_lines_are_edited_and_keys_work_on_a_terminal(self):
+    def on_terminal(self, history):
+        """(process, terminal, wait_for, at_prompt)"""
         pid, terminal = pty.fork()
         if pid == 0:
-            os.environ["TERM"] = "xterm"
+            os.environ.update(TERM="xterm", LAPIDARY_HISTORY=str(history))
             os.execv(self.binary, [self.binary, "chat", str(self.endless), "--seed", "1"])
         shown = b""
 
@@ -198,6 +227,11 @@ class ChatTest(command_harness.CommandTest):
                 time.sleep(0.01)
             os.write(terminal, keys)
 
+        return pid, terminal, wait_for, at_prompt
+
+    def test_lines_are_edited_and_keys_work_on_a_terminal(self):
+        history = self.scratch / "state" / "history"
+        pid, terminal, wait_for, at_prompt = self.on_terminal(history)
         at_prompt(b"given up\x03")
         at_prompt(b"Hellox\x7f\n")  # with a correction
         wait_for(b"Hello")
@@ -215,6 +249,14 @@ class ChatTest(command_harness.CommandTest):
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         os.close(terminal)
         self.assertEqual(self.messages()[0]["content"], "Hello")
+        self.assertEqual(history.stat().st_mode & 0o777, 0o600)
+
+        # Another run remembers what was typed.
+        pid, terminal, wait_for, at_prompt = self.on_terminal(history)
+        at_prompt(b"\x1b[A\x1b[A")  # two lines before
+        wait_for(b"Hello", b"\x15\x04")
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        os.close(terminal)
 
 
 if __name__ == "__main__":

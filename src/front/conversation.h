@@ -2,9 +2,12 @@
 // for every turn.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "base/result.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"
 
@@ -26,6 +29,15 @@ class Conversation {
   bool AddAnswer(const ParsedOutput& output);
   // Forgets the question that got no answer.
   void DropQuestion();
+  struct Question {
+    std::string text;
+    int64_t num_images = 0;
+    int64_t num_sounds = 0;
+  };
+  // Forgets the last question and all behind it, and returns it, if there is one.
+  std::optional<Question> TakeBackQuestion();
+  // Messages() of another run instead of what there is. An error leaves all as it was.
+  Status Load(const nlohmann::ordered_json& messages);
   // Forgets every turn; the system prompt and the thinking switch stay.
   void Reset() { turns_ = nlohmann::ordered_json::array(); }
   bool empty() const { return turns_.empty(); }

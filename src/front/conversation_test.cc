@@ -58,5 +58,38 @@ TEST(ConversationTest, OpenToolCallsAreAnsweredBeforeTheNextQuestion) {
   EXPECT_THAT(prompt, testing::HasSubstr("<tool_response|><turn|>\n<|turn>user\nso?<turn|>\n"));
 }
 
+TEST(ConversationTest, TakingTheQuestionBackForgetsItsAnswerToo) {
+  Conversation conversation;
+  EXPECT_FALSE(conversation.TakeBackQuestion().has_value());
+  conversation.AddUser("one");
+  conversation.AddAnswer(Content("1"));
+  const Json before = conversation.Messages();
+  conversation.AddUser("two");
+  conversation.AddAnswer(Content("2"));
+  EXPECT_EQ(conversation.TakeBackQuestion().value().text, "two");
+  EXPECT_EQ(conversation.Messages(), before);
+
+  conversation.AddUser("three", 2, 1);
+  const Conversation::Question question = conversation.TakeBackQuestion().value();
+  EXPECT_EQ(question.text, "three");
+  EXPECT_EQ(question.num_images, 2);
+  EXPECT_EQ(question.num_sounds, 1);
+  EXPECT_EQ(conversation.Messages(), before);
+}
+
+TEST(ConversationTest, MessagesOfAnotherAreLoadedAsTheyWere) {
+  Conversation first;
+  first.set_system_prompt("be brief");
+  first.AddUser("weather?");
+  first.AddAnswer({.reasoning = "", .content = "", .tool_calls = {{"look", Json{{"at", "sky"}}}}});
+  first.AddUser("so?");
+  Conversation second;
+  second.AddUser("forgotten");
+  ASSERT_TRUE(second.Load(first.Messages()).ok());
+  EXPECT_EQ(second.Messages(), first.Messages());
+  EXPECT_FALSE(second.Load(Json::parse(R"([{"role": "king", "content": "x"}])")).ok());
+  EXPECT_EQ(second.Messages(), first.Messages());
+}
+
 }  // namespace
 }  // namespace lapidary
