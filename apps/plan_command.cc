@@ -1,10 +1,12 @@
 // `lapidary plan`: what fits into a memory, before anything is loaded.
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
+#include "device/device_choice.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
 #include "load/model_directory.h"
@@ -74,13 +76,28 @@ Result<int64_t> TowerBytes(const ModelDescription& model, const std::string& lim
   return cuda::TowerDeviceBytes(towers, limits.images > 0, limits.audio > 0);
 }
 
+// Of the GPU that the other commands would take.
+Result<int64_t> MemoryHere() {
+  const DeviceFacts facts = ProbeDeviceFacts();
+  ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(DeviceRequest::kAuto, facts));
+  for (const GpuInfo& gpu : facts.gpu_list.gpus) {
+    if (choice.kind != DeviceKind::kCuda || gpu.ordinal != choice.gpu_ordinal) continue;
+    spdlog::info("the memory is that of {}", gpu.name);
+    return gpu.memory_bytes;
+  }
+  return MakeError(
+      "there is no GPU to ask for its memory ({}): say how much there is, as --memory 80GB or "
+      "--kv-cache-memory-bytes 40GB",
+      choice.reason);
+}
+
 Status Plan(PlanFlags& flags) {
   ResolveBundled(&flags.model);
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!flags.kv_cache_memory.empty()) {
     ASSIGN_OR_RETURN(flags.request.kv_cache_bytes, ParseBytes(flags.kv_cache_memory));
   } else if (flags.memory.empty()) {
-    return MakeError("say how much memory there is: --memory 80GB or --kv-cache-memory-bytes 40GB");
+    ASSIGN_OR_RETURN(flags.request.memory_bytes, MemoryHere());
   } else {
     ASSIGN_OR_RETURN(flags.request.memory_bytes, ParseBytes(flags.memory));
   }
@@ -117,7 +134,8 @@ void AddPlanCommand(CommandLine& command_line) {
                    "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")
       ->required();
   command->add_option("--memory", flags->memory,
-                      "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30)");
+                      "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
+                      "that of the GPU here)");
   command
       ->add_option("--gpu-memory-utilization", flags->request.cuda.memory_utilization,
                    "Share of it that may be used")

@@ -90,7 +90,7 @@ refuses "unknown flag" "--nonsense" generate "$work/good" --ids 2 --nonsense
 refuses "unknown preset" "no preset" synth --preset tiny-x --out "$work/x"
 refuses "a directory in use" "not an empty directory" synth --preset tiny-e --out "$work/good"
 refuses "unwritable output" "cannot" logits "$work/good" --ids 2,5 --output "$work/nowhere/f.npy"
-refuses "no memory figure" "--memory" plan e2b
+CUDA_VISIBLE_DEVICES= refuses "no memory figure" "--memory" plan e2b
 refuses "nonsense memory" "not an amount of memory" plan e2b --memory lots
 if [[ $(id -u) -ne 0 ]]; then
   copy secret && chmod 000 "$work/secret"
