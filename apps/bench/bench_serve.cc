@@ -13,7 +13,9 @@
 
 #include "apps/bench/bench_commands.h"
 #include "base/progress.h"
+#include "base/read_file.h"
 #include "bench/arrival_schedule.h"
+#include "bench/file_prompts.h"
 #include "bench/load_generator.h"
 #include "bench/random_prompts.h"
 #include "bench/serve_result.h"
@@ -41,11 +43,18 @@ struct BenchServeFlags {
   int vocab_size = 0;
   int num_prompts = 1000;
   bench::RandomPromptOptions prompts;
-  bool ignore_eos = true;
+  std::string dataset_path;
+  int custom_output_len = 256;
+  int sharegpt_output_len = 0;             // 0: as long as the answer of the file
+  std::optional<bool> ignore_eos;          // none: for random prompts alone
   std::map<std::string, double> sampling;  // those given
 
   double request_rate = kInfinity;
   double burstiness = 1.0;
+  std::string ramp_up_strategy;
+  double ramp_up_start_rps = 0.0;
+  double ramp_up_end_rps = 0.0;
+  std::vector<std::string> goodput;
   int max_concurrency = 0;  // 0: no limit
   int num_warmups = 0;
   bool disable_progress = false;
@@ -132,7 +141,7 @@ Result<bench::RequestForm> MakeForm(const BenchServeFlags& flags, const Headers&
   if (wants_chat && !form.is_chat) {
     return MakeError("--backend openai-chat needs an --endpoint that ends with {}", kChatSuffix);
   }
-  form.ignore_eos = flags.ignore_eos;
+  form.ignore_eos = flags.ignore_eos.value_or(flags.dataset_name == "random");
   form.headers = headers;
   form.idle_timeout = std::chrono::milliseconds(static_cast<int64_t>(flags.request_timeout * 1e3));
   for (const auto& [name, value] : flags.sampling) {
@@ -245,10 +254,98 @@ Result<bench::TargetServer> OpenServer(const BenchServeFlags& flags, const Heade
   return server;
 }
 
+// ttft:500 and the like.
+Result<std::vector<bench::Goal>> ReadGoals(const BenchServeFlags& flags) {
+  std::vector<bench::Goal> goals;
+  for (const std::string& text : flags.goodput) {
+    const size_t colon = std::min(text.find(':'), text.size());
+    char* end = nullptr;
+    const double max_ms = std::strtod(text.c_str() + colon + (colon < text.size()), &end);
+    const std::string metric = text.substr(0, colon);
+    const bool is_known = metric == "ttft" || metric == "tpot" || metric == "e2el";
+    if (!is_known || !(max_ms > 0.0) || *end != '\0') {
+      return MakeError("--goodput '{}': ttft, tpot or e2el and milliseconds, such as ttft:500",
+                       text);
+    }
+    goals.push_back({metric, max_ms});
+  }
+  return goals;
+}
+
+Result<std::vector<double>> MakeSchedule(const BenchServeFlags& flags) {
+  if (flags.ramp_up_strategy.empty()) {
+    return bench::MakeArrivalSchedule(flags.num_prompts, flags.request_rate, flags.burstiness,
+                                      flags.prompts.seed);
+  }
+  if (!std::isinf(flags.request_rate)) {
+    return MakeError("--ramp-up-strategy sets the rate: leave --request-rate out");
+  }
+  if (flags.ramp_up_start_rps <= 0.0 || flags.ramp_up_end_rps <= 0.0) {
+    return MakeError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps above 0");
+  }
+  return bench::MakeRampSchedule(flags.num_prompts,
+                                 {.is_exponential = flags.ramp_up_strategy == "exponential",
+                                  .start_rate = flags.ramp_up_start_rps,
+                                  .end_rate = flags.ramp_up_end_rps},
+                                 flags.burstiness, flags.prompts.seed);
+}
+
+// Those that vLLM would measure: neither tiny nor long.
+Result<std::vector<bench::FilePrompt>> WithoutOddLengths(const bench::TargetServer& server,
+                                                         std::vector<bench::FilePrompt> prompts,
+                                                         size_t num_wanted) {
+  constexpr int kFewest = 4;
+  constexpr int kMostOfPrompt = 1024;
+  constexpr int kMostOfBoth = 2048;
+  std::vector<bench::FilePrompt> kept;
+  for (bench::FilePrompt& prompt : prompts) {
+    if (kept.size() == num_wanted) break;
+    ASSIGN_OR_RETURN(const int prompt_len, server.CountTokens(prompt.text));
+    ASSIGN_OR_RETURN(prompt.output_len, server.CountTokens(prompt.answer));
+    if (prompt_len < kFewest || *prompt.output_len < kFewest || prompt_len > kMostOfPrompt ||
+        prompt_len + *prompt.output_len > kMostOfBoth) {
+      continue;
+    }
+    kept.push_back(std::move(prompt));
+  }
+  if (kept.empty()) return MakeError("--dataset-path: no conversation has a usual length");
+  return kept;
+}
+
+Result<std::vector<bench::BenchPrompt>> ReadPrompts(const BenchServeFlags& flags,
+                                                    const bench::TargetServer& server) {
+  constexpr size_t kMostBytes = size_t{4} << 30;
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.dataset_path, kMostBytes));
+  const bool is_custom = flags.dataset_name == "custom";
+  ASSIGN_OR_RETURN(std::vector<bench::FilePrompt> read,
+                   is_custom ? bench::ReadCustomPrompts(text, flags.dataset_path)
+                             : bench::ReadShareGptPrompts(text, flags.dataset_path));
+  const size_t num_wanted = static_cast<size_t>(flags.num_prompts) + 1;
+  if (!is_custom && flags.sharegpt_output_len == 0) {
+    const size_t num_read = read.size();
+    read = bench::PickPrompts(std::move(read), num_read, flags.prompts.seed);
+    ASSIGN_OR_RETURN(read, WithoutOddLengths(server, std::move(read), num_wanted));
+  }
+  if (read.size() < num_wanted) {
+    spdlog::warn("{} has {} prompts: some are sent again", flags.dataset_path, read.size());
+  }
+  const int default_len = is_custom ? flags.custom_output_len : flags.sharegpt_output_len;
+  std::vector<bench::BenchPrompt> prompts;
+  for (bench::FilePrompt& prompt :
+       bench::PickPrompts(std::move(read), num_wanted, flags.prompts.seed)) {
+    prompts.push_back({.ids = {},
+                       .text = std::move(prompt.text),
+                       .output_len = prompt.output_len.value_or(default_len)});
+  }
+  return prompts;
+}
+
 // The prompts of the run, and one more of the same kind for the trial and the warm-up: a server
 // that keeps prefixes must not have seen any of the run's.
 Result<std::vector<bench::BenchPrompt>> MakePrompts(const BenchServeFlags& flags,
+                                                    const bench::TargetServer& server,
                                                     const bench::ServerInfo& info) {
+  if (flags.dataset_name != "random") return ReadPrompts(flags, server);
   bench::RandomPromptOptions options = flags.prompts;
   options.num_prompts = flags.num_prompts + 1;
   options.vocab_size = flags.vocab_size > 0 ? flags.vocab_size : info.vocab_size.value_or(0);
@@ -263,18 +360,21 @@ Status BenchServe(const BenchServeFlags& flags) {
   ASSIGN_OR_RETURN(const Headers headers, RequestHeaders(flags));
   ASSIGN_OR_RETURN(const bench::ReportOptions report_options, MakeReportOptions(flags));
   ASSIGN_OR_RETURN(bench::RequestForm form, MakeForm(flags, headers));
+  ASSIGN_OR_RETURN(const std::vector<bench::Goal> goals, ReadGoals(flags));
+  ASSIGN_OR_RETURN(const std::vector<double> schedule, MakeSchedule(flags));
   for (const std::string& text : flags.metadata) {
     RETURN_IF_ERROR(SplitPair(text, "--metadata"));
+  }
+  if (flags.dataset_name != "random" && flags.dataset_path.empty()) {
+    return MakeError("--dataset-name {} needs a --dataset-path", flags.dataset_name);
   }
   ASSIGN_OR_RETURN(const bench::TargetServer server, OpenServer(flags, headers));
   ASSIGN_OR_RETURN(const bench::ServerInfo info,
                    server.WaitForInfo(std::chrono::seconds(flags.ready_check_timeout_sec)));
   form.model = flags.model.empty() ? info.model : flags.model;
-  ASSIGN_OR_RETURN(const std::vector<bench::BenchPrompt> prompts, MakePrompts(flags, info));
+  ASSIGN_OR_RETURN(const std::vector<bench::BenchPrompt> prompts, MakePrompts(flags, server, info));
 
   std::vector<bench::LoadRequest> requests;
-  const std::vector<double> schedule = bench::MakeArrivalSchedule(
-      flags.num_prompts, flags.request_rate, flags.burstiness, flags.prompts.seed);
   for (int idx = 0; idx < flags.num_prompts; ++idx) {
     ASSIGN_OR_RETURN(bench::LoadRequest request, server.MakeRequest(form, prompts[idx]));
     request.arrival = schedule[idx];
@@ -302,7 +402,7 @@ Status BenchServe(const BenchServeFlags& flags) {
   progress.reset();
   PrintFailures(run.records);
 
-  const bench::ServeResult result = bench::MakeServeResult(run.records, run.duration_s);
+  const bench::ServeResult result = bench::MakeServeResult(run.records, run.duration_s, goals);
   fmt::print("{}", bench::ServeReport(result, report_options));
   if (flags.save_result || flags.append_result) {
     bench::OrderedJson json = bench::ServeResultJson(result, report_options);
@@ -317,7 +417,8 @@ void AddServerFlags(CLI::App& command, BenchServeFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->group("Server");
   };
-  add("--base-url", flags.base_url, "http://HOST:PORT, instead of --host and --port");
+  add("--base-url", flags.base_url,
+      "http://HOST:PORT, with /v1 or without, instead of --host and --port");
   add("--host", flags.host, "Host name or address")->capture_default_str();
   add("--port", flags.port, "Port")->check(CLI::Range(1, 65535))->capture_default_str();
   add("--backend", flags.backend, "openai: prompts as token ids; openai-chat: as a chat message")
@@ -344,8 +445,17 @@ void AddPromptFlags(CLI::App& command, BenchServeFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->group("Prompts")->capture_default_str();
   };
-  add("--dataset-name", flags.dataset_name, "random: prompts of random tokens")
-      ->check(CLI::IsMember({"random"}));
+  add("--dataset-name", flags.dataset_name,
+      "random: prompts of random tokens; custom: those of a file with a JSON object "
+      "{\"prompt\": TEXT} on each line; sharegpt: first turns of a file of conversations")
+      ->check(CLI::IsMember({"random", "custom", "sharegpt"}));
+  add("--dataset-path", flags.dataset_path, "The file of custom or sharegpt");
+  add("--custom-output-len", flags.custom_output_len,
+      "Tokens of an answer where a line says no \"output_tokens\"")
+      ->check(CLI::Range(1, 1 << 24));
+  add("--sharegpt-output-len", flags.sharegpt_output_len,
+      "Tokens of an answer; 0: as many as the file's has")
+      ->check(CLI::Range(0, 1 << 24));
   add("--num-prompts", flags.num_prompts, "Requests to send")->check(CLI::Range(1, 10'000'000));
   const CLI::Range length(1, 1 << 24);
   add("--random-input-len,--input-len", flags.prompts.input_len, "Tokens of a prompt")
@@ -362,8 +472,10 @@ void AddPromptFlags(CLI::App& command, BenchServeFlags& flags) {
   add("--vocab-size", flags.vocab_size, "Tokens to draw from; 0: as the server says")
       ->check(CLI::Range(0, 1 << 30));
   command
-      .add_flag("--ignore-eos,!--no-ignore-eos", flags.ignore_eos,
-                "Answers run to their full length (the default for random prompts)")
+      .add_flag_function(
+          "--ignore-eos,!--no-ignore-eos",
+          [&flags](int64_t count) { flags.ignore_eos = count > 0; },
+          "Answers run to their full length (the default for random prompts)")
       ->group("Prompts");
   for (const char* name : {"temperature", "top-p", "top-k", "min-p", "frequency-penalty",
                            "presence-penalty", "repetition-penalty"}) {
@@ -392,6 +504,13 @@ void AddTrafficFlags(CLI::App& command, BenchServeFlags& flags) {
   add("--burstiness", flags.burstiness,
       "Shape of the gamma distribution of gaps: 1 is a Poisson process, less is burstier [1]")
       ->check(is_positive);
+  add("--ramp-up-strategy", flags.ramp_up_strategy,
+      "linear or exponential: the rate grows from --ramp-up-start-rps to --ramp-up-end-rps")
+      ->check(CLI::IsMember({"linear", "exponential"}));
+  add("--ramp-up-start-rps", flags.ramp_up_start_rps, "Requests per second at the beginning")
+      ->check(CLI::NonNegativeNumber);
+  add("--ramp-up-end-rps", flags.ramp_up_end_rps, "Requests per second at the end")
+      ->check(CLI::NonNegativeNumber);
   add("--max-concurrency", flags.max_concurrency,
       "Most requests open at once; the others wait here (default: no limit)")
       ->check(CLI::Range(1, 1'000'000));
@@ -409,6 +528,10 @@ void AddResultFlags(CLI::App& command, BenchServeFlags& flags) {
       ->capture_default_str();
   add("--metric-percentiles", flags.metric_percentiles, "Percentiles, such as 50,90,99")
       ->capture_default_str();
+  add("--goodput", flags.goodput,
+      "METRIC:MILLISECONDS of ttft, tpot, e2el, several if need be: counts the requests that keep "
+      "all of them")
+      ->expected(1, 3);
   command.add_flag("--save-result", flags.save_result, "Write a JSON file")->group("Result");
   command.add_flag("--append-result", flags.append_result, "Append to the JSON file")
       ->group("Result");

@@ -14,4 +14,15 @@ namespace lapidary::bench {
 std::vector<double> MakeArrivalSchedule(int num_requests, double rate, double burstiness,
                                         uint64_t seed);
 
+// Rates that grow from the first request to the last.
+struct RampUp {
+  bool is_exponential = false;  // else linear
+  double start_rate = 1.0;
+  double end_rate = 1.0;
+};
+
+// As above with a rate that changes from request to request; nothing is stretched.
+std::vector<double> MakeRampSchedule(int num_requests, const RampUp& ramp, double burstiness,
+                                     uint64_t seed);
+
 }  // namespace lapidary::bench

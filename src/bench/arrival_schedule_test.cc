@@ -50,5 +50,18 @@ TEST(ArrivalSchedule, TheSeedDecides) {
   EXPECT_NE(MakeArrivalSchedule(50, 2.0, 1.0, 3), MakeArrivalSchedule(50, 2.0, 1.0, 4));
 }
 
+TEST(RampSchedule, GapsShrinkFromTheFirstRateToTheLast) {
+  const auto linear = MakeRampSchedule(11, {false, 1.0, 11.0}, kInfinity, 1);
+  const auto exponential = MakeRampSchedule(3, {true, 1.0, 100.0}, kInfinity, 1);
+  EXPECT_NEAR(linear[0], 1.0, 1e-12);
+  EXPECT_NEAR(linear[5] - linear[4], 1.0 / 6.0, 1e-12);
+  EXPECT_NEAR(linear[10] - linear[9], 1.0 / 11.0, 1e-12);
+  EXPECT_NEAR(exponential[1] - exponential[0], 0.1, 1e-12);
+  EXPECT_NEAR(exponential[2] - exponential[1], 0.01, 1e-12);
+  const auto random = MakeRampSchedule(20000, {false, 50.0, 50.0}, 1.0, 3);
+  EXPECT_NEAR(random.back(), 400.0, 12.0) << "four standard deviations";
+  EXPECT_NEAR(Variation(random), 1.0, 0.05);
+}
+
 }  // namespace
 }  // namespace lapidary::bench

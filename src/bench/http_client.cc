@@ -49,6 +49,8 @@ Result<BaseUrl> ParseBaseUrl(std::string_view text) {
   if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
     url.prefix = rest.substr(slash);
     while (url.prefix.ends_with('/')) url.prefix.pop_back();
+    // As clients are given it: paths name their version themselves.
+    if (url.prefix.ends_with("/v1")) url.prefix.resize(url.prefix.size() - 3);
     rest = rest.substr(0, slash);
   }
   std::string_view port;

@@ -14,6 +14,8 @@ TEST(BaseUrl, IsTakenApart) {
   EXPECT_EQ(ParseBaseUrl("http://example.org/")->port, "80");
   EXPECT_EQ(ParseBaseUrl("http://example.org/")->prefix, "");
   EXPECT_EQ(ParseBaseUrl("http://example.org/a/b/")->prefix, "/a/b");
+  EXPECT_EQ(ParseBaseUrl("http://example.org/v1/")->prefix, "");
+  EXPECT_EQ(ParseBaseUrl("http://example.org/a/v1")->prefix, "/a");
   EXPECT_EQ(ParseBaseUrl("http://[::1]:81")->host, "::1");
   EXPECT_EQ(ParseBaseUrl("http://[::1]:81")->HostHeader(), "[::1]:81");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -21,6 +22,7 @@ struct RandomPromptOptions {
 
 struct BenchPrompt {
   std::vector<int32_t> ids;
+  std::string text = {};  // instead of ids, if there is one
   int output_len = 0;
 };
 

@@ -52,6 +52,21 @@ int PeakConcurrency(std::span<const RequestRecord> records) {
   return peak;
 }
 
+// Of a request of more than one token.
+double TimePerToken(const RequestRecord& record) {
+  return (record.latency - record.ttft) / static_cast<double>(record.output_tokens - 1);
+}
+
+bool KeepsGoals(const RequestRecord& record, const std::vector<Goal>& goals) {
+  return std::all_of(goals.begin(), goals.end(), [&](const Goal& goal) {
+    const double seconds = goal.metric == "ttft"      ? record.ttft
+                           : goal.metric == "e2el"    ? record.latency
+                           : record.output_tokens > 1 ? TimePerToken(record)
+                                                      : 0.0;
+    return 1e3 * seconds <= goal.max_ms;
+  });
+}
+
 bool Has(const std::vector<std::string>& names, const char* name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -74,8 +89,14 @@ std::vector<std::string> ServeMetricKeys() {
   return keys;
 }
 
-ServeResult MakeServeResult(std::span<const RequestRecord> records, double duration_s) {
+ServeResult MakeServeResult(std::span<const RequestRecord> records, double duration_s,
+                            const std::vector<Goal>& goals) {
   ServeResult result;
+  if (!goals.empty()) {
+    result.num_good = static_cast<int>(std::count_if(
+        records.begin(), records.end(),
+        [&](const RequestRecord& record) { return record.success && KeepsGoals(record, goals); }));
+  }
   result.duration_s = duration_s;
   result.metrics = NoMetrics();
   const auto add = [&](std::string_view key, double seconds) {
@@ -93,9 +114,7 @@ ServeResult MakeServeResult(std::span<const RequestRecord> records, double durat
     result.total_output_tokens += record.output_tokens;
     const double queue_time = record.start - record.arrival;
     add("ttft", record.ttft);
-    if (record.output_tokens > 1) {
-      add("tpot", (record.latency - record.ttft) / static_cast<double>(record.output_tokens - 1));
-    }
+    if (record.output_tokens > 1) add("tpot", TimePerToken(record));
     for (const double gap : record.itls) add("itl", gap);
     add("e2el", record.latency);
     add("client_queue_time", queue_time);
@@ -122,6 +141,9 @@ std::string ServeReport(const ServeResult& result, const ReportOptions& options)
   text += Line("Total input tokens:", result.total_input_tokens);
   text += Line("Total generated tokens:", result.total_output_tokens);
   text += Line("Request throughput (req/s):", result.PerSecond(result.completed));
+  if (result.num_good) {
+    text += Line("Request goodput (req/s):", result.PerSecond(*result.num_good));
+  }
   text += Line("Output token throughput (tok/s):", result.PerSecond(output_tokens));
   text += Line("Peak output token throughput (tok/s):", result.max_output_tokens_per_s);
   text += Line("Peak concurrent requests:", static_cast<double>(result.max_concurrent_requests));
@@ -154,6 +176,7 @@ OrderedJson ServeResultJson(const ServeResult& result, const ReportOptions& opti
       {"max_output_tokens_per_s", result.max_output_tokens_per_s},
       {"max_concurrent_requests", result.max_concurrent_requests},
   };
+  if (result.num_good) json["request_goodput"] = result.PerSecond(*result.num_good);
   for (const ServeMetric& metric : result.metrics) {
     if (!Has(options.metrics, metric.key)) continue;
     const auto key = [&](const std::string& what) {

@@ -23,6 +23,12 @@ struct ServeMetric {
   std::vector<double> values_ms;
 };
 
+// What a request must keep to be a good one: a metric of it (ttft, tpot or e2el) at most so long.
+struct Goal {
+  std::string metric;
+  double max_ms = 0.0;
+};
+
 struct ServeResult {
   double duration_s = 0.0;
   int completed = 0;
@@ -31,12 +37,14 @@ struct ServeResult {
   int64_t total_output_tokens = 0;
   double max_output_tokens_per_s = 0.0;  // in any second of the run
   int max_concurrent_requests = 0;
+  std::optional<int> num_good;  // requests that kept all goals, if there are any
   std::vector<ServeMetric> metrics;
 
   double PerSecond(double amount) const { return duration_s > 0.0 ? amount / duration_s : 0.0; }
 };
 
-ServeResult MakeServeResult(std::span<const RequestRecord> records, double duration_s);
+ServeResult MakeServeResult(std::span<const RequestRecord> records, double duration_s,
+                            const std::vector<Goal>& goals = {});
 
 // Names of metrics that --percentile-metrics may hold.
 std::vector<std::string> ServeMetricKeys();

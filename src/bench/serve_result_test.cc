@@ -52,6 +52,21 @@ TEST(ServeResult, CountsWhatSucceededAndOnlyThat) {
   EXPECT_EQ(result.max_output_tokens_per_s, 3);
 }
 
+TEST(ServeResult, GoodRequestsKeepAllGoals) {
+  const auto num_good = [](const std::vector<Goal>& goals) {
+    return MakeServeResult(Records(), 2.0, goals).num_good;
+  };
+  EXPECT_FALSE(num_good({}).has_value());
+  EXPECT_EQ(num_good({{"ttft", 2000.0}}), 2) << "a failed one is none";
+  EXPECT_EQ(num_good({{"ttft", 600.0}}), 1);
+  EXPECT_EQ(num_good({{"ttft", 600.0}, {"tpot", 150.0}}), 0) << "the first takes 200 ms a token";
+  EXPECT_EQ(num_good({{"tpot", 150.0}}), 1) << "one of a single token has no time per token";
+  EXPECT_EQ(num_good({{"e2el", 1000.0}}), 1);
+  const ServeResult result = MakeServeResult(Records(), 2.0, {{"ttft", 600.0}});
+  EXPECT_EQ(ServeResultJson(result, Options())["request_goodput"], 0.5);
+  EXPECT_THAT(ServeReport(result, Options()), HasSubstr("Request goodput (req/s):"));
+}
+
 TEST(ServeResult, HasTheKeysOfVllm) {
   ReportOptions options = Options();
   options.percentiles = {50, 99.9};

@@ -79,17 +79,41 @@ Result<std::string> TargetServer::Detokenize(const std::vector<int32_t>& ids) co
       "measure /v1/completions instead");
 }
 
+Result<int> TargetServer::CountTokens(const std::string& text) const {
+  HttpCall call;
+  call.method = "POST";
+  call.path = "/tokenize";
+  call.headers = headers_;
+  call.idle_timeout = kQuestionTimeout;
+  // vLLM's name and ours; llama.cpp's.
+  call.body = Json{{"prompt", text}, {"content", text}, {"add_special_tokens", false}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
+  const auto answer = client_.SendAndWait(std::move(call));
+  if (answer.ok() && answer->status == 200) {
+    ASSIGN_OR_RETURN(const Json json, ParseJson(answer->body, "/tokenize"));
+    if (json.is_object() && json.contains("tokens") && json["tokens"].is_array()) {
+      return static_cast<int>(json["tokens"].size());
+    }
+  }
+  return MakeError(
+      "the server does not count the tokens of a text (POST /tokenize): give "
+      "--sharegpt-output-len");
+}
+
 Result<LoadRequest> TargetServer::MakeRequest(const RequestForm& form,
                                               const BenchPrompt& prompt) const {
   Json body = {{"model", form.model},
                {"stream", true},
                {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}};
   if (form.is_chat) {
-    ASSIGN_OR_RETURN(const std::string text, Detokenize(prompt.ids));
+    std::string text = prompt.text;
+    if (text.empty()) {
+      ASSIGN_OR_RETURN(text, Detokenize(prompt.ids));
+    }
     body["messages"] = Json::array({{{"role", "user"}, {"content", text}}});
     body["max_completion_tokens"] = prompt.output_len;
   } else {
-    body["prompt"] = prompt.ids;
+    body["prompt"] = prompt.text.empty() ? Json(prompt.ids) : Json(prompt.text);
     body["max_tokens"] = prompt.output_len;
   }
   if (form.ignore_eos) body["ignore_eos"] = true;
@@ -97,7 +121,7 @@ Result<LoadRequest> TargetServer::MakeRequest(const RequestForm& form,
   LoadRequest request;
   request.call.method = "POST";
   request.call.path = form.endpoint;
-  request.call.body = body.dump();
+  request.call.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   request.call.headers = form.headers;
   request.call.idle_timeout = form.idle_timeout;
   request.prompt_tokens = std::ssize(prompt.ids);

@@ -43,6 +43,9 @@ class TargetServer {
   // The text of ids, which chat needs: POST /detokenize.
   Result<std::string> Detokenize(const std::vector<int32_t>& ids) const;
 
+  // How many tokens a text has: POST /tokenize.
+  Result<int> CountTokens(const std::string& text) const;
+
   // A request for a streamed completion of the ids, or of their text.
   Result<LoadRequest> MakeRequest(const RequestForm& form, const BenchPrompt& prompt) const;
 

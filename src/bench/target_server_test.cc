@@ -29,7 +29,7 @@ TEST(MakeRequest, AsksForAStreamOfTheIds) {
   RequestForm form;
   form.model = "m";
   form.extra = {{"temperature", 0.0}, {"ignore_eos", false}};
-  const LoadRequest request = server.MakeRequest(form, {{5, 6, 7}, 9}).value();
+  const LoadRequest request = server.MakeRequest(form, {.ids = {5, 6, 7}, .output_len = 9}).value();
   EXPECT_EQ(request.call.path, "/v1/completions");
   EXPECT_EQ(request.prompt_tokens, 3);
   const Json body = ParseJson(request.call.body, "body").value();

@@ -237,6 +237,7 @@ def test_the_vocabulary_must_be_known(bench_serve, stub):
 @pytest.mark.parametrize("flags, message", [
     (("--base-url", "localhost"), "must look like http://"),
     (("--base-url", "https://localhost"), "https"),
+    (("--dataset-name", "sharegpt"), "needs a --dataset-path"),
     (("--percentile-metrics", "speed"), "choose from ttft"),
     (("--metric-percentiles", "101"), "from 0 to 100"),
     (("--metric-percentiles", "x"), "from 0 to 100"),
@@ -255,7 +256,7 @@ def test_bad_flags_are_explained(lapidary, flags, message):
 
 @pytest.mark.parametrize("flags", [("--request-rate", "0"), ("--request-rate", "x"),
                                    ("--max-concurrency", "0"), ("--num-prompts", "0"),
-                                   ("--dataset-name", "sharegpt"), ("--burstiness", "-1")])
+                                   ("--dataset-name", "none"), ("--burstiness", "-1")])
 def test_bad_numbers_are_refused(lapidary, flags):
     assert lapidary("bench", "serve", *flags).returncode == 2
 
@@ -282,3 +283,50 @@ def test_an_unwritable_file_is_an_error(lapidary, stub):
                     "--result-filename", "/nowhere/at/all.json")
     assert done.returncode == 1
     assert "cannot be written" in done.stderr
+
+
+def test_prompts_come_from_a_file(bench_serve, server, tmp_path):
+    custom = tmp_path / "custom.jsonl"
+    custom.write_text("".join(json.dumps({"prompt": "x" * length, "output_tokens": length}) + "\n" for length in (5, 9)))
+    flags = ("--dataset-path", custom, "--num-prompts", "4", "--ignore-eos")
+    done = bench_serve(server.url + "/v1", "--dataset-name", "custom", *flags)
+    assert done.returncode == 0, done.stderr
+    assert done.result["completed"] == 4 and set(done.result["output_lens"]) == {5, 9}
+    assert "some are sent again" in done.stderr
+
+    talk = [{"conversations": [{"from": "human", "value": "w" * 30}, {"from": "gpt", "value": "z" * length}]}
+            for length in (2, 6, 8, 3000)]
+    sharegpt = tmp_path / "talk.json"
+    sharegpt.write_text(json.dumps(talk))
+    flags = ("--dataset-path", sharegpt, "--num-prompts", "4", "--ignore-eos")
+    done = bench_serve(server.url, "--dataset-name", "sharegpt", *flags)
+    assert done.returncode == 0, done.stderr
+    assert set(done.result["output_lens"]) == {6, 8}, "neither tiny nor long ones"
+    done = bench_serve(server.url, "--dataset-name", "sharegpt", *flags, "--sharegpt-output-len", "5",
+                       "--endpoint", "/v1/chat/completions")
+    assert set(done.result["output_lens"]) == {5}
+    for name, problem in (("custom", "line 1"), ("sharegpt", "list of conversations")):
+        bad = tmp_path / "bad.json"
+        bad.write_text("{}")
+        done = bench_serve(server.url, "--dataset-name", name, "--dataset-path", bad)
+        assert done.returncode == 1 and problem in done.stderr
+
+
+def test_good_requests_are_counted(bench_serve, server):
+    done = bench_serve(server.url, "--goodput", "ttft:60000", "e2el:60000")
+    assert done.result["request_goodput"] == pytest.approx(done.result["request_throughput"])
+    assert "Request goodput (req/s):" in done.stdout
+    assert bench_serve(server.url, "--goodput", "e2el:0.001").result["request_goodput"] == 0
+    for wrong in ("itl:5", "ttft", "ttft:x", "ttft:-1"):
+        done = bench_serve(server.url, "--goodput", wrong)
+        assert done.returncode == 1 and "--goodput" in done.stderr, wrong
+
+
+def test_the_rate_ramps_up(bench_serve, server):
+    ramp = ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", "5", "--ramp-up-end-rps", "50", "--burstiness", "inf")
+    done = bench_serve(server.url, *ramp)
+    assert done.returncode == 0, done.stderr
+    starts = sorted(done.result["start_times"])
+    assert starts[1] - starts[0] > 1.5 * (starts[5] - starts[4])
+    done = bench_serve(server.url, *ramp, "--request-rate", "5")
+    assert done.returncode == 1 and "leave --request-rate out" in done.stderr
