@@ -88,4 +88,48 @@ expect "concurrent runs both succeed" test "$(cat "$scratch/out" "$scratch/other
 exec {build_lock}<"$LAPIDARY_BUILD_DIR/.lock"
 expect "the lock is free afterwards" flock --nonblock "$build_lock"
 
+# A first run, with a compiler that only says what it would do.
+mkdir "$scratch/bin" "$scratch/fresh"
+cat >"$scratch/bin/cmake" <<'STUB'
+#!/usr/bin/env bash
+seq 1 100
+touch "$LAPIDARY_BUILD_DIR/build.ninja"
+STUB
+cat >"$scratch/bin/ninja" <<'STUB'
+#!/usr/bin/env bash
+[[ $* != build.ninja && ! -e lapidary ]] || exit 0
+for step in {1..300}; do echo "[$step/300] Building CXX object $step.o"; done
+[[ " $* " != *' -n '* ]] || exit 0
+if [[ -n ${STUB_FAILS:-} ]]; then
+  echo "FAILED: 300.o" && exit 1
+fi
+printf '#!/bin/sh\necho built\n' >lapidary
+chmod +x lapidary
+STUB
+chmod +x "$scratch/bin/cmake" "$scratch/bin/ninja"
+first_run() {
+  LAPIDARY_BUILD_DIR=$scratch/fresh LAPIDARY_CUDA=0 PATH=$scratch/bin:$PATH run "$wrapper"
+}
+STUB_FAILS=1 first_run
+expect "a build that fails is an error" exits_with 1
+expect "and shows what failed" err_has "FAILED: 300.o"
+first_run
+expect "a first run builds and runs" out_has built
+expect "it says how much there is to do" err_has "300 steps"
+expect "it says how far it is" err_has "built 50%"
+expect "and that in few lines" test "$(wc -l <"$scratch/err")" -lt 15
+
+# Somebody else's build is used as it is.
+as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+if ((EUID == 0)) && "${as_nobody[@]}" test -x "$LAPIDARY_BUILD_DIR/lapidary" -a -x "$wrapper"; then
+  run "${as_nobody[@]}" "$wrapper" --version
+  expect "whoever did not build it can run it" test "$(<"$scratch/out")" = "$expected"
+  chmod 755 "$scratch" "$scratch/fresh"
+  rm "$scratch/fresh/lapidary"
+  LAPIDARY_BUILD_DIR=$scratch/fresh run "${as_nobody[@]}" "$wrapper"
+  expect "where nothing is built, they are told" err_has "LAPIDARY_BUILD_DIR can name another directory"
+else
+  echo "note: not as root, or in a directory of root's own: another user was not tried"
+fi
+
 exit $((failures > 0))
