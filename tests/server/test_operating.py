@@ -59,6 +59,14 @@ def test_the_access_log_can_be_json_or_off(start):
     assert not lines_with(silent, "id-off", seconds=0.5)
 
 
+def test_the_log_tells_the_speed_every_ten_seconds(start):
+    server = start("--log-level", "debug")
+    server.post("/v1/completions", json=ASK)
+    [line] = lines_with(server, "tokens/s generated", seconds=20)
+    assert "0 running, 0 waiting" in line
+    assert " us a row" in lines_with(server, "a step costs")[0]
+
+
 def test_every_status_is_counted(start):
     server = start("--api-key", "sesame")
     key = {"Authorization": "bEaReR sesame"}

@@ -66,6 +66,19 @@ def test_other_addresses_answer_to_any_name(start):
     assert server.stop() == 0
 
 
+def test_allowed_hosts_are_the_names_of_a_server_on_all_addresses(start):
+    server = start("--host", "0.0.0.0", "--allowed-hosts", "gpu-box.example,llm.example")
+    url = server.url.replace("0.0.0.0", "127.0.0.1")
+    port = urlparse(url).port
+    for host, status in (("gpu-box.example", 200), (f"LLM.example:{port}", 200), ("evil.example", 403),
+                         ("gpu-box.example.evil.example", 403)):
+        answer = httpx.get(url + "/v1/models", headers={"Host": host})
+        assert answer.status_code == status, host
+        if status == 403:
+            assert answer.json()["error"]["code"] == "host_not_allowed" and "--allowed-hosts" in answer.text
+    assert server.stop() == 0
+
+
 def test_allowed_origins_let_pages_and_names_in(start):
     server = start("--allowed-origins", "https://app.example,http://localhost:5173")
     for origin in ("https://app.example", "http://localhost:5173"):

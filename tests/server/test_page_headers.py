@@ -18,7 +18,9 @@ def test_page_is_one_file_with_strict_headers(server):
     assert policy["base-uri"] == "'none'"
     for kind in ("script-src", "style-src"):
         assert policy[kind].startswith("'sha256-") and " " not in policy[kind], policy[kind]
+    assert policy["require-trusted-types-for"] == "'script'" and policy["trusted-types"] == "'none'"
     assert "unsafe" not in page.headers["content-security-policy"]
+    assert len(page.content) < 150_000
     for outside in ('src="http', 'href="http', "@import", "url("):
         assert outside not in page.text
 
