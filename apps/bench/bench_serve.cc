@@ -29,6 +29,7 @@ constexpr std::string_view kChatSuffix = "chat/completions";
 
 struct BenchServeFlags {
   std::string base_url;
+  bool insecure = false;
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string backend = "openai";
@@ -249,7 +250,7 @@ Result<bench::TargetServer> OpenServer(const BenchServeFlags& flags, const Heade
           : fmt::format(fmt::runtime(is_ipv6 ? "http://[{}]:{}" : "http://{}:{}"), flags.host,
                         flags.port);
   ASSIGN_OR_RETURN(bench::BaseUrl base_url, bench::ParseBaseUrl(url));
-  bench::TargetServer server(std::move(base_url), headers);
+  bench::TargetServer server(bench::HttpClient(std::move(base_url), flags.insecure), headers);
   RETURN_IF_ERROR(server.Resolve());
   return server;
 }
@@ -381,8 +382,7 @@ Status BenchServe(const BenchServeFlags& flags) {
     requests.push_back(std::move(request));
   }
   ASSIGN_OR_RETURN(const bench::LoadRequest trial, server.MakeRequest(form, prompts.back()));
-  spdlog::info("a trial request to {} of http://{}", form.endpoint,
-               server.client().url().HostHeader());
+  spdlog::info("a trial request to {} of {}", form.endpoint, server.client().url().Origin());
   RETURN_IF_ERROR(TestRun(server, trial));
   WarmUp(server, trial, flags);
 
@@ -418,7 +418,12 @@ void AddServerFlags(CLI::App& command, BenchServeFlags& flags) {
     return command.add_option(name, value, help)->group("Server");
   };
   add("--base-url", flags.base_url,
-      "http://HOST:PORT, with /v1 or without, instead of --host and --port");
+      "http://HOST:PORT or https, with /v1 or without, instead of --host and --port");
+  command
+      .add_flag("--insecure", flags.insecure,
+                "Over https, take any certificate (else those that SSL_CERT_FILE or the system "
+                "trusts)")
+      ->group("Server");
   add("--host", flags.host, "Host name or address")->capture_default_str();
   add("--port", flags.port, "Port")->check(CLI::Range(1, 65535))->capture_default_str();
   add("--backend", flags.backend, "openai: prompts as token ids; openai-chat: as a chat message")

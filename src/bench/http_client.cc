@@ -3,9 +3,12 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 #include <charconv>
 
 namespace lapidary::bench {
@@ -14,19 +17,31 @@ namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
+namespace ssl = asio::ssl;
 using asio::ip::tcp;
 
 // An answer kept whole (an error, a list of models) may have this many bytes.
 constexpr size_t kMaxKeptBytes = size_t{16} << 20;
 
-std::string Explain(const boost::system::error_code& error) {
-  if (error == beast::error::timeout) return "the server sent nothing for too long";
+// Waiting may help, but for a certificate.
+Error Explain(const boost::system::error_code& error) {
+  const auto busy = [](std::string message) { return Error{std::move(message), ErrorKind::kBusy}; };
+  if (error == beast::error::timeout) return busy("the server sent nothing for too long");
   if (error == http::error::end_of_stream || error == http::error::partial_message ||
       error == asio::error::eof || error == asio::error::connection_reset ||
-      error == asio::error::broken_pipe) {
-    return "the server closed the connection before the answer was complete";
+      error == asio::error::broken_pipe || error == ssl::error::stream_truncated) {
+    return busy("the server closed the connection before the answer was complete");
   }
-  return error.message();
+  if (error.category() == asio::error::get_ssl_category()) {
+    const auto code = static_cast<unsigned long>(error.value());
+    if (ERR_GET_REASON(code) == SSL_R_CERTIFICATE_VERIFY_FAILED) {
+      return MakeError(
+          "the server's certificate is not trusted here: SSL_CERT_FILE names a file with others, "
+          "--insecure asks for none");
+    }
+    return busy(fmt::format("TLS: {}", error.message()));
+  }
+  return busy(error.message());
 }
 
 }  // namespace
@@ -36,16 +51,19 @@ std::string BaseUrl::HostHeader() const {
   return fmt::format("{}{}{}:{}", is_ipv6 ? "[" : "", host, is_ipv6 ? "]" : "", port);
 }
 
+std::string BaseUrl::Origin() const {
+  return fmt::format("{}://{}", is_https ? "https" : "http", HostHeader());
+}
+
 Result<BaseUrl> ParseBaseUrl(std::string_view text) {
-  constexpr std::string_view kScheme = "http://";
-  if (text.starts_with("https://")) {
-    return MakeError("--base-url {}: https is not spoken here; name the server's http port", text);
-  }
-  if (!text.starts_with(kScheme)) {
+  constexpr std::string_view kHttp = "http://";
+  constexpr std::string_view kHttps = "https://";
+  BaseUrl url;
+  url.is_https = text.starts_with(kHttps);
+  if (!url.is_https && !text.starts_with(kHttp)) {
     return MakeError("--base-url '{}': must look like http://127.0.0.1:8000", text);
   }
-  std::string_view rest = text.substr(kScheme.size());
-  BaseUrl url;
+  std::string_view rest = text.substr(url.is_https ? kHttps.size() : kHttp.size());
   if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
     url.prefix = rest.substr(slash);
     while (url.prefix.ends_with('/')) url.prefix.pop_back();
@@ -64,7 +82,7 @@ Result<BaseUrl> ParseBaseUrl(std::string_view text) {
     url.host = rest.substr(0, colon);
     port = rest.substr(colon);
   }
-  url.port = port.empty() ? "80" : std::string(port.substr(1));
+  url.port = !port.empty() ? std::string(port.substr(1)) : url.is_https ? "443" : "80";
   int number = 0;
   const auto [end, error] =
       std::from_chars(url.port.data(), url.port.data() + url.port.size(), number);
@@ -83,16 +101,21 @@ Status HttpClient::Resolve() {
   if (error) return MakeError("--base-url: '{}' has no address: {}", url_.host, error.message());
   endpoints_.clear();
   for (const auto& entry : found) endpoints_.push_back(entry.endpoint());
+  if (!url_.is_https) return {};
+  tls_ = std::make_shared<ssl::context>(ssl::context::tls_client);
+  if (insecure_) return {};
+  tls_->set_verify_mode(ssl::verify_peer);
+  tls_->set_verify_callback(ssl::host_name_verification(url_.host));
+  tls_->set_default_verify_paths(error);
+  if (error) return MakeError("the certificates trusted here: {}", error.message());
   return {};
 }
 
-asio::awaitable<HttpAnswer> HttpClient::SendOrThrow(const HttpCall& call, const BytesSink& on_bytes,
-                                                    Status* sink_status) const {
-  beast::tcp_stream stream(co_await asio::this_coro::executor);
-  stream.expires_after(call.idle_timeout);
-  co_await stream.async_connect(endpoints_, asio::use_awaitable);
-  stream.socket().set_option(tcp::no_delay(true));
-
+template <typename Stream>
+asio::awaitable<HttpAnswer> HttpClient::Exchange(Stream& stream, const HttpCall& call,
+                                                 const BytesSink& on_bytes,
+                                                 Status* sink_status) const {
+  beast::tcp_stream& connection = beast::get_lowest_layer(stream);
   http::request<http::string_body> request;
   request.method_string(call.method);
   request.target(url_.prefix + call.path);
@@ -104,12 +127,12 @@ asio::awaitable<HttpAnswer> HttpClient::SendOrThrow(const HttpCall& call, const 
   for (const auto& [name, value] : call.headers) request.set(name, value);
   request.body() = call.body;
   request.prepare_payload();
-  stream.expires_after(call.idle_timeout);
+  connection.expires_after(call.idle_timeout);
   co_await http::async_write(stream, request, asio::use_awaitable);
 
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
-  stream.expires_after(call.idle_timeout);
+  connection.expires_after(call.idle_timeout);
   co_await http::async_read_header(stream, buffer, parser, asio::use_awaitable);
   const bool is_streamed = on_bytes && parser.get().result() == http::status::ok;
   if (is_streamed) {
@@ -118,7 +141,7 @@ asio::awaitable<HttpAnswer> HttpClient::SendOrThrow(const HttpCall& call, const 
     parser.body_limit(kMaxKeptBytes);
   }
   while (!parser.is_done()) {
-    stream.expires_after(call.idle_timeout);
+    connection.expires_after(call.idle_timeout);
     co_await http::async_read_some(stream, buffer, parser, asio::use_awaitable);
     if (!is_streamed || parser.get().body().empty()) continue;
     *sink_status = on_bytes(parser.get().body());
@@ -132,6 +155,22 @@ asio::awaitable<HttpAnswer> HttpClient::SendOrThrow(const HttpCall& call, const 
   co_return answer;
 }
 
+asio::awaitable<HttpAnswer> HttpClient::SendOrThrow(const HttpCall& call, const BytesSink& on_bytes,
+                                                    Status* sink_status) const {
+  beast::tcp_stream connection(co_await asio::this_coro::executor);
+  connection.expires_after(call.idle_timeout);
+  co_await connection.async_connect(endpoints_, asio::use_awaitable);
+  connection.socket().set_option(tcp::no_delay(true));
+  if (!url_.is_https) co_return co_await Exchange(connection, call, on_bytes, sink_status);
+  ssl::stream<beast::tcp_stream&> stream(connection, *tls_);
+  boost::system::error_code is_name;
+  asio::ip::make_address(url_.host, is_name);
+  // Servers with several certificates are told a name; an address is none.
+  if (is_name) SSL_set_tlsext_host_name(stream.native_handle(), url_.host.c_str());
+  co_await stream.async_handshake(ssl::stream_base::client, asio::use_awaitable);
+  co_return co_await Exchange(stream, call, on_bytes, sink_status);
+}
+
 asio::awaitable<Result<HttpAnswer>> HttpClient::Send(HttpCall call, BytesSink on_bytes) const {
   Status sink_status;
   try {
@@ -139,7 +178,7 @@ asio::awaitable<Result<HttpAnswer>> HttpClient::Send(HttpCall call, BytesSink on
     if (!sink_status.ok()) co_return sink_status.error();
     co_return answer;
   } catch (const boost::system::system_error& error) {
-    co_return MakeError("{}", Explain(error.code()));
+    co_return Explain(error.code());
   }
 }
 

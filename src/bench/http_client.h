@@ -13,6 +13,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,15 +21,21 @@
 
 #include "base/result.h"
 
+namespace boost::asio::ssl {
+class context;
+}
+
 namespace lapidary::bench {
 
-// http://HOST[:PORT][/PREFIX]
+// http://HOST[:PORT][/PREFIX], or https
 struct BaseUrl {
+  bool is_https = false;
   std::string host;  // without the brackets of an IPv6 address
   std::string port;
   std::string prefix;  // "" or "/something", put before every path
 
   std::string HostHeader() const;
+  std::string Origin() const;  // the URL without the prefix
 };
 
 Result<BaseUrl> ParseBaseUrl(std::string_view text);
@@ -50,11 +57,13 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  explicit HttpClient(BaseUrl url) : url_(std::move(url)) {}
+  // Over https the server's certificate must be one that this machine trusts, unless `insecure`.
+  explicit HttpClient(BaseUrl url, bool insecure = false)
+      : url_(std::move(url)), insecure_(insecure) {}
 
   const BaseUrl& url() const { return url_; }
 
-  // Looks the host up once; calls then connect to what was found.
+  // Looks the host up once, and which certificates are trusted; calls then use what was found.
   Status Resolve();
 
   // The whole answer, whatever its status. Given `on_bytes`, the body of an answer with status 200
@@ -70,8 +79,14 @@ class HttpClient {
  private:
   boost::asio::awaitable<HttpAnswer> SendOrThrow(const HttpCall& call, const BytesSink& on_bytes,
                                                  Status* sink_status) const;
+  // Over a connection that stands: a beast::tcp_stream, or TLS over one.
+  template <typename Stream>
+  boost::asio::awaitable<HttpAnswer> Exchange(Stream& stream, const HttpCall& call,
+                                              const BytesSink& on_bytes, Status* sink_status) const;
 
   BaseUrl url_;
+  bool insecure_ = false;
+  std::shared_ptr<boost::asio::ssl::context> tls_;  // for https
   std::vector<boost::asio::ip::tcp::endpoint> endpoints_;
 };
 

@@ -16,12 +16,15 @@ TEST(BaseUrl, IsTakenApart) {
   EXPECT_EQ(ParseBaseUrl("http://example.org/a/b/")->prefix, "/a/b");
   EXPECT_EQ(ParseBaseUrl("http://example.org/v1/")->prefix, "");
   EXPECT_EQ(ParseBaseUrl("http://example.org/a/v1")->prefix, "/a");
+  EXPECT_FALSE(ParseBaseUrl("http://example.org/")->is_https);
+  EXPECT_TRUE(ParseBaseUrl("https://example.org/v1")->is_https);
+  EXPECT_EQ(ParseBaseUrl("https://example.org/v1")->Origin(), "https://example.org:443");
   EXPECT_EQ(ParseBaseUrl("http://[::1]:81")->host, "::1");
   EXPECT_EQ(ParseBaseUrl("http://[::1]:81")->HostHeader(), "[::1]:81");
 }
 
 TEST(BaseUrl, RefusesWhatItCannotReach) {
-  for (const char* text : {"", "localhost:8000", "https://localhost", "http://", "http://:80",
+  for (const char* text : {"", "localhost:8000", "ftp://localhost", "https://", "http://:80",
                            "http://a:", "http://a:x", "http://a:0", "http://a:65536",
                            "http://a:8 0", "http://[::1", "http://[::1]81", "http://a b/"}) {
     EXPECT_FALSE(ParseBaseUrl(text).ok()) << text;

@@ -32,8 +32,9 @@ Result<ServerInfo> ReadModels(std::string_view body) {
   return info;
 }
 
-TargetServer::TargetServer(BaseUrl url, std::vector<std::pair<std::string, std::string>> headers)
-    : client_(std::move(url)), headers_(std::move(headers)) {}
+TargetServer::TargetServer(HttpClient client,
+                           std::vector<std::pair<std::string, std::string>> headers)
+    : client_(std::move(client)), headers_(std::move(headers)) {}
 
 Result<ServerInfo> TargetServer::WaitForInfo(std::chrono::seconds timeout) const {
   const Clock::time_point deadline = Clock::now() + timeout;
@@ -49,10 +50,10 @@ Result<ServerInfo> TargetServer::WaitForInfo(std::chrono::seconds timeout) const
                                     ? fmt::format("HTTP {} {}: {}", answer->status, answer->reason,
                                                   ErrorMessage(answer->body))
                                     : answer.error().message;
-    const bool may_come = !answer.ok() || answer->status == 503;
+    const bool may_come =
+        answer.ok() ? answer->status == 503 : answer.error().kind == ErrorKind::kBusy;
     if (!may_come || Clock::now() + kRetryAfter > deadline) {
-      return MakeError("http://{} does not answer /v1/models: {}", client_.url().HostHeader(),
-                       problem);
+      return MakeError("{} does not answer /v1/models: {}", client_.url().Origin(), problem);
     }
     std::this_thread::sleep_for(kRetryAfter);
   }

@@ -31,7 +31,7 @@ struct RequestForm {
 
 class TargetServer {
  public:
-  TargetServer(BaseUrl url, std::vector<std::pair<std::string, std::string>> headers);
+  TargetServer(HttpClient client, std::vector<std::pair<std::string, std::string>> headers);
 
   const HttpClient& client() const { return client_; }
 

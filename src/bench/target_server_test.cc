@@ -25,7 +25,7 @@ TEST(ReadModels, RefusesWhatIsNoList) {
 }
 
 TEST(MakeRequest, AsksForAStreamOfTheIds) {
-  const TargetServer server(ParseBaseUrl("http://127.0.0.1:1").value(), {});
+  const TargetServer server(HttpClient(ParseBaseUrl("http://127.0.0.1:1").value()), {});
   RequestForm form;
   form.model = "m";
   form.extra = {{"temperature", 0.0}, {"ignore_eos", false}};

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import threading
 import time
 import urllib.request
@@ -236,7 +237,6 @@ def test_the_vocabulary_must_be_known(bench_serve, stub):
 
 @pytest.mark.parametrize("flags, message", [
     (("--base-url", "localhost"), "must look like http://"),
-    (("--base-url", "https://localhost"), "https"),
     (("--dataset-name", "sharegpt"), "needs a --dataset-path"),
     (("--percentile-metrics", "speed"), "choose from ttft"),
     (("--metric-percentiles", "101"), "from 0 to 100"),
@@ -330,3 +330,23 @@ def test_the_rate_ramps_up(bench_serve, server):
     assert starts[1] - starts[0] > 1.5 * (starts[5] - starts[4])
     done = bench_serve(server.url, *ramp, "--request-rate", "5")
     assert done.returncode == 1 and "leave --request-rate out" in done.stderr
+
+
+def test_https_is_spoken_to_those_who_are_trusted(bench_serve, start_server, tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
+                   check=True, capture_output=True)
+    server = start_server("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
+    assert server.url.startswith("https://127.0.0.1:")
+    named = server.url.replace("127.0.0.1", "localhost")
+    done = bench_serve(named + "/v1", env={"SSL_CERT_FILE": str(certificate)})
+    assert done.returncode == 0, done.stderr
+    assert done.result["completed"] == 6
+    assert bench_serve(server.url, "--insecure").returncode == 0
+    # Neither an unknown certificate nor another's name; nobody waits for them to become right.
+    for url, environment in ((named, {}), (server.url, {"SSL_CERT_FILE": str(certificate)})):
+        done = bench_serve(url, env=environment, timeout=30)
+        assert done.returncode == 1 and "certificate is not trusted here" in done.stderr
+    done = bench_serve(named.replace("https", "http"), "--ready-check-timeout-sec", "1")
+    assert done.returncode == 1
