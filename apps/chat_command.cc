@@ -13,6 +13,7 @@
 #include "apps/line_reader.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
+#include "apps/size_words.h"
 #include "base/read_file.h"
 
 namespace lapidary {
@@ -222,12 +223,14 @@ void AddChatCommand(CommandLine& command_line) {
       ->group(kGroup);
   command->add_option("--context", flags->context, "Most tokens of a conversation")
       ->group(kGroup)
+      ->transform(SizeWords())
       ->check(CLI::Range(2, 1 << 28))
       ->capture_default_str();
   command
       ->add_option("--max-tokens", flags->max_tokens,
                    "Most tokens of an answer; 0: what the context leaves")
       ->group(kGroup)
+      ->transform(SizeWords())
       ->check(CLI::Range(0, 1 << 28))
       ->capture_default_str();
   command

@@ -12,6 +12,7 @@
 #include "apps/media_flags.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
+#include "apps/size_words.h"
 #include "front/conversation.h"
 #include "session/text_stream.h"
 
@@ -254,6 +255,7 @@ void AddGenerateCommand(CommandLine& command_line) {
       ->group(kPrompt);
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
       ->group("Stopping")
+      ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 28))
       ->capture_default_str();
   flags->media.AddTo(*command);

@@ -6,6 +6,7 @@
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
+#include "apps/size_words.h"
 #include "device/device_choice.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
@@ -146,6 +147,7 @@ void AddPlanCommand(CommandLine& command_line) {
   command
       ->add_option("--max-model-len", flags->request.limits.max_model_len,
                    "Longest sequence in tokens (default: the model's context)")
+      ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 28));
   command->add_option("--max-num-seqs", flags->request.limits.max_num_seqs, "Sequences in one step")
       ->check(CLI::Range(1, 65536))
@@ -155,6 +157,7 @@ void AddPlanCommand(CommandLine& command_line) {
                    fmt::format("Rows of one step (default: {}, with experts {})",
                                DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens,
                                kBatchedTokensWithExperts))
+      ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 20));
   command
       ->add_option("--limit-mm-per-prompt", flags->limit_mm_per_prompt,

@@ -14,6 +14,7 @@
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
 #include "apps/quantisation_flag.h"
+#include "apps/size_words.h"
 #include "apps/vllm_flags.h"
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
@@ -261,9 +262,6 @@ Status Serve(ServeFlags flags) {
   return {};
 }
 
-// "2GB" is 2e9 bytes, "2GiB" 2^31, "4k" 4000.
-const CLI::AsSizeValue kSizes(/*kb_is_1000=*/true);
-
 // "--max-model-len" is also LAPIDARY_MAX_MODEL_LEN.
 CLI::Option* WithVariable(CLI::Option* option) {
   std::string name = "LAPIDARY_" + option->get_lnames().at(0);
@@ -285,7 +283,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   WithVariable(flags.quantisation.AddTo(command))->group("Model");
   add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
-      ->transform(kSizes)
+      ->transform(SizeWords())
       ->check(CLI::Range(2, 1 << 28));
   add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
       "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded")
@@ -320,7 +318,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(1, 65536));
   add("--max-num-batched-tokens", flags.limits.max_num_batched_tokens,
       "Most tokens of one step (default: 512, on a GPU 2048, with experts 8192)")
-      ->transform(kSizes)
+      ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 20));
   add("--max-step-ms", flags.max_step_ms,
       "Longest step that running answers wait for while prompts are computed; 0: any (default: "
@@ -337,7 +335,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM; "
       "on a "
       "GPU what --gpu-memory-utilization leaves)")
-      ->transform(kSizes)
+      ->transform(SizeWords())
       ->check(CLI::PositiveNumber);
   WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
                                 "Compute every prompt from its start"))
@@ -384,10 +382,10 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   add("--max-body-bytes", flags.max_body_bytes,
       "Largest request (default: 64 bytes for each token of the context, at least 1 MiB)")
-      ->transform(kSizes);
+      ->transform(SizeWords());
   add("--max-request-memory", flags.http.max_request_memory,
       "Memory for requests being read and parsed, all together; beyond, they get a 503")
-      ->transform(kSizes)
+      ->transform(SizeWords())
       ->default_str("512MiB");
   const CLI::Range seconds(0.0, 86400.0);
   add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")

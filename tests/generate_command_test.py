@@ -90,6 +90,10 @@ class GenerateTest(command_harness.CommandTest):
         self.assertEqual(done.stdout, b"70 * 4 = 280\n")
         self.assertIn(b"280 + 0 = 280", done.stderr)
 
+    def test_counts_are_written_as_people_do(self):
+        result = self.run_lapidary("plan", "12b", "--memory", "80GB", "--max-model-len", "16k", "--json")
+        self.assertEqual(json.loads(result.stdout)["max_model_len"], 16000)
+
     def test_a_name_of_the_hub_is_told_how_to_get_the_weights(self):
         done = self.run_lapidary("generate", "google/gemma-4-E2B-it", "--prompt", "a")
         self.assertEqual(done.returncode, 1)

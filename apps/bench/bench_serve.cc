@@ -12,6 +12,7 @@
 #include <map>
 
 #include "apps/bench/bench_commands.h"
+#include "apps/size_words.h"
 #include "base/progress.h"
 #include "base/read_file.h"
 #include "bench/arrival_schedule.h"
@@ -464,14 +465,17 @@ void AddPromptFlags(CLI::App& command, BenchServeFlags& flags) {
   add("--num-prompts", flags.num_prompts, "Requests to send")->check(CLI::Range(1, 10'000'000));
   const CLI::Range length(1, 1 << 24);
   add("--random-input-len,--input-len", flags.prompts.input_len, "Tokens of a prompt")
+      ->transform(SizeWords())
       ->check(length);
   add("--random-output-len,--output-len", flags.prompts.output_len, "Tokens of an answer")
+      ->transform(SizeWords())
       ->check(length);
   add("--random-range-ratio", flags.prompts.range_ratio,
       "Lengths are uniform in [len * (1 - ratio), len * (1 + ratio)]")
       ->check(CLI::Range(0.0, 1.0));
   add("--random-prefix-len", flags.prompts.prefix_len,
       "Tokens that all prompts begin with, beside --random-input-len")
+      ->transform(SizeWords())
       ->check(CLI::Range(0, 1 << 24));
   add("--seed", flags.prompts.seed, "Of prompts and arrivals");
   add("--vocab-size", flags.vocab_size, "Tokens to draw from; 0: as the server says")

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "apps/bundled_models.h"
+#include "apps/size_words.h"
 #include "model/presets.h"
 
 namespace lapidary {
@@ -23,9 +24,11 @@ void EngineBenchFlags::AddTo(CLI::App& command) {
 void AddLengthFlags(CLI::App& command, int& input_len, int& output_len) {
   const CLI::Range length(1, 1 << 24);
   command.add_option("--input-len", input_len, "Tokens of a prompt")
+      ->transform(SizeWords())
       ->check(length)
       ->capture_default_str();
   command.add_option("--output-len", output_len, "Tokens of an answer")
+      ->transform(SizeWords())
       ->check(length)
       ->capture_default_str();
 }
