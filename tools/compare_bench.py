@@ -4,7 +4,8 @@
     tools/compare_bench.py BEFORE.json AFTER.json [--only REGEX]
     tools/compare_bench.py KERNELS.json OTHER.json --merge-baseline MERGED.json
 
-serve, latency and throughput results are objects: their numbers are compared key by key. kernels
+serve, latency and throughput results are objects: their numbers are compared key by key, those of a
+table of latencies by row and key. kernels
 results hold rows of {name, shape, variant, rows, us, gbps, tflops, floor_share}, matched by the first
 four; lines of such rows (cuda_step_bench --json) are read too. The ratio is AFTER / BEFORE; what has
 no partner is listed at the end. Exits with 1 when nothing could be compared.
@@ -58,7 +59,11 @@ def flatten(result, path):
                     numbers[f"{label} {name}"] = row[name]
         return numbers
     if isinstance(result, dict):
-        return {key: value for key, value in result.items() if is_number(value)}
+        numbers = {key: value for key, value in result.items() if is_number(value)}
+        for row in result.get("rows", []):
+            label = f"batch {row['batch_size']}, {row['input_len']} in, {row['output_len']} out"
+            numbers.update({f"{label} {key}": value for key, value in row.items() if is_number(value)})
+        return numbers
     sys.exit(f"{path}: neither an object nor a list")
 
 

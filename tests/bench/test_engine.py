@@ -33,6 +33,29 @@ def test_latency_prints_a_table(lapidary, checkpoint):
     assert "TTFT" in done.stdout and "TPOT" in done.stdout and "tokens/s" in done.stdout
 
 
+def test_several_lengths_and_batches_are_a_table(lapidary, compare):
+    flags = ("bench", "latency", "--preset", "tiny-e", "--device", "cpu", "--threads", "1", "--num-iters", "1",
+             "--num-iters-warmup", "0", "--batch-size", "1,3", "--input-len", "8,24", "--output-len", "6",
+             "--memory-bandwidth", "10")
+    done = lapidary(*flags, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [(row["input_len"], row["batch_size"]) for row in result["rows"]] == [(8, 1), (8, 3), (24, 1), (24, 3)]
+    alone = json.loads(lapidary("bench", "latency", *TINY, "--memory-bandwidth", "10", "--json").stdout)
+    assert set(alone) == (set(result) - {"rows"}) | set(result["rows"][0])
+    for row in result["rows"]:
+        assert row["output_len"] == 6 and 0 < row["num_steps"] <= 5
+        assert row["prompt_tokens_per_s"] > 0 and row["decode_tokens_per_s"] > 0
+    done = lapidary(*flags)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 4 and len({len(line) for line in lines}) == 1
+    assert lines[-1].split("|")[1:4] == ["     3 ", "        24 ", "     6 "]
+    assert lines[-1].rstrip("| ").endswith("%")
+    done = compare(result, result)
+    assert "batch 3, 24 in, 6 out median_ttft_ms" in done.stdout and "1.000" in done.stdout
+
+
 def test_throughput_counts_all_tokens(lapidary, tmp_path):
     path = tmp_path / "throughput.json"
     done = lapidary("bench", "throughput", *TINY, "--num-prompts", "7", "--max-num-seqs", "3", "--json",
