@@ -114,7 +114,8 @@ bool HandleLine(std::string_view line, ChatSession& session) {
     PrintNotice(status.error().message);
     return true;
   }
-  if (line.front() != '/') {
+  const bool is_pasted = line.find('\n') != std::string_view::npos;
+  if (line.front() != '/' || is_pasted) {
     session.Answer(std::string(line));
     return true;
   }

@@ -18,6 +18,12 @@ namespace {
 
 constexpr int kHistoryLines = 1000;
 
+// Terminals put these around what is pasted, if they are asked to.
+constexpr const char* kAskForPastes = "\x1b[?2004h";
+constexpr const char* kNoMorePastes = "\x1b[?2004l";
+constexpr const char* kPasteBegins = "\\e[200~";
+constexpr std::wstring_view kPasteEnds = L"\x1b[201~";
+
 // Where lines are remembered; empty: nowhere.
 std::filesystem::path HistoryFile() {
   const auto variable = [](const char* name) -> std::filesystem::path {
@@ -62,6 +68,8 @@ class EditingReader : public LineReader {
     el_set(edit_, EL_BIND, "^C", "interrupt", nullptr);
     el_wset(edit_, EL_ADDFN, L"suspend", L"Suspend the program", &OnSuspend);
     el_set(edit_, EL_BIND, "^Z", "suspend", nullptr);
+    el_wset(edit_, EL_ADDFN, L"paste", L"Take what is pasted as text", &OnPaste);
+    el_set(edit_, EL_BIND, kPasteBegins, "paste", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
   ~EditingReader() override {
@@ -74,7 +82,9 @@ class EditingReader : public LineReader {
   Outcome Read(std::string* line) override {
     interrupted_ = false;
     int num_bytes = 0;
+    Show(kAskForPastes);
     const char* text = el_gets(edit_, &num_bytes);
+    Show(kNoMorePastes);
     *line = text == nullptr || num_bytes < 0 ? "" : std::string(text);
     if (line->ends_with('\n')) line->pop_back();
     if (interrupted_) return Outcome::kInterrupted;
@@ -102,6 +112,10 @@ class EditingReader : public LineReader {
     umask(mask);
   }
 
+  static void Show(const char* text) {
+    std::fputs(text, stdout);
+    std::fflush(stdout);
+  }
   static EditingReader* Self(EditLine* edit) {
     void* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
@@ -110,9 +124,21 @@ class EditingReader : public LineReader {
   static char* Prompt(EditLine* edit) { return Self(edit)->prompt_.data(); }
   static unsigned char OnInterrupt(EditLine* edit, wint_t /*key*/) {
     Self(edit)->interrupted_ = true;
-    std::fputs("^C\n", stdout);
-    std::fflush(stdout);
+    Show("^C\n");
     return CC_NEWLINE;
+  }
+  // Its line breaks end no message; what a key would do is not done.
+  static unsigned char OnPaste(EditLine* edit, wint_t /*key*/) {
+    std::wstring text;
+    wchar_t character = 0;
+    while (!text.ends_with(kPasteEnds) && el_wgetc(edit, &character) == 1) {
+      text += character == L'\r' ? L'\n' : character;
+    }
+    if (text.ends_with(kPasteEnds)) text.resize(text.size() - kPasteEnds.size());
+    std::erase_if(text,
+                  [](wchar_t c) { return (c < L' ' && c != L'\n' && c != L'\t') || c == 0x7f; });
+    while (text.ends_with(L'\n')) text.pop_back();
+    return el_winsertstr(edit, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
   static unsigned char OnSuspend(EditLine* /*edit*/, wint_t /*key*/) {
     std::raise(SIGTSTP);  // libedit's handler gives the terminal back meanwhile.

@@ -20,7 +20,7 @@ class LineReader {
   virtual ~LineReader() = default;
 
   virtual bool is_terminal() const = 0;
-  // The line comes without its newline.
+  // The line comes without its newline; one that was pasted may have others inside.
   virtual Outcome Read(std::string* line) = 0;
 };
 

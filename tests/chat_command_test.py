@@ -258,6 +258,18 @@ class ChatTest(command_harness.CommandTest):
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         os.close(terminal)
 
+    def test_what_is_pasted_is_one_message(self):
+        pid, terminal, wait_for, at_prompt = self.on_terminal(self.scratch / "state" / "history")
+        at_prompt(b"See: \x1b[200~one\r/exit\r\x1b[31mt\xc3\xa4 \r\x1b[201~!\n")
+        wait_for(rb"\n[^\r\n\x1b]", b"\x03")
+        wait_for(b"tokens/s")
+        at_prompt(f"/save {self.saved}\n".encode())
+        wait_for(b"saved to")
+        at_prompt(b"\x04")
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        os.close(terminal)
+        self.assertEqual(self.messages()[0]["content"], "See: one\n/exit\n[31mt\u00e4 !")
+
 
 if __name__ == "__main__":
     command_harness.main()
