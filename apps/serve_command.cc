@@ -63,6 +63,7 @@ struct ServeFlags {
   double request_timeout = 30.0;
   double write_timeout = 30.0;
   std::optional<size_t> max_body_bytes;
+  size_t max_media_bytes = size_t{32} << 20;
   HttpOptions http;
 
   // `--served-model-name a b MODEL`: the list takes all that follows it, the model too.
@@ -241,10 +242,15 @@ Status Serve(ServeFlags flags) {
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
-    Api api(*session, model, metrics, std::move(api_keys), AccessLogOf(flags.access_log));
+    const MediaLimits& media = session->media_limits();
+    const BodyLimits body_limits{
+        .max_text_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len)),
+        .max_media_bytes = media.images + media.audio > 0 ? flags.max_media_bytes : 0};
+    Api api(*session, model, metrics, std::move(api_keys), AccessLogOf(flags.access_log),
+            body_limits);
     ThroughputLog throughput(session->engine());
     HttpOptions http = flags.http;
-    http.max_body_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len));
+    http.max_body_bytes = body_limits.max_text_bytes + body_limits.max_media_bytes;
     http.comment_interval = Seconds(flags.comment_interval);
     http.on_tick = [&throughput] { throughput.Tick(); };
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
@@ -381,8 +387,13 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   add("--max-body-bytes", flags.max_body_bytes,
-      "Largest request (default: 64 bytes for each token of the context, at least 1 MiB)")
+      "Largest request, without its images and sounds (default: 64 bytes for each token of the "
+      "context, at least 1 MiB)")
       ->transform(SizeWords());
+  add("--max-media-bytes", flags.max_media_bytes,
+      "Images and sounds of a request as they are sent, together")
+      ->transform(SizeWords())
+      ->default_str("32MiB");
   add("--max-request-memory", flags.http.max_request_memory,
       "Memory for requests being read and parsed, all together; beyond, they get a 503")
       ->transform(SizeWords())

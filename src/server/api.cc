@@ -109,12 +109,13 @@ void LogAsText(const AccessRecord& access) {
 }  // namespace
 
 Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
-         std::vector<std::string> api_keys, AccessLog access_log)
+         std::vector<std::string> api_keys, AccessLog access_log, BodyLimits body_limits)
     : session_(session),
       model_(model),
       metrics_(metrics),
       api_keys_(std::move(api_keys)),
       access_log_(access_log),
+      body_limits_(body_limits),
       created_(UnixTime()),
       responses_(std::make_shared<ResponseStore>(kMaxStoredResponses, kMaxStoredBytes)),
       workers_(kNumWorkers) {}
@@ -243,11 +244,16 @@ void Api::Models(HttpRequest request, ResponderPtr responder) {
   responder->Send(JsonResponse(ModelJson(name)));
 }
 
-ApiStatus Api::ParseJsonBody(const HttpRequest& request, OrderedJson* body) {
+ApiStatus Api::ParseJsonBody(const HttpRequest& request, OrderedJson* body) const {
+  RETURN_IF_API_ERROR(CheckBodySize(request.body, body_limits_));
   return ParseRequestJson(request.body, body, request.memory.get());
 }
 
-ApiStatus Api::ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body) {
+ApiStatus Api::ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body) const {
+  // The file becomes a part of a message, base64, and is decoded from that.
+  if (request.memory != nullptr && !request.memory->Grow(3 * request.body.size())) {
+    return OutOfMemory();
+  }
   return TranscriptionToChat(request.body, body);
 }
 
@@ -255,13 +261,13 @@ template <typename T>
 void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
                    std::function<void(T)> then, ParseBody parse) {
   const bool is_long = request.body.size() >= kLongBodyBytes;
-  auto task = [responder, request = std::move(request), work = std::move(work),
+  auto task = [this, responder, request = std::move(request), work = std::move(work),
                then = std::move(then), parse] {
     auto result = std::make_shared<T>();
     ApiStatus status;
     try {
       OrderedJson body;
-      status = parse(request, &body);
+      status = (this->*parse)(request, &body);
       if (!status) status = work(body, result.get());
     } catch (const std::bad_alloc&) {
       status = OutOfMemory();
@@ -326,7 +332,7 @@ void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
         job->format = std::make_unique<TranscriptionFormat>();
         return {};
       },
-      ParseTranscriptionBody);
+      &Api::ParseTranscriptionBody);
 }
 
 ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {

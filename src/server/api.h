@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/body_limits.h"
 #include "server/generation.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
@@ -21,7 +22,8 @@ class Api final : public HttpHandler {
   // Without keys everybody may ask; with keys only /health and the chat page are open. References
   // must outlive this.
   Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
-      std::vector<std::string> api_keys, AccessLog access_log = AccessLog::kOff);
+      std::vector<std::string> api_keys, AccessLog access_log = AccessLog::kOff,
+      BodyLimits body_limits = {});
 
   ApiStatus CheckHead(const HttpRequest& request) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
@@ -58,15 +60,15 @@ class Api final : public HttpHandler {
   // `then`. What `work` throws is an internal error, or a lack of memory.
   template <typename T>
   using Work = std::function<ApiStatus(const OrderedJson& body, T* result)>;
-  using ParseBody = ApiStatus (*)(const HttpRequest& request, OrderedJson* body);
-  static ApiStatus ParseJsonBody(const HttpRequest& request, OrderedJson* body);
-  static ApiStatus ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body);
+  using ParseBody = ApiStatus (Api::*)(const HttpRequest& request, OrderedJson* body) const;
+  ApiStatus ParseJsonBody(const HttpRequest& request, OrderedJson* body) const;
+  ApiStatus ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body) const;
   template <typename T>
   void OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
-                std::function<void(T)> then, ParseBody parse = ParseJsonBody);
+                std::function<void(T)> then, ParseBody parse = &Api::ParseJsonBody);
   // A request whose job is prepared from its body.
   void Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
-                ParseBody parse = ParseJsonBody);
+                ParseBody parse = &Api::ParseJsonBody);
   void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
 
   // On the worker, for it may take long.
@@ -87,6 +89,7 @@ class Api final : public HttpHandler {
   ServerMetrics& metrics_;
   const std::vector<std::string> api_keys_;
   const AccessLog access_log_;
+  const BodyLimits body_limits_;
   const int64_t created_;
   // Shared with answers that are stored when they end.
   const std::shared_ptr<ResponseStore> responses_;

@@ -1,9 +1,11 @@
 """Images and audio in chat messages."""
 
 import base64
+import io
 import json
 import pathlib
 import subprocess
+import wave
 
 import openai
 import pytest
@@ -186,6 +188,27 @@ def test_limits_are_kept(seeing):
     with pytest.raises(openai.BadRequestError) as refused:
         ask(seeing, image(), text("Hello"), extra_body={"mm_processor_kwargs": {"max_soft_tokens": 100}})
     assert "70, 140, 280, 560 or 1120" in refused.value.message
+
+
+def test_media_have_a_budget_beside_the_text(start, seeing_checkpoint):
+    server = start("--max-media-bytes", "600kB", "--max-body-bytes", "20kB", model=seeing_checkpoint)
+    silence = io.BytesIO()
+    with wave.open(silence, "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(300_000))
+    long = base64.b64encode(silence.getvalue()).decode()  # 400 kB, far more than a text may have
+
+    def status(part):
+        answer = server.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [part]}], "max_tokens": 1})
+        return answer.status_code, answer.text
+
+    heard = {"type": "input_audio", "input_audio": {"data": long, "format": "wav"}}
+    assert status(heard)[0] == 200, status(heard)
+    code, words = status(text("x" * 30_000))
+    assert code == 413 and "exceeds 20000 bytes" in words
+    code, words = status({"type": "input_audio", "input_audio": {"data": long + "A" * 210_000, "format": "wav"}})
+    assert code == 413 and "max-media-bytes" in words
+    assert status(image())[0] == 200
 
 
 def test_a_text_model_refuses_media(client):
