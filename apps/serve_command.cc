@@ -1,10 +1,13 @@
 // `lapidary serve`: an OpenAI-compatible HTTP server.
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
@@ -64,6 +67,7 @@ struct ServeFlags {
   double write_timeout = 30.0;
   std::optional<size_t> max_body_bytes;
   size_t max_media_bytes = size_t{32} << 20;
+  std::optional<size_t> max_request_memory;
   HttpOptions http;
 
   // `--served-model-name a b MODEL`: the list takes all that follows it, the model too.
@@ -195,6 +199,23 @@ size_t DefaultMaxBody(int max_model_len) {
   return std::max(size_t{1} << 20, kBytesPerToken * static_cast<size_t>(max_model_len));
 }
 
+// The machine's memory, or less where this process or its container is limited.
+size_t MemoryLimit() {
+  size_t limit = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  rlimit address_space{};
+  if (getrlimit(RLIMIT_AS, &address_space) == 0) {
+    limit = std::min(limit, static_cast<size_t>(address_space.rlim_cur));
+  }
+  size_t of_container = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> of_container) {  // a number or "max"
+    limit = std::min(limit, of_container);
+  }
+  return limit;
+}
+
+// Where memory is short, requests are refused before an allocation fails.
+size_t DefaultRequestMemory() { return std::min(size_t{512} << 20, MemoryLimit() / 8); }
+
 Status Serve(ServeFlags flags) {
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   if (!IsMetricName(flags.metrics_prefix)) {
@@ -250,6 +271,7 @@ Status Serve(ServeFlags flags) {
             body_limits);
     ThroughputLog throughput(session->engine());
     HttpOptions http = flags.http;
+    http.max_request_memory = flags.max_request_memory.value_or(DefaultRequestMemory());
     http.max_body_bytes = body_limits.max_text_bytes + body_limits.max_media_bytes;
     http.comment_interval = Seconds(flags.comment_interval);
     http.on_tick = [&throughput] { throughput.Tick(); };
@@ -394,10 +416,10 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       "Images and sounds of a request as they are sent, together")
       ->transform(SizeWords())
       ->default_str("32MiB");
-  add("--max-request-memory", flags.http.max_request_memory,
-      "Memory for requests being read and parsed, all together; beyond, they get a 503")
-      ->transform(SizeWords())
-      ->default_str("512MiB");
+  add("--max-request-memory", flags.max_request_memory,
+      "Memory for requests being read and parsed, all together; beyond, they get a 503 (default: "
+      "512MiB, at most an eighth of what this process may use)")
+      ->transform(SizeWords());
   const CLI::Range seconds(0.0, 86400.0);
   add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")
       ->check(seconds)

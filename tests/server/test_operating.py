@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from raw_client import COMPLETIONS, request_bytes
+from server_process import ServerProcess
 
 ASK = {"prompt": "Hello", "max_tokens": 3}
 
@@ -156,6 +157,29 @@ def test_requests_share_a_bounded_memory(start):
         assert refused.status_code == 503
     time.sleep(0.2)
     assert server.post("/v1/completions", json=ASK).status_code == 200
+
+
+@pytest.mark.skipif("LAPIDARY_SANITIZED" in os.environ, reason="sanitizers reserve more than any limit")
+def test_large_requests_do_not_end_a_server_with_little_memory(request, checkpoint, tmp_path):
+    limited = tmp_path / "limited"
+    limited.write_text(f'#!/bin/bash\nulimit -v 600000\nexec {request.config.getoption("--lapidary")} "$@"\n')
+    limited.chmod(0o755)
+    server = ServerProcess(str(limited), str(checkpoint), "--threads", "1", "--max-body-bytes", "9MB", "--device", "cpu",
+                           "--kv-cache-memory-bytes", "64MB")
+    body = json.dumps({"prompt": [[1]] * 1_200_000}).encode()
+
+    def ask():
+        statuses.append(httpx.post(server.url + "/v1/completions", content=body, timeout=60).status_code)
+
+    statuses = []
+    clients = [threading.Thread(target=ask) for _ in range(9)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert statuses == [503] * 9
+    assert httpx.post(server.url + "/v1/completions", json=ASK, timeout=60).status_code == 200
+    assert server.stop() == 0
 
 
 def test_a_chat_that_cannot_fit_is_refused_before_it_is_rendered(server):
