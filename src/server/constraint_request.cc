@@ -156,7 +156,16 @@ void ReadConstraint(RequestFields* fields, std::optional<Constraint>* constraint
 
 void ReadThinkingBudget(RequestFields* fields, std::optional<Constraint>* constraint,
                         std::string* field) {
-  const int64_t budget = fields->Int("thinking_token_budget", -1, -1, INT32_MAX);
+  int64_t budget = fields->Int("thinking_token_budget", -1, -1, INT32_MAX);
+  const auto read_other = [&](const char* object, const char* name) {
+    const OrderedJson* holder = fields->Find(object);
+    if (budget >= 0 || holder == nullptr || !holder->is_object()) return;
+    RequestFields inner(*holder, std::string(object) + ".");
+    budget = inner.Int(name, -1, 0, INT32_MAX);
+    if (inner.status()) fields->Fail(*inner.status());
+  };
+  read_other("thinking", "budget_tokens");
+  read_other("reasoning", "max_tokens");
   if (budget < 0) return;
   if (!*constraint) {
     *constraint = Constraint{.kind = Kind::kAnything};

@@ -26,7 +26,8 @@ void ReadToolChoice(RequestFields* fields, const ToolRules& rules,
                     std::optional<OrderedJson>* tools,
                     std::optional<grammar::Constraint>* constraint, std::string* field);
 
-// thinking_token_budget.
+// thinking_token_budget, or what Anthropic (thinking.budget_tokens) and OpenRouter
+// (reasoning.max_tokens) call it.
 void ReadThinkingBudget(RequestFields* fields, std::optional<grammar::Constraint>* constraint,
                         std::string* field);
 

@@ -81,11 +81,13 @@ def test_a_response_format_leaves_calls_possible(ask):
 
 
 def test_thoughts_end_at_their_budget(client, hello):
-    for budget in (0, 1, 7):
+    for budget, field in ((0, {"thinking_token_budget": 0}), (1, {"thinking_token_budget": 1}),
+                          (7, {"thinking_token_budget": 7, "reasoning": {"max_tokens": 2}}),
+                          (5, {"thinking": {"type": "enabled", "budget_tokens": 5}}), (6, {"reasoning": {"max_tokens": 6}})):
         answer = client.chat.completions.create(
             model="tiny", messages=hello, max_tokens=60, temperature=2.0, seed=1, logprobs=True,
             logit_bias={"100": 60, "101": -100},  # opens thoughts, never closes them
-            extra_body={"thinking_token_budget": budget, "skip_special_tokens": False, "ignore_eos": True})
+            extra_body={**field, "skip_special_tokens": False, "ignore_eos": True})
         tokens = [entry.token for entry in answer.choices[0].logprobs.content]
         assert tokens[0] == "<|channel>"
         assert tokens.index("<channel|>") == budget + 1
