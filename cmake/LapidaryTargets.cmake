@@ -38,6 +38,8 @@ endif()
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Messages name files from the root of the tree, whatever machine compiled them.
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
+# The dynamic linker's tables are complete, and read-only, before a byte from outside is read.
+target_link_options(lapidary_flags INTERFACE LINKER:-z,relro,-z,now)
 if(LAPIDARY_SANITIZE)
   set(sanitize_flags -fsanitize=${LAPIDARY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)

@@ -77,6 +77,11 @@ LAPIDARY_CUDA=maybe run "$wrapper" --version
 expect "a bad LAPIDARY_CUDA is refused" exits_with 1
 expect "and explained" err_has "must be 1 or 0"
 
+run readelf --dynamic --program-headers --wide "$LAPIDARY_BUILD_DIR/lapidary"
+expect "the program is bound before it runs" out_has BIND_NOW
+expect "and its tables are read-only then" out_has GNU_RELRO
+expect "it lies anywhere in memory" out_has "Position-Independent Executable"
+
 # Two at once: both must get through, whoever takes the lock first.
 "$wrapper" --version >"$scratch/other" 2>/dev/null &
 run "$wrapper" --version
