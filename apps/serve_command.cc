@@ -122,8 +122,10 @@ Status WarmUp(Session& session) {
   request.goes_on = false;
   auto stream = session.Start(request);
   if (!stream.ok()) {
-    return MakeError("a sequence of --max-model-len {} cannot run: {}", session.max_model_len(),
-                     stream.error().message);
+    return MakeError(
+        "a sequence of --max-model-len {} cannot run: {} (--kv-cache-memory-bytes, or on a GPU "
+        "--gpu-memory-utilization, gives more)",
+        session.max_model_len(), stream.error().message);
   }
   RequestEvent event = stream->Next();
   stream->Cancel();

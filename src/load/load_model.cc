@@ -43,8 +43,11 @@ Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layou
     num_pages = 1 + DefaultPages(plan, layout, options.limits);
   }
   if (num_pages < 2 || num_pages > kMaxPages) {
-    return MakeError("a KV cache of {} pages of {} bytes cannot be used", num_pages,
-                     layout.page_bytes);
+    return MakeError(
+        "a KV cache of {} pages of {} bytes cannot be used: --kv-cache-memory-bytes must hold 2 to "
+        "{} "
+        "of them",
+        num_pages, layout.page_bytes, kMaxPages);
   }
   return std::optional<int>(static_cast<int>(num_pages));
 }

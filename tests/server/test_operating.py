@@ -196,6 +196,15 @@ def test_a_chat_that_cannot_fit_is_refused_before_it_is_rendered(server):
     assert time.monotonic() - begin < 5
 
 
+def test_too_little_memory_for_kv_names_the_flags(request, checkpoint):
+    for memory in ("10kB", "3MB"):
+        done = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), "--device", "cpu", "--port", "0",
+                               "--max-model-len", "4096", "--kv-cache-memory-bytes", memory],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "--kv-cache-memory-bytes" in done.stderr, memory
+
+
 def test_flags_of_another_server_get_a_sentence(request, start, checkpoint):
     done = subprocess.run([request.config.getoption("--lapidary"), "serve", "--tensor-parallel-size", "2", str(checkpoint)],
                           capture_output=True, text=True, timeout=60)
