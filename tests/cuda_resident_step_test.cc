@@ -34,6 +34,12 @@ class CudaResidentStepTest : public testing::TestWithParam<std::string> {
   void SetUp() override {
     LAPIDARY_SKIP_WITHOUT_GPU();
     plan_ = DescribeModel(GetParam()).value().plan;
+    // With experts a rounding may choose another one, and layer by layer the logits come to have
+    // nothing in common: one sliding and one full layer, as wide as those of the model.
+    if (plan_.moe) {
+      plan_ = TestPlan(GetParam(), {{"num_hidden_layers", 2},
+                                    {"layer_types", {"sliding_attention", "full_attention"}}});
+    }
   }
 
   // Logits of kSteps tokens, one at a time, behind `cached` ones.
@@ -69,8 +75,6 @@ class CudaResidentStepTest : public testing::TestWithParam<std::string> {
 // Random weights pass a small error on from layer to layer: how far bf16 arithmetic may go is seen
 // from the same steps with batch-invariant kernels, whose sums have yet another order.
 TEST_P(CudaResidentStepTest, GivesTheLogitsOfTheStepKernelByKernel) {
-  // Logits that have nothing in common are 1.4 apart. With experts a rounding may choose another.
-  const double most_noise = plan_.moe ? 0.9 : 0.6;
   for (const int cached : {0, 63, kPrompt, kLongPrompt}) {
     const Logits expected = Run(cached, {.resident_steps = false});
     const Logits other = Run(cached, {.batch_invariant = true});
@@ -84,7 +88,7 @@ TEST_P(CudaResidentStepTest, GivesTheLogitsOfTheStepKernelByKernel) {
       const double noise = Distance(row(other), row(expected));
       EXPECT_LT(distance, 2.0 * noise) << cached << " tokens before, step " << step;
       EXPECT_GT(noise, 0.0);
-      EXPECT_LT(noise, most_noise);
+      EXPECT_LT(noise, 0.6);  // Logits that have nothing in common are 1.4 apart.
     }
   }
 }

@@ -27,7 +27,7 @@ Json TestConfig(const std::string& name) {
 
 ModelPlan TestPlan(const std::string& name, const Json& changes) {
   Json config = TestConfig(name);
-  config.update(changes);
+  (config.contains("text_config") ? config["text_config"] : config).update(changes);
   return MakeModelPlan(ParseModelConfig(config, name).value()).value();
 }
 

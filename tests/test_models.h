@@ -29,7 +29,7 @@ class TemporaryDirectory {
 // The config of a preset, or of tests/goldens/NAME.config.json.
 Json TestConfig(const std::string& name);
 
-// The plan of such a config with some of its fields changed.
+// The plan of such a config with some fields of its text part changed.
 ModelPlan TestPlan(const std::string& name, const Json& changes);
 
 // Writes the checkpoint to `directory` / name and returns that path.
