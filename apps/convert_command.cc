@@ -4,6 +4,7 @@
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "convert/convert.h"
+#include "load/drafting.h"
 #include "load/load_model.h"
 
 namespace lapidary {
@@ -16,21 +17,30 @@ struct ConvertFlags {
   int threads = 0;
 };
 
-Status Convert(ConvertFlags flags) {
-  ResolveBundled(&flags.model);
+Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
+                                           ThreadPool& threads) {
+  if (IsAssistantDirectory(flags.model)) {
+    ASSIGN_OR_RETURN(const UnpairedAssistant assistant,
+                     OpenUnpairedAssistant(flags.model, threads));
+    return ConvertToGguf(assistant.plan, *assistant.source, to, flags.out, threads);
+  }
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!model.directory) {
     return MakeError("'{}' is not a checkpoint directory: only those are converted", flags.model);
   }
+  ASSIGN_OR_RETURN(const auto source, OpenStoredWeights(model, threads));
+  return ConvertToGguf(model, *source, to, flags.out, threads);
+}
+
+Status Convert(ConvertFlags flags) {
+  ResolveBundled(&flags.model);
   std::error_code error;
   if (std::filesystem::exists(flags.out, error)) {
     return MakeError("--out {}: is there already; remove it or name another file", flags.out);
   }
   ThreadPool threads(flags.threads);
-  ASSIGN_OR_RETURN(const auto source, OpenStoredWeights(model, threads));
-  const DType to = flags.to == "q4_0" ? DType::kQ4_0 : DType::kQ8_0;
   ASSIGN_OR_RETURN(const std::vector<ConvertedTensor> tensors,
-                   ConvertToGguf(model, *source, to, flags.out, threads));
+                   Write(flags, flags.to == "q4_0" ? DType::kQ4_0 : DType::kQ8_0, threads));
   int64_t total_bytes = 0;
   fmt::print("{:<40}  {:<6}  {:>12}  {}\n", "tensor", "type", "bytes", "relative error");
   for (const ConvertedTensor& tensor : tensors) {
@@ -50,7 +60,8 @@ void AddConvertCommand(CommandLine& command_line) {
   CLI::App* command = command_line.Add(
       "convert", "Write a checkpoint as a GGUF file with quantised weights, and what each lost",
       [flags] { return Convert(*flags); });
-  command->add_option("model", flags->model, "Checkpoint directory")->required();
+  command->add_option("model", flags->model, "Checkpoint directory, of a model or of an assistant")
+      ->required();
   command->add_option("--to", flags->to, "Type of the matrices: 8.5 or 4.5 bits a weight")
       ->required()
       ->check(CLI::IsMember({"q8_0", "q4_0"}));

@@ -35,9 +35,10 @@ Status TakeConfig(const std::string& text, DraftingRequest& request) {
 std::vector<CLI::Option*> DraftFlags::AddAssistantTo(CLI::App& command) {
   return {
       command
-          .add_option("--spec-model", spec_model,
-                      "Assistant that drafts tokens (default: MODEL-assistant or "
-                      "MODEL/assistant, if there is one)")
+          .add_option(
+              "--spec-model", spec_model,
+              "Assistant that drafts tokens (default: MODEL-assistant or MODEL/assistant; of "
+              "MODEL.gguf MODEL-assistant.gguf, if there is one)")
           ->group(kGroup),
       command
           .add_option("--spec-position", spec_position,

@@ -102,19 +102,13 @@ struct PlannedTensor {
   DType to;
 };
 
-}  // namespace
-
-Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,
-                                                   const TensorSource& source, DType to,
-                                                   const std::filesystem::path& out,
-                                                   ThreadPool& threads) {
+// Adds the tensors to the header, then writes all.
+Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPlan& decoder,
+                                               const std::vector<TensorSpec>& specs,
+                                               const TensorSource& source, DType to,
+                                               const std::filesystem::path& out,
+                                               ThreadPool& threads) {
   CHECK(CanQuantiseTo(to)) << DTypeName(to);
-  GgufWriter header;
-  AddPlanMetadata(model.plan, header);
-  header.AddString("general.name", model.ShortName());
-  if (model.directory) {
-    RETURN_IF_ERROR(AddTextMetadata(*model.directory, model.plan.vocab_size, header));
-  }
   std::vector<ConvertedTensor> converted;
   std::vector<PlannedTensor> planned;
   int64_t num_elements = 0;
@@ -124,13 +118,13 @@ Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model
     planned.push_back({tensor, dtype});
     num_elements += tensor.num_elements();
   };
-  const std::vector<float> factors = RopeFactors(model.plan);
+  const std::vector<float> factors = RopeFactors(decoder);
   plan_tensor("rope_freqs.weight",
               {reinterpret_cast<const std::byte*>(factors.data()),
                DType::kF32,
                {static_cast<int64_t>(factors.size())}},
               DType::kF32);
-  for (const TensorSpec& spec : RequiredTensors(model.plan)) {
+  for (const TensorSpec& spec : specs) {
     ASSIGN_OR_RETURN(const TensorView tensor, source.Get(spec));
     plan_tensor(GgufTensorName(spec.name), tensor, TypeFor(spec, tensor.dtype, to));
   }
@@ -153,6 +147,34 @@ Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model
     return MakeError("cannot write {} (no such directory, or disk full?)", out.string());
   }
   return converted;
+}
+
+}  // namespace
+
+Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,
+                                                   const TensorSource& source, DType to,
+                                                   const std::filesystem::path& out,
+                                                   ThreadPool& threads) {
+  GgufWriter header;
+  AddPlanMetadata(model.plan, header);
+  header.AddString("general.name", model.ShortName());
+  if (model.directory) {
+    RETURN_IF_ERROR(AddTextMetadata(*model.directory, model.plan.vocab_size, header));
+  }
+  return WriteFile(std::move(header), model.plan, RequiredTensors(model.plan), source, to, out,
+                   threads);
+}
+
+Result<std::vector<ConvertedTensor>> ConvertToGguf(const AssistantPlan& plan,
+                                                   const TensorSource& source, DType to,
+                                                   const std::filesystem::path& out,
+                                                   ThreadPool& threads) {
+  AssistantPlan dense = plan;
+  dense.ordered_head.reset();
+  GgufWriter header;
+  AddPlanMetadata(dense, header);
+  return WriteFile(std::move(header), dense.decoder, RequiredTensors(dense), source, to, out,
+                   threads);
 }
 
 }  // namespace lapidary

@@ -27,4 +27,11 @@ Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model
                                                    const std::filesystem::path& out,
                                                    ThreadPool& threads);
 
+// A drafting assistant, whose head becomes a dense one, as other converters have it: `source` gives
+// its rows in the order of the token ids.
+Result<std::vector<ConvertedTensor>> ConvertToGguf(const AssistantPlan& plan,
+                                                   const TensorSource& source, DType to,
+                                                   const std::filesystem::path& out,
+                                                   ThreadPool& threads);
+
 }  // namespace lapidary

@@ -5,11 +5,17 @@
 
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_source.h"
+#include "load/drafting.h"
+#include "load/load_model.h"
+#include "model/assistant_preset.h"
 #include "model/tensor_sources.h"
+#include "synth/synth.h"
 #include "tensor/block_formats.h"
 
 namespace lapidary {
 namespace {
+
+namespace fs = std::filesystem;
 
 class ConvertTest : public testing::Test {
  protected:
@@ -57,6 +63,58 @@ TEST_F(ConvertTest, AFileHoldsThePlanAndEveryTensorWithinItsError) {
     }
     EXPECT_GT(num_quantised, model.plan.num_layers);
   }
+}
+
+TEST_F(ConvertTest, AHeadOfItsOwnIsWrittenAndRead) {
+  ThreadPool threads(2);
+  ModelDescription model = DescribeModel("tiny-dense").value();
+  model.config["tie_word_embeddings"] = false;
+  model.plan = MakeModelPlan(ParseModelConfig(model.config, "test").value()).value();
+  const auto source = DummySource::Make(model.plan, 1, threads).value();
+  const std::filesystem::path path = directory_ / "a.gguf";
+  ASSERT_TRUE(ConvertToGguf(model, *source, DType::kQ8_0, path, threads).ok());
+  const ModelDescription read = DescribeModel(path.string()).value();
+  ASSERT_TRUE(read.plan.has_own_head);
+  const auto file = OpenStoredWeights(read, threads).value();
+  const TensorSpec spec = RequiredTensors(read.plan).back();
+  ASSERT_EQ(spec.name, kHeadName);
+  const std::vector<float> got = ToFloats(file->Get(spec).value());
+  const std::vector<float> want = ToFloats(source->Get(spec).value());
+  for (size_t idx = 0; idx < want.size(); ++idx) ASSERT_NEAR(got[idx], want[idx], 0.05) << idx;
+}
+
+TEST_F(ConvertTest, AnAssistantBesideItsModelIsFound) {
+  ThreadPool threads(2);
+  const ModelDescription model = DescribeModel("tiny-e").value();
+  const auto source = DummySource::Make(model.plan, 1, threads).value();
+  ASSERT_TRUE(ConvertToGguf(model, *source, DType::kQ8_0, directory_ / "a.gguf", threads).ok());
+  const ModelDescription read = DescribeModel((directory_ / "a.gguf").string()).value();
+  EXPECT_FALSE(LoadDrafter(read, {}, std::nullopt, threads).value());
+
+  const fs::path assistant = directory_ / "assistant";
+  ASSERT_TRUE(
+      WriteSyntheticAssistant(*AssistantPresetConfig("tiny-e"), {}, assistant, threads).ok());
+  ASSERT_TRUE(IsAssistantDirectory(assistant));
+  const UnpairedAssistant unpaired = OpenUnpairedAssistant(assistant, threads).value();
+  ASSERT_TRUE(ConvertToGguf(unpaired.plan, *unpaired.source, DType::kQ8_0,
+                            directory_ / "a-assistant.gguf", threads)
+                  .ok());
+  const auto drafter = LoadDrafter(read, {}, std::nullopt, threads);
+  ASSERT_TRUE(drafter.ok()) << drafter.error().message;
+  ASSERT_TRUE(*drafter);
+  EXPECT_THAT((*drafter)->name, testing::EndsWith("a-assistant.gguf"));
+  EXPECT_FALSE((*drafter)->options.plan.ordered_head);
+  int num_quantised = 0;
+  for (const TensorSpec& spec : RequiredTensors((*drafter)->options.plan)) {
+    const TensorView tensor = (*drafter)->options.source->Get(spec).value();
+    num_quantised += tensor.dtype == DType::kQ8_0;
+    const std::vector<float> got = ToFloats(tensor);
+    const std::vector<float> want = ToFloats(unpaired.source->Get(spec).value());
+    for (size_t idx = 0; idx < want.size(); ++idx) {
+      ASSERT_NEAR(got[idx], want[idx], 0.05) << spec.name << " " << idx;
+    }
+  }
+  EXPECT_GT(num_quantised, 4);
 }
 
 TEST_F(ConvertTest, AFileThatCannotBeWrittenLeavesNothing) {

@@ -144,21 +144,9 @@ void AddExperts(ConfigKeys& keys, Json& config) {
   config["moe_intermediate_size"] = keys.Int("expert_feed_forward_length");
 }
 
-}  // namespace
-
-Result<Json> ConfigFromGguf(const GgufCheckpoint& checkpoint) {
+// The fields of a decoder, a model's or an assistant's.
+Result<Json> DecoderConfig(const GgufCheckpoint& checkpoint, std::string_view architecture) {
   const std::string where = checkpoint.path().string();
-  const std::string_view architecture = checkpoint.String("general.architecture").value_or("");
-  if (architecture == "clip") {
-    return MakeError("{} holds image and audio towers only; name the model it belongs to", where);
-  }
-  if (architecture == kAssistantArchitecture) {
-    return MakeError("{} is a drafting assistant; name its target model instead", where);
-  }
-  if (architecture != kArchitecture) {
-    return MakeError("{}: architecture '{}' is not Gemma 4 ('{}')", where,
-                     ShortUtf8(architecture, 80), kArchitecture);
-  }
   ConfigKeys keys(checkpoint, architecture);
   const int64_t num_layers = keys.Int("block_count");
   if (num_layers < 1 || num_layers > kMaxLayers) {
@@ -167,8 +155,6 @@ Result<Json> ConfigFromGguf(const GgufCheckpoint& checkpoint) {
   RETURN_IF_ERROR(keys.status());
 
   Json config;
-  config["architectures"] = {"Gemma4ForCausalLM"};
-  config["model_type"] = "gemma4_text";
   ASSIGN_OR_RETURN(config["vocab_size"], VocabularySize(checkpoint));
   config["num_hidden_layers"] = num_layers;
   config["hidden_size"] = keys.Int("embedding_length");
@@ -176,6 +162,7 @@ Result<Json> ConfigFromGguf(const GgufCheckpoint& checkpoint) {
   config["sliding_window"] = keys.Int("attention.sliding_window");
   config["rms_norm_eps"] = keys.NumberOr("attention.layer_norm_rms_epsilon", 1e-6);
   config["final_logit_softcapping"] = keys.NumberOr("final_logit_softcapping", 0.0);
+  config["tie_word_embeddings"] = checkpoint.Find("output.weight") == nullptr;
 
   const std::vector<int64_t> heads = keys.PerLayer("attention.head_count", num_layers);
   if (std::adjacent_find(heads.begin(), heads.end(), std::not_equal_to<>()) != heads.end()) {
@@ -210,6 +197,49 @@ Result<Json> ConfigFromGguf(const GgufCheckpoint& checkpoint) {
   AddPerLayerInputs(checkpoint, keys, config);
   AddExperts(keys, config);
   RETURN_IF_ERROR(keys.status());
+  return config;
+}
+
+std::string_view ArchitectureOf(const GgufCheckpoint& checkpoint) {
+  return checkpoint.String("general.architecture").value_or("");
+}
+
+}  // namespace
+
+Result<Json> ConfigFromGguf(const GgufCheckpoint& checkpoint) {
+  const std::string where = checkpoint.path().string();
+  const std::string_view architecture = ArchitectureOf(checkpoint);
+  if (architecture == "clip") {
+    return MakeError("{} holds image and audio towers only; name the model it belongs to", where);
+  }
+  if (architecture == kAssistantArchitecture) {
+    return MakeError("{} is a drafting assistant; name its target model instead", where);
+  }
+  if (architecture != kArchitecture) {
+    return MakeError("{}: architecture '{}' is not Gemma 4 ('{}')", where,
+                     ShortUtf8(architecture, 80), kArchitecture);
+  }
+  ASSIGN_OR_RETURN(Json config, DecoderConfig(checkpoint, architecture));
+  config["architectures"] = {"Gemma4ForCausalLM"};
+  config["model_type"] = "gemma4_text";
+  return config;
+}
+
+Result<Json> AssistantConfigFromGguf(const GgufCheckpoint& checkpoint) {
+  const std::string where = checkpoint.path().string();
+  const std::string_view architecture = ArchitectureOf(checkpoint);
+  if (architecture != kAssistantArchitecture) {
+    return MakeError("{}: architecture '{}' is not a Gemma 4 drafting assistant ('{}')", where,
+                     ShortUtf8(architecture, 80), kAssistantArchitecture);
+  }
+  ConfigKeys keys(checkpoint, architecture);
+  Json config;
+  config["architectures"] = {"Gemma4AssistantForCausalLM"};
+  config["backbone_hidden_size"] = keys.Int("embedding_length_out");
+  RETURN_IF_ERROR(keys.status());
+  // Converters leave the centroids of an ordered head out.
+  config["use_ordered_embeddings"] = false;
+  ASSIGN_OR_RETURN(config["text_config"], DecoderConfig(checkpoint, architecture));
   return config;
 }
 

@@ -9,5 +9,7 @@ namespace lapidary {
 // The config in the form ParseModelConfig reads, which checks the ranges. What GGUF leaves to the
 // tensors (K=V, which dims turn, the vocabulary) is read from them.
 Result<Json> ConfigFromGguf(const GgufCheckpoint& checkpoint);
+// The same of a drafting assistant.
+Result<Json> AssistantConfigFromGguf(const GgufCheckpoint& checkpoint);
 
 }  // namespace lapidary

@@ -12,15 +12,15 @@ const LayerPlan& LayerOf(const ModelPlan& plan, AttentionKind kind) {
   return it == plan.layers.end() ? plan.layers.back() : *it;
 }
 
-}  // namespace
-
-void AddPlanMetadata(const ModelPlan& plan, GgufWriter& writer) {
+// What every decoder has, a model's and an assistant's.
+void AddDecoder(const ModelPlan& plan, std::string_view architecture, GgufWriter& writer) {
+  const auto key = [&](const char* name) { return fmt::format("{}.{}", architecture, name); };
   const auto add = [&](const char* name, int value) {
-    writer.AddU32(fmt::format("gemma4.{}", name), static_cast<uint32_t>(value));
+    writer.AddU32(key(name), static_cast<uint32_t>(value));
   };
   const LayerPlan& sliding = LayerOf(plan, AttentionKind::kSliding);
   const LayerPlan& full = LayerOf(plan, AttentionKind::kFull);
-  writer.AddString("general.architecture", "gemma4");
+  writer.AddString("general.architecture", architecture);
   add("block_count", plan.num_layers);
   add("context_length", plan.max_context);
   add("embedding_length", plan.hidden_size);
@@ -40,11 +40,11 @@ void AddPlanMetadata(const ModelPlan& plan, GgufWriter& writer) {
     add("expert_used_count", plan.moe->top_k);
     add("expert_feed_forward_length", plan.moe->expert_width);
   }
-  writer.AddF32("gemma4.rope.freq_base", static_cast<float>(full.rope.theta));
-  writer.AddF32("gemma4.rope.freq_base_swa", static_cast<float>(sliding.rope.theta));
-  writer.AddF32("gemma4.attention.layer_norm_rms_epsilon", plan.rms_norm_eps);
+  writer.AddF32(key("rope.freq_base"), static_cast<float>(full.rope.theta));
+  writer.AddF32(key("rope.freq_base_swa"), static_cast<float>(sliding.rope.theta));
+  writer.AddF32(key("attention.layer_norm_rms_epsilon"), plan.rms_norm_eps);
   if (plan.logit_softcap != 0.0f) {
-    writer.AddF32("gemma4.final_logit_softcapping", plan.logit_softcap);
+    writer.AddF32(key("final_logit_softcapping"), plan.logit_softcap);
   }
   std::vector<uint32_t> widths, kv_heads;
   std::vector<bool> is_sliding;
@@ -53,9 +53,23 @@ void AddPlanMetadata(const ModelPlan& plan, GgufWriter& writer) {
     kv_heads.push_back(static_cast<uint32_t>(layer.num_kv_heads));
     is_sliding.push_back(layer.kind == AttentionKind::kSliding);
   }
-  writer.AddU32s("gemma4.feed_forward_length", widths);
-  writer.AddU32s("gemma4.attention.head_count_kv", kv_heads);
-  writer.AddBools("gemma4.attention.sliding_window_pattern", is_sliding);
+  writer.AddU32s(key("feed_forward_length"), widths);
+  writer.AddU32s(key("attention.head_count_kv"), kv_heads);
+  writer.AddBools(key("attention.sliding_window_pattern"), is_sliding);
+}
+
+}  // namespace
+
+void AddPlanMetadata(const ModelPlan& plan, GgufWriter& writer) {
+  AddDecoder(plan, "gemma4", writer);
+}
+
+void AddPlanMetadata(const AssistantPlan& plan, GgufWriter& writer) {
+  AddDecoder(plan.decoder, "gemma4-assistant", writer);
+  writer.AddU32("gemma4-assistant.embedding_length_out",
+                static_cast<uint32_t>(plan.backbone_hidden_size));
+  writer.AddU32("gemma4-assistant.nextn_predict_layers",
+                static_cast<uint32_t>(plan.decoder.num_layers));
 }
 
 std::vector<float> RopeFactors(const ModelPlan& plan) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "model/tensor_specs.h"
 
 namespace lapidary {
 namespace {
@@ -18,6 +19,9 @@ constexpr NamePair kGlobalNames[] = {
     {"per_layer_model_projection.weight", "per_layer_model_proj.weight"},
     {"per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
     {"norm.weight", "output_norm.weight"},
+    {kHeadName, "output.weight"},
+    {"pre_projection.weight", "nextn.pre_projection.weight"},
+    {"post_projection.weight", "nextn.post_projection.weight"},
 };
 
 constexpr NamePair kLayerNames[] = {

@@ -1,7 +1,6 @@
 #include "gguf/gguf_source.h"
 
 #include <cstring>
-#include <set>
 
 #include "base/check.h"
 #include "gguf/gguf_names.h"
@@ -60,31 +59,43 @@ Status GgufSource::CheckTensor(const TensorSpec& spec) {
   return {};
 }
 
-Result<std::unique_ptr<GgufSource>> GgufSource::Open(GgufCheckpoint checkpoint,
-                                                     const ModelPlan& plan) {
-  auto source = std::unique_ptr<GgufSource>(new GgufSource(std::move(checkpoint)));
-  std::set<std::string, std::less<>> known = {"rope_freqs.weight"};
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
-    RETURN_IF_ERROR(source->CheckTensor(spec));
+Status GgufSource::Check(const std::vector<TensorSpec>& required,
+                         std::set<std::string, std::less<>> unused) {
+  std::set<std::string, std::less<>> known = std::move(unused);
+  known.insert("rope_freqs.weight");
+  for (const TensorSpec& spec : required) {
+    RETURN_IF_ERROR(CheckTensor(spec));
     known.insert(GgufTensorName(spec.name));
     if (spec.name.ends_with("experts.gate_up_proj")) {
       known.insert(HalfName(spec, "gate"));
       known.insert(HalfName(spec, "up"));
     }
   }
-  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) {
-    known.insert(GgufTensorName(spec.name));
-  }
-  for (const auto& [name, tensor] : source->checkpoint_.tensors()) {
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
     if (known.contains(name)) continue;
-    const std::string where = source->checkpoint_.path().string();
-    if (name == "output.weight") {
-      return MakeError("{}: output.weight, a head of its own, is not supported: Gemma 4 ties it",
-                       where);
-    }
-    return MakeError("{}: tensor '{}' does not belong to the model the metadata describes", where,
-                     name);
+    return MakeError("{}: tensor '{}' does not belong to the model the metadata describes",
+                     checkpoint_.path().string(), name);
   }
+  return {};
+}
+
+Result<std::unique_ptr<GgufSource>> GgufSource::Open(GgufCheckpoint checkpoint,
+                                                     const ModelPlan& plan) {
+  auto source = std::unique_ptr<GgufSource>(new GgufSource(std::move(checkpoint)));
+  std::set<std::string, std::less<>> unused;
+  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) {
+    unused.insert(GgufTensorName(spec.name));
+  }
+  RETURN_IF_ERROR(source->Check(RequiredTensors(plan), std::move(unused)));
+  return source;
+}
+
+Result<std::unique_ptr<GgufSource>> GgufSource::Open(GgufCheckpoint checkpoint,
+                                                     const AssistantPlan& plan) {
+  auto source = std::unique_ptr<GgufSource>(new GgufSource(std::move(checkpoint)));
+  // Of an ordered head, which a GGUF file does not describe.
+  RETURN_IF_ERROR(source->Check(RequiredTensors(plan),
+                                {"masked_embd_centroids.weight", "masked_embd_ordering"}));
   return source;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "gguf/gguf_checkpoint.h"
@@ -14,10 +16,14 @@ namespace lapidary {
 class GgufSource : public TensorSource {
  public:
   static Result<std::unique_ptr<GgufSource>> Open(GgufCheckpoint checkpoint, const ModelPlan& plan);
+  static Result<std::unique_ptr<GgufSource>> Open(GgufCheckpoint checkpoint,
+                                                  const AssistantPlan& plan);
   Result<TensorView> Get(const TensorSpec& spec) const override;
 
  private:
   explicit GgufSource(GgufCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  // `unused`: what may be there as well.
+  Status Check(const std::vector<TensorSpec>& required, std::set<std::string, std::less<>> unused);
   Status CheckTensor(const TensorSpec& spec);
   // Some files have the two halves of experts.gate_up_proj as tensors of their own.
   Status JoinExperts(const TensorSpec& spec);

@@ -1,8 +1,12 @@
 #include "load/drafting.h"
 
 #include "base/read_file.h"
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_source.h"
 #include "model/assistant_preset.h"
+#include "model/compressed_source.h"
 #include "model/presets.h"
+#include "model/tensor_sources.h"
 
 namespace lapidary {
 namespace {
@@ -14,12 +18,35 @@ bool HoldsConfig(const fs::path& directory) {
   return fs::exists(directory / "config.json", error);
 }
 
-// What to load: a directory, or a preset's configuration.
+// What to load: a directory, a GGUF file, or a preset's configuration.
 struct Assistant {
   std::string name;
-  std::optional<fs::path> directory;
+  std::optional<fs::path> path;
   Json config;
 };
+
+Result<Json> ReadConfig(const fs::path& path) {
+  if (IsGgufFile(path)) {
+    ASSIGN_OR_RETURN(const GgufCheckpoint checkpoint, GgufCheckpoint::Open(path));
+    return AssistantConfigFromGguf(checkpoint);
+  }
+  const fs::path config = path / "config.json";
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(config, kMaxConfigFileBytes));
+  return ParseJson(text, config.string());
+}
+
+Result<std::shared_ptr<const AssistantSource>> OpenAssistant(const PairedAssistant& assistant,
+                                                             ThreadPool& threads) {
+  using Source = std::shared_ptr<const AssistantSource>;
+  if (IsGgufFile(*assistant.path)) {
+    ASSIGN_OR_RETURN(GgufCheckpoint checkpoint, GgufCheckpoint::Open(*assistant.path));
+    ASSIGN_OR_RETURN(auto file, GgufSource::Open(std::move(checkpoint), assistant.plan));
+    return Source(AssistantSource::OfDense(std::move(file)));
+  }
+  ASSIGN_OR_RETURN(auto source, AssistantSource::Open(*assistant.path, assistant.is_compressed,
+                                                      assistant.plan, threads));
+  return Source(std::move(source));
+}
 
 Result<std::optional<Assistant>> Find(const ModelDescription& model, const DraftingRequest& request,
                                       bool is_dummy) {
@@ -27,29 +54,30 @@ Result<std::optional<Assistant>> Find(const ModelDescription& model, const Draft
   std::error_code error;
   if (!request.assistant.empty()) {
     assistant.name = request.assistant;
-    if (fs::is_directory(request.assistant, error)) assistant.directory = request.assistant;
+    if (fs::is_directory(request.assistant, error) || IsGgufFile(request.assistant)) {
+      assistant.path = request.assistant;
+    }
   } else if (is_dummy && request.simulated_accept_length == 0.0) {
     return std::optional<Assistant>();  // Nothing it drafts would be accepted.
-  } else if (model.directory) {
-    assistant.directory = FindAssistant(*model.directory);
-    if (!assistant.directory && request.simulated_accept_length > 0.0) {
+  } else if (!model.is_preset()) {
+    assistant.path = FindAssistant(model.directory ? *model.directory : *model.gguf_file);
+    if (!assistant.path && request.simulated_accept_length > 0.0) {
       return MakeError("there is no assistant beside {}: name one with --spec-model", model.name);
     }
-    if (!assistant.directory) return std::optional<Assistant>();
-    assistant.name = assistant.directory->string();
+    if (!assistant.path) return std::optional<Assistant>();
+    assistant.name = assistant.path->string();
   } else if (is_dummy) {
     assistant.name = model.name;
   } else {
     return std::optional<Assistant>();  // A preset has no weights: nothing to draft for.
   }
-  if (assistant.directory) {
-    const fs::path path = *assistant.directory / "config.json";
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
-    ASSIGN_OR_RETURN(assistant.config, ParseJson(text, path.string()));
+  if (assistant.path) {
+    ASSIGN_OR_RETURN(assistant.config, ReadConfig(*assistant.path));
   } else if (IsPreset(assistant.name) && is_dummy) {
     ASSIGN_OR_RETURN(assistant.config, AssistantPresetConfig(assistant.name));
   } else {
-    return MakeError("the assistant '{}' is no checkpoint directory", assistant.name);
+    return MakeError("the assistant '{}' is no checkpoint directory and no GGUF file",
+                     assistant.name);
   }
   return std::optional<Assistant>(std::move(assistant));
 }
@@ -59,6 +87,10 @@ Result<std::optional<Assistant>> Find(const ModelDescription& model, const Draft
 std::optional<fs::path> FindAssistant(const fs::path& model) {
   std::error_code error;
   fs::path beside = fs::weakly_canonical(model, error);
+  if (IsGgufFile(model)) {
+    beside.replace_filename(beside.stem().string() + "-assistant.gguf");
+    return IsGgufFile(beside) ? std::optional(beside) : std::nullopt;
+  }
   beside += "-assistant";
   if (HoldsConfig(beside)) return beside;
   if (HoldsConfig(model / "assistant")) return model / "assistant";
@@ -79,7 +111,26 @@ Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescriptio
                      request.assistant.empty() ? ", or leave drafting out with --no-spec" : "");
   }
   return std::optional(
-      PairedAssistant{assistant->name, assistant->directory, std::move(plan).value()});
+      PairedAssistant{assistant->name, assistant->path, IsQuantised(assistant->config), *plan});
+}
+
+bool IsAssistantDirectory(const fs::path& path) {
+  if (!HoldsConfig(path)) return false;
+  const auto config = ReadConfig(path);
+  return config.ok() && ParseAssistantConfig(*config, path.string()).ok();
+}
+
+Result<UnpairedAssistant> OpenUnpairedAssistant(const fs::path& directory, ThreadPool& threads) {
+  ASSIGN_OR_RETURN(const Json json, ReadConfig(directory));
+  ASSIGN_OR_RETURN(const AssistantConfig config, ParseAssistantConfig(json, directory.string()));
+  UnpairedAssistant assistant;
+  assistant.plan = MakeAssistantPlan(config);
+  if (IsQuantised(json)) {
+    ASSIGN_OR_RETURN(assistant.source, CompressedSource::Open(directory, assistant.plan, threads));
+  } else {
+    ASSIGN_OR_RETURN(assistant.source, CheckpointSource::Open(directory, assistant.plan));
+  }
+  return assistant;
 }
 
 Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
@@ -92,12 +143,12 @@ Result<std::optional<LoadedDrafter>> LoadDrafter(const ModelDescription& model,
   LoadedDrafter drafter;
   drafter.name = assistant->name;
   DrafterOptions& options = drafter.options;
-  options.plan = std::move(assistant->plan);
+  options.plan = assistant->plan;
   if (dummy_seed) {
     ASSIGN_OR_RETURN(options.source,
                      AssistantSource::MakeDummy(options.plan, *dummy_seed, threads));
   } else {
-    ASSIGN_OR_RETURN(options.source, AssistantSource::Open(*assistant->directory, options.plan));
+    ASSIGN_OR_RETURN(options.source, OpenAssistant(*assistant, threads));
   }
   options.position = request.position;
   options.draw = request.draw;

@@ -14,8 +14,8 @@ inline constexpr int kDefaultDrafts = 4;
 
 struct DraftingRequest {
   bool enabled = true;
-  // A checkpoint directory, or a preset whose assistant gets random weights. Empty: the one beside
-  // the model (MODEL-assistant or MODEL/assistant), if there is one.
+  // A checkpoint directory, a GGUF file, or a preset whose assistant gets random weights. Empty:
+  // the one beside the model, if there is one (FindAssistant).
   std::string assistant = {};
   int num_drafts = kDefaultDrafts;  // of a round, at most
   bool adapt = true;                // fewer where that is faster
@@ -26,13 +26,15 @@ struct DraftingRequest {
   SimulatedSchedule simulated_schedule = SimulatedSchedule::kConstant;
 };
 
-// The directory that pairs with a model's, if there is one.
+// What pairs with a model's directory (MODEL-assistant or MODEL/assistant) or GGUF file
+// (MODEL-assistant.gguf), if it is there.
 std::optional<std::filesystem::path> FindAssistant(const std::filesystem::path& model);
 
 // An assistant that fits its model; its weights are not looked at.
 struct PairedAssistant {
-  std::string name;                                // as it was found
-  std::optional<std::filesystem::path> directory;  // none: a preset
+  std::string name;                           // as it was found
+  std::optional<std::filesystem::path> path;  // a directory or a GGUF file; none: a preset
+  bool is_compressed = false;                 // by compressed-tensors
   AssistantPlan plan;
 };
 // Nothing where drafting is off, or nobody named an assistant and there is none. Only with
@@ -40,6 +42,15 @@ struct PairedAssistant {
 Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescription& model,
                                                            const DraftingRequest& request,
                                                            bool takes_presets);
+
+// An assistant by itself: what `convert` writes. Its head's rows are in the order of the token ids.
+struct UnpairedAssistant {
+  AssistantPlan plan;
+  std::unique_ptr<TensorSource> source;
+};
+bool IsAssistantDirectory(const std::filesystem::path& path);
+Result<UnpairedAssistant> OpenUnpairedAssistant(const std::filesystem::path& directory,
+                                                ThreadPool& threads);
 
 struct LoadedDrafter {
   std::string name;  // as it was found

@@ -60,15 +60,6 @@ Error NoWeights(const ModelDescription& model) {
       model.name);
 }
 
-// By compressed-tensors, since a plan was made of it.
-bool IsCompressed(const ModelDescription& model) {
-  const auto is_there = [](const Json& config) {
-    return config.contains("quantization_config") && !config["quantization_config"].is_null();
-  };
-  return model.directory && (is_there(model.config) || (model.config.contains("text_config") &&
-                                                        is_there(model.config["text_config"])));
-}
-
 Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& model,
                                                        const LoadOptions& options,
                                                        ThreadPool& threads) {
@@ -125,12 +116,13 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
   return std::unique_ptr<Executor>(std::move(executor));
 }
 
-Status RefuseBlockFormats(const ModelDescription& model, const TensorSource& source) {
-  for (const TensorSpec& spec : RequiredTensors(model.plan)) {
+Status RefuseBlockFormats(const std::string& name, const std::vector<TensorSpec>& specs,
+                          const TensorSource& source, const char* advice) {
+  for (const TensorSpec& spec : specs) {
     const DType dtype = source.Get(spec).value().dtype;
     if (IsBlockDType(dtype)) {
-      return MakeError("{}: {} is {}, which runs on the CPU only; add --device cpu", model.name,
-                       spec.name, DTypeName(dtype));
+      return MakeError("{}: {} is {}, which runs on the CPU only; add {}", name, spec.name,
+                       DTypeName(dtype), advice);
     }
   }
   return {};
@@ -142,7 +134,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
     return MakeError("--quantization {}: weights in blocks run on the CPU only; add --device cpu",
                      DTypeName(*options.quantisation));
   }
-  if (IsCompressed(model)) {
+  if (model.is_compressed()) {
     return MakeError("{}: compressed-tensors weights run on the CPU only; add --device cpu",
                      model.name);
   }
@@ -158,6 +150,10 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
   ThreadPool threads(options.num_threads);
   ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
   if (drafter) {
+    if (drafter->options.source != nullptr) {
+      RETURN_IF_ERROR(RefuseBlockFormats(drafter->name, RequiredTensors(drafter->options.plan),
+                                         *drafter->options.source, "--no-spec or --device cpu"));
+    }
     assistant = drafter->name;
     executor_options.drafter = std::move(drafter->options);
     executor_options.max_drafts = options.drafting.num_drafts;
@@ -166,7 +162,8 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
   std::shared_ptr<const TensorSource> source;
   if (options.format != LoadFormat::kDummy) {
     ASSIGN_OR_RETURN(source, OpenStoredWeights(model, threads));
-    RETURN_IF_ERROR(RefuseBlockFormats(model, *source));
+    RETURN_IF_ERROR(
+        RefuseBlockFormats(model.name, RequiredTensors(model.plan), *source, "--device cpu"));
   }
   return cuda::MakeCudaExecutor(model.plan, source.get(), executor_options);
 }
@@ -182,7 +179,7 @@ Result<std::shared_ptr<const TensorSource>> OpenStoredWeights(const ModelDescrip
     return Source(std::move(source));
   }
   if (!model.directory) return NoWeights(model);
-  if (IsCompressed(model)) {
+  if (model.is_compressed()) {
     ASSIGN_OR_RETURN(auto source, CompressedSource::Open(*model.directory, model.plan, threads));
     return Source(std::move(source));
   }

@@ -1,8 +1,10 @@
 #include "load/model_directory.h"
 
 #include "base/read_file.h"
+#include "checkpoint/checkpoint.h"
 #include "gguf/gguf_config.h"
 #include "model/presets.h"
+#include "model/tensor_specs.h"
 
 namespace lapidary {
 
@@ -18,7 +20,21 @@ bool IsHubName(const std::string& name) {
          name.substr(slash + 1).starts_with("gemma");
 }
 
+// Some files of compressed-tensors hold a head of their own, whatever the config says.
+bool HoldsHead(const std::filesystem::path& directory) {
+  const auto checkpoint = Checkpoint::Open(directory);
+  return checkpoint.ok() && (checkpoint->Find(kHeadName) != nullptr ||
+                             checkpoint->Find("lm_head.weight_packed") != nullptr);
+}
+
 }  // namespace
+
+bool IsQuantised(const Json& config) {
+  const auto is_there = [](const Json& part) {
+    return part.contains("quantization_config") && !part["quantization_config"].is_null();
+  };
+  return is_there(config) || (config.contains("text_config") && is_there(config["text_config"]));
+}
 
 std::string ModelDescription::ShortName() const {
   if (gguf_file) return gguf_file->stem().string();
@@ -36,6 +52,11 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
     source = path.string();
     ASSIGN_OR_RETURN(model.config, ParseJson(text, source));
+    if (model.is_compressed() && HoldsHead(*model.directory)) {
+      Json& decoder =
+          model.config.contains("text_config") ? model.config["text_config"] : model.config;
+      decoder["tie_word_embeddings"] = false;
+    }
   } else if (IsGgufFile(model_or_preset)) {
     model.gguf_file = model_or_preset;
     ASSIGN_OR_RETURN(const GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));

@@ -9,6 +9,9 @@
 
 namespace lapidary {
 
+// Whether a config.json says so, at the top or in its text_config.
+bool IsQuantised(const Json& config);
+
 struct ModelDescription {
   std::string name;  // as the user gave it
   // Where the weights are, and what is beside them: one of the two, or neither for a preset.
@@ -18,6 +21,8 @@ struct ModelDescription {
   ModelPlan plan;
 
   bool is_preset() const { return !directory && !gguf_file; }
+  // By compressed-tensors, since a plan was made of it.
+  bool is_compressed() const { return directory && IsQuantised(config); }
   // What it is called where a path would be too much: the directory's or the file's own name, or
   // the preset's.
   std::string ShortName() const;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "model/compressed_source.h"
 #include "model/synthetic_values.h"
 #include "model/tensor_sources.h"
 
@@ -13,11 +14,22 @@ constexpr const char* kHead = "embed_tokens.weight";
 }  // namespace
 
 Result<std::unique_ptr<AssistantSource>> AssistantSource::Open(
-    const std::filesystem::path& directory, const AssistantPlan& plan) {
-  ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> file, CheckpointSource::Open(directory, plan));
-  auto source = std::unique_ptr<AssistantSource>(new AssistantSource());
-  const TensorView* ordering = file->checkpoint().Find(kTokenOrdering);
-  source->file_ = std::move(file);
+    const std::filesystem::path& directory, bool is_compressed, const AssistantPlan& plan,
+    ThreadPool& threads) {
+  std::unique_ptr<TensorSource> file;
+  const TensorView* ordering = nullptr;  // A view into the file.
+  const auto keep = [&](auto opened) {
+    ordering = opened->checkpoint().Find(kTokenOrdering);
+    file = std::move(opened);
+  };
+  if (is_compressed) {
+    ASSIGN_OR_RETURN(auto opened, CompressedSource::Open(directory, plan, threads));
+    keep(std::move(opened));
+  } else {
+    ASSIGN_OR_RETURN(auto opened, CheckpointSource::Open(directory, plan));
+    keep(std::move(opened));
+  }
+  auto source = OfDense(std::move(file));
   if (!plan.ordered_head) return source;
   const int64_t vocab_size = plan.decoder.vocab_size;
   if (ordering == nullptr || ordering->dtype != DType::kI64 ||
@@ -31,12 +43,16 @@ Result<std::unique_ptr<AssistantSource>> AssistantSource::Open(
   return source;
 }
 
+std::unique_ptr<AssistantSource> AssistantSource::OfDense(std::unique_ptr<TensorSource> file) {
+  return std::unique_ptr<AssistantSource>(new AssistantSource(std::move(file)));
+}
+
 Result<std::unique_ptr<AssistantSource>> AssistantSource::MakeDummy(const AssistantPlan& plan,
                                                                     uint64_t seed,
                                                                     ThreadPool& threads) {
-  auto source = std::unique_ptr<AssistantSource>(new AssistantSource());
-  ASSIGN_OR_RETURN(source->file_,
+  ASSIGN_OR_RETURN(auto file,
                    DummySource::Make(RequiredTensors(plan), AssistantSeed(seed), threads));
+  auto source = OfDense(std::move(file));
   if (plan.ordered_head) {
     RETURN_IF_ERROR(source->OrderHead(plan, SyntheticTokenOrdering(plan.decoder.vocab_size)));
   }

@@ -14,10 +14,14 @@ namespace lapidary {
 
 class AssistantSource : public TensorSource {
  public:
-  // A checkpoint directory; refused where a tensor is missing, of another shape, or the ordering is
-  // no permutation.
+  // A checkpoint directory, of compressed-tensors or plain; refused where a tensor is missing, of
+  // another shape, or the ordering is no permutation.
   static Result<std::unique_ptr<AssistantSource>> Open(const std::filesystem::path& directory,
-                                                       const AssistantPlan& plan);
+                                                       bool is_compressed,
+                                                       const AssistantPlan& plan,
+                                                       ThreadPool& threads);
+  // An assistant with a dense head, from a file that was checked against its plan.
+  static std::unique_ptr<AssistantSource> OfDense(std::unique_ptr<TensorSource> file);
   // Made in memory: what `synth` would have written, in bf16.
   static Result<std::unique_ptr<AssistantSource>> MakeDummy(const AssistantPlan& plan,
                                                             uint64_t seed, ThreadPool& threads);
@@ -28,10 +32,10 @@ class AssistantSource : public TensorSource {
   const std::vector<int32_t>& token_ordering() const { return token_ordering_; }
 
  private:
-  AssistantSource() = default;
+  explicit AssistantSource(std::unique_ptr<TensorSource> file) : file_(std::move(file)) {}
   Status OrderHead(const AssistantPlan& plan, std::span<const int64_t> ordering);
 
-  std::unique_ptr<TensorSource> file_;
+  const std::unique_ptr<TensorSource> file_;
   std::vector<int32_t> token_ordering_;
   std::vector<std::byte> ordered_rows_;
   TensorView ordered_head_;

@@ -88,6 +88,7 @@ template <typename Storage>
 Status BindDecoder(const ModelPlan& plan, WeightBinder<Storage>& binder,
                    ModelWeightsOf<Storage>& weights) {
   weights.embedding = binder.Matrix("embed_tokens.weight");
+  weights.head = plan.has_own_head ? binder.Matrix(kHeadName) : weights.embedding;
   weights.final_norm = binder.Vector("norm.weight");
   if (plan.ple) {
     weights.ple_table = binder.Matrix("embed_tokens_per_layer.weight");

@@ -90,15 +90,32 @@ void RepackAll(const Repacked& tensor, std::byte* out, ThreadPool& threads) {
 
 Result<std::unique_ptr<CompressedSource>> CompressedSource::Open(
     const std::filesystem::path& directory, const ModelPlan& plan, ThreadPool& threads) {
-  const std::string where = directory.string();
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   auto source = std::unique_ptr<CompressedSource>(new CompressedSource(std::move(checkpoint)));
-  const FindTensor find = [&](const std::string& name) { return source->checkpoint_.Find(name); };
+  // Some exports repeat the tied head as a tensor of its own.
+  std::vector<std::string> unused = {kHeadName};
+  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) unused.push_back(spec.name);
+  RETURN_IF_ERROR(source->Repack(RequiredTensors(plan), unused, directory.string(), threads));
+  return source;
+}
 
-  std::set<std::string, std::less<>> known, modules;
+Result<std::unique_ptr<CompressedSource>> CompressedSource::Open(
+    const std::filesystem::path& directory, const AssistantPlan& plan, ThreadPool& threads) {
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
+  auto source = std::unique_ptr<CompressedSource>(new CompressedSource(std::move(checkpoint)));
+  RETURN_IF_ERROR(source->Repack(RequiredTensors(plan), {kTokenOrdering, kCentroids, kHeadName},
+                                 directory.string(), threads));
+  return source;
+}
+
+Status CompressedSource::Repack(const std::vector<TensorSpec>& required,
+                                const std::vector<std::string>& unused, const std::string& where,
+                                ThreadPool& threads) {
+  const FindTensor find = [&](const std::string& name) { return checkpoint_.Find(name); };
+  std::set<std::string, std::less<>> known(unused.begin(), unused.end()), modules;
   std::vector<Repacked> repacked;
   int64_t num_elements = 0;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
+  for (const TensorSpec& spec : required) {
     known.insert(spec.name);
     const TensorView* plain = find(spec.name);
     if (plain != nullptr && IsWeightDType(plain->dtype)) {
@@ -106,7 +123,7 @@ Result<std::unique_ptr<CompressedSource>> CompressedSource::Open(
         return MakeError("{}: tensor {} has shape {}, config.json asks for {}", where, spec.name,
                          ShapeToString(plain->shape), ShapeToString(spec.shape));
       }
-      source->tensors_[spec.name] = *plain;
+      tensors_[spec.name] = *plain;
       continue;
     }
     if (spec.shape.size() < 2) return MakeError("{}: {} is missing", where, spec.name);
@@ -116,9 +133,9 @@ Result<std::unique_ptr<CompressedSource>> CompressedSource::Open(
     num_elements += spec.num_elements();
     repacked.push_back(std::move(tensor).value());
   }
-  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) modules.insert(ModuleOf(spec.name));
-  for (const auto& [name, tensor] : source->checkpoint_.tensors()) {
-    if (known.contains(name) || IsTowerTensor(name) || name == "lm_head.weight") continue;
+  for (const std::string& name : unused) modules.insert(ModuleOf(name));
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    if (known.contains(name) || IsTowerTensor(name)) continue;
     const std::string module = ModuleOf(name);
     const bool is_cache_scale = name.ends_with(".k_scale") || name.ends_with(".v_scale");
     if (is_cache_scale ||
@@ -135,11 +152,11 @@ Result<std::unique_ptr<CompressedSource>> CompressedSource::Open(
     auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
     AdviseHugePages(memory.get(), bytes);
     RepackAll(tensor, memory.get(), threads);
-    source->tensors_[tensor.spec.name] = {memory.get(), tensor.dtype, tensor.spec.shape};
-    source->memory_.push_back(std::move(memory));
+    tensors_[tensor.spec.name] = {memory.get(), tensor.dtype, tensor.spec.shape};
+    memory_.push_back(std::move(memory));
     progress.Advance(tensor.spec.num_elements());
   }
-  return source;
+  return {};
 }
 
 Result<TensorView> CompressedSource::Get(const TensorSpec& spec) const {

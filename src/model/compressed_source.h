@@ -32,10 +32,17 @@ class CompressedSource : public TensorSource {
   // Everything is checked against the plan, as CheckpointSource does it, and repacked.
   static Result<std::unique_ptr<CompressedSource>> Open(const std::filesystem::path& directory,
                                                         const ModelPlan& plan, ThreadPool& threads);
+  static Result<std::unique_ptr<CompressedSource>> Open(const std::filesystem::path& directory,
+                                                        const AssistantPlan& plan,
+                                                        ThreadPool& threads);
+  const Checkpoint& checkpoint() const { return checkpoint_; }
   Result<TensorView> Get(const TensorSpec& spec) const override;
 
  private:
   explicit CompressedSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  // `unused`: what may be there as well.
+  Status Repack(const std::vector<TensorSpec>& required, const std::vector<std::string>& unused,
+                const std::string& where, ThreadPool& threads);
 
   Checkpoint checkpoint_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;

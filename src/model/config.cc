@@ -163,17 +163,13 @@ void RefuseUnsupported(JsonFields& fields) {
     fields.Fail(fmt::format("hidden_activation '{}' is not Gemma 4's", activation));
   }
   if (fields.BoolOr("attention_bias", false)) fields.Fail("attention_bias is not supported");
-  if (!fields.BoolOr("tie_word_embeddings", true)) {
-    fields.Fail("tie_word_embeddings false is not supported: Gemma 4 ties its head");
-  }
   if (fields.StringOr("use_bidirectional_attention", "") == "all") {
     fields.Fail("use_bidirectional_attention 'all' is not a generating model");
   }
 }
 
-// Refuses a file quantised by another method than `known`; empty: by any.
-Status RefuseQuantised(const Json& json, const Json* text_config, std::string_view known,
-                       std::string_view name) {
+// Refuses a file quantised by another method than compressed-tensors.
+Status RefuseQuantised(const Json& json, const Json* text_config, std::string_view name) {
   for (const Json* part : {&json, text_config}) {
     if (part == nullptr || !part->contains("quantization_config")) continue;
     const Json& quantisation = (*part)["quantization_config"];
@@ -183,7 +179,7 @@ Status RefuseQuantised(const Json& json, const Json* text_config, std::string_vi
         quantisation["quant_method"].is_string()) {
       method = quantisation["quant_method"].get<std::string>().substr(0, 80);
     }
-    if (!known.empty() && method == known) continue;
+    if (method == "compressed-tensors") continue;
     return MakeError(
         "{}: quantised checkpoints of {} are not supported; use the bf16 one, a GGUF file or one "
         "of compressed-tensors",
@@ -222,6 +218,7 @@ void ParseDecoder(JsonFields& fields, ModelConfig& config) {
   config.rms_norm_eps = fields.NumberOr("rms_norm_eps", 1e-6, {.min = 0.0, .max = 1.0});
   config.final_logit_softcap =
       fields.NumberOr("final_logit_softcapping", 0.0, {.min = 0.0, .max = 1e6});
+  config.has_own_head = !fields.BoolOr("tie_word_embeddings", true);
   if (!fields.status().ok()) return;  // The rest counts layers.
 
   config.k_eq_v = fields.BoolOr("attention_k_eq_v", false);
@@ -257,7 +254,7 @@ Result<ModelConfig> ParseModelConfig(const Json& json, std::string_view name) {
   }
   const Json* text_config = top.OptionalObject("text_config");
   RETURN_IF_ERROR(top.status());
-  RETURN_IF_ERROR(RefuseQuantised(json, text_config, "compressed-tensors", name));
+  RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
   config.is_multimodal = text_config != nullptr;
   if (config.is_multimodal) config.media_tokens = ParseMediaTokens(top);
   RETURN_IF_ERROR(top.status());
@@ -317,7 +314,7 @@ Result<AssistantConfig> ParseAssistantConfig(const Json& json, std::string_view 
         top.Int("centroid_intermediate_top_k", {.min = 1, .max = config.num_centroids}));
   }
   RETURN_IF_ERROR(top.status());
-  RETURN_IF_ERROR(RefuseQuantised(json, text_config, /*known=*/"", name));
+  RETURN_IF_ERROR(RefuseQuantised(json, text_config, name));
 
   JsonFields fields(*text_config, fmt::format("{}: text_config", name));
   ParseDecoder(fields, decoder);
@@ -329,6 +326,9 @@ Result<AssistantConfig> ParseAssistantConfig(const Json& json, std::string_view 
   }
   if (decoder.final_logit_softcap != 0.0) {
     fields.Fail("final_logit_softcapping is not an assistant's");
+  }
+  if (decoder.has_own_head) {
+    fields.Fail("tie_word_embeddings false is not supported: an assistant ties its head");
   }
   if (config.ordered_embeddings && decoder.vocab_size % config.num_centroids != 0) {
     fields.Fail(fmt::format("vocab_size {} does not divide into {} centroids", decoder.vocab_size,

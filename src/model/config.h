@@ -56,6 +56,7 @@ struct ModelConfig {
   int sliding_window = 0;
   double rms_norm_eps = 1e-6;
   double final_logit_softcap = 0.0;  // 0: none
+  bool has_own_head = false;         // tie_word_embeddings false
 
   // Per layer, size num_layers.
   std::vector<AttentionKind> layer_kinds;

@@ -300,7 +300,6 @@ TEST(ModelConfig, RefusesWhatWouldSilentlyChangeTheResult) {
               HasSubstr("quantised checkpoints of an unknown method"));
   EXPECT_THAT(ErrorWith("hidden_activation", "gelu"), HasSubstr("hidden_activation 'gelu'"));
   EXPECT_THAT(ErrorWith("attention_bias", true), HasSubstr("attention_bias"));
-  EXPECT_THAT(ErrorWith("tie_word_embeddings", false), HasSubstr("tie_word_embeddings"));
   EXPECT_THAT(ErrorWith("use_bidirectional_attention", "all"), HasSubstr("use_bidirectional"));
   EXPECT_THAT(ErrorWith("use_bidirectional_attention", "vision"), testing::Not(HasSubstr("error")));
 }

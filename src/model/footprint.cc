@@ -12,6 +12,9 @@ Footprint MakeFootprint(const ModelPlan& plan) {
       case TensorComponent::kEmbedding:
         footprint.embedding += count;
         break;
+      case TensorComponent::kHead:
+        footprint.head += count;
+        break;
       case TensorComponent::kPerLayerEmbedding:
         footprint.per_layer_embedding += count;
         break;
@@ -37,6 +40,7 @@ Footprint MakeFootprint(const ModelPlan& plan) {
     footprint.unused_shared_kv += spec.num_elements();
   }
   footprint.read_per_token = footprint.total() - footprint.per_layer_embedding;
+  if (plan.has_own_head) footprint.read_per_token -= footprint.embedding;
   if (plan.moe) {
     footprint.read_per_token -=
         footprint.experts / plan.moe->num_experts * (plan.moe->num_experts - plan.moe->top_k);

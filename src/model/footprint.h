@@ -11,6 +11,7 @@ namespace lapidary {
 struct Footprint {
   // Parameters by component; `layers` holds everything inside the layers but the experts.
   int64_t embedding = 0;
+  int64_t head = 0;  // where the embedding is not the head
   int64_t per_layer_embedding = 0;
   int64_t per_layer_projection = 0;
   int64_t layers = 0;
@@ -19,7 +20,8 @@ struct Footprint {
   int64_t unused_shared_kv = 0;  // may be in the file, is never read; not in total()
 
   int64_t total() const {
-    return embedding + per_layer_embedding + per_layer_projection + layers + experts + final_norm;
+    return embedding + head + per_layer_embedding + per_layer_projection + layers + experts +
+           final_norm;
   }
 
   // Weights streamed for one decoded token at batch 1 (all but the gathered tables; top-k experts

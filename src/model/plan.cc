@@ -55,6 +55,7 @@ ModelPlan MakeFrame(const ModelConfig& config) {
   plan.rms_norm_eps = static_cast<float>(config.rms_norm_eps);
   plan.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   plan.logit_softcap = static_cast<float>(config.final_logit_softcap);
+  plan.has_own_head = config.has_own_head;
   plan.first_kv_shared_layer = config.num_layers - config.num_kv_shared_layers;
   for (AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
     KvGroupPlan& group = plan.kv_groups[KvGroupOf(kind)];

@@ -90,6 +90,7 @@ struct ModelPlan {
   float rms_norm_eps = 1e-6f;
   float embedding_scale = 1.0f;   // sqrt(hidden_size)
   float logit_softcap = 0.0f;     // 0: none
+  bool has_own_head = false;      // lm_head; false: the embeddings are the head too
   int first_kv_shared_layer = 0;  // num_layers when no layer shares
   std::vector<LayerPlan> layers;
   std::array<KvGroupPlan, kNumKvGroups> kv_groups;  // [kSlidingGroup], [kFullGroup]

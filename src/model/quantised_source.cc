@@ -20,7 +20,9 @@ void QuantisePiece(const TensorView& from, int64_t first, int64_t count, DType t
 }  // namespace
 
 DType QuantisedType(const TensorSpec& spec, DType stored, DType to) {
-  const DType wanted = spec.component == TensorComponent::kEmbedding ? DType::kQ8_0 : to;
+  const bool is_table =
+      spec.component == TensorComponent::kEmbedding || spec.component == TensorComponent::kHead;
+  const DType wanted = is_table ? DType::kQ8_0 : to;
   const bool stays = spec.shape.size() < 2 || IsBlockDType(stored) ||
                      spec.role == TensorRole::kRouter ||
                      spec.component == TensorComponent::kPerLayerProjection ||

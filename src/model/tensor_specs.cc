@@ -102,6 +102,7 @@ std::vector<TensorSpec> RequiredTensors(const ModelPlan& plan) {
   }
   list.EndLayers();
   list.Add("norm.weight", {hidden}, TensorComponent::kFinalNorm, TensorRole::kFinalNorm);
+  if (plan.has_own_head) list.Add(kHeadName, {plan.vocab_size, hidden}, kHead, kTable);
   return list.Take();
 }
 

@@ -14,7 +14,8 @@
 namespace lapidary {
 
 enum class TensorComponent {
-  kEmbedding,           // embed_tokens, also the head
+  kEmbedding,           // embed_tokens, also the head unless there is one
+  kHead,                // lm_head, of few models
   kPerLayerEmbedding,   // embed_tokens_per_layer
   kPerLayerProjection,  // per_layer_model_projection and its norm
   kAttention,
@@ -55,6 +56,9 @@ std::vector<TensorSpec> RequiredTensors(const ModelPlan& plan);
 // Of an assistant. Beside the decoder's own there are the two projections and, with an ordered
 // head, the centroids; kTokenOrdering, which holds no weights, is not in the list.
 std::vector<TensorSpec> RequiredTensors(const AssistantPlan& plan);
+
+// A head that is not the embeddings.
+inline constexpr const char* kHeadName = "lm_head.weight";
 
 // I64 [vocab]: the token ids, grouped by centroid.
 inline constexpr const char* kTokenOrdering = "masked_embedding.token_ordering";

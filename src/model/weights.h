@@ -81,7 +81,8 @@ struct LayerWeightsOf {
 
 template <typename Storage>
 struct ModelWeightsOf {
-  MatrixRef embedding{};                           // [vocab, hidden]; also the head
+  MatrixRef embedding{};                           // [vocab, hidden]
+  MatrixRef head{};                                // [vocab, hidden]; mostly the embedding
   typename Storage::Vector final_norm{};           // [hidden]
   MatrixRef ple_table{};                           // [ple_vocab, layers * ple_width]
   MatrixRef ple_projection{};                      // [layers * ple_width, hidden]

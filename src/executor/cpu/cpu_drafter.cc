@@ -88,8 +88,7 @@ void CpuDrafter::RunLayer(const LayerPlan& layer) {
 }
 
 void CpuDrafter::DenseHead() {
-  Linear(normed_.data(), num_active(), weights_.embedding, logits_.data(), plan_.vocab_size,
-         threads_);
+  Linear(normed_.data(), num_active(), weights_.head, logits_.data(), plan_.vocab_size, threads_);
 }
 
 void CpuDrafter::OrderedHead() {
@@ -112,7 +111,7 @@ void CpuDrafter::OrderedHead() {
     for (int rank = 0; rank < top_k; ++rank) {
       const int first = best[rank] * tokens_each;
       LinearColumns(normed_.data() + row * plan_.hidden_size, /*rows=*/1,
-                    weights_.embedding.Rows(first, tokens_each), 0, tokens_each, scored.data(),
+                    weights_.head.Rows(first, tokens_each), 0, tokens_each, scored.data(),
                     tokens_each);
       for (int idx = 0; idx < tokens_each; ++idx) {
         logits[token_ordering_[first + idx]] = scored[idx];

@@ -271,7 +271,7 @@ void CpuForward::Head() {
   const int64_t vocab = plan_.vocab_size;
   NormHidden(weights_.final_norm, normed_);
   logits_.resize(num_active() * vocab);
-  Linear(normed_.data(), num_active(), weights_.embedding, logits_.data(), vocab, threads_);
+  Linear(normed_.data(), num_active(), weights_.head, logits_.data(), vocab, threads_);
   if (plan_.logit_softcap == 0.0f) return;
   constexpr int64_t kPiece =
       1 << 14;  // a multiple of every vector length: elements keep their lane
