@@ -3,6 +3,7 @@
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/quantisation_flag.h"
 #include "convert/convert.h"
 #include "load/drafting.h"
 #include "load/load_model.h"
@@ -40,7 +41,7 @@ Status Convert(ConvertFlags flags) {
   }
   ThreadPool threads(flags.threads);
   ASSIGN_OR_RETURN(const std::vector<ConvertedTensor> tensors,
-                   Write(flags, flags.to == "q4_0" ? DType::kQ4_0 : DType::kQ8_0, threads));
+                   Write(flags, QuantisationType(flags.to), threads));
   int64_t total_bytes = 0;
   fmt::print("{:<40}  {:<6}  {:>12}  {}\n", "tensor", "type", "bytes", "relative error");
   for (const ConvertedTensor& tensor : tensors) {
@@ -62,9 +63,11 @@ void AddConvertCommand(CommandLine& command_line) {
       [flags] { return Convert(*flags); });
   command->add_option("model", flags->model, "Checkpoint directory, of a model or of an assistant")
       ->required();
-  command->add_option("--to", flags->to, "Type of the matrices: 8.5 or 4.5 bits a weight")
+  command
+      ->add_option("--to", flags->to,
+                   "Type of the matrices: 8.5 bits a weight, or 4.5; q4_k loses less than q4_0")
       ->required()
-      ->check(CLI::IsMember({"q8_0", "q4_0"}));
+      ->check(CLI::IsMember(QuantisationNames()));
   command->add_option("--out", flags->out, "GGUF file to write; must not exist")->required();
   command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))

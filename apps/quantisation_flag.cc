@@ -2,18 +2,24 @@
 
 namespace lapidary {
 
+std::vector<std::string> QuantisationNames() { return {"q8_0", "q4_0", "q4_k"}; }
+
+DType QuantisationType(const std::string& name) {
+  return name == "q4_0" ? DType::kQ4_0 : name == "q4_k" ? DType::kQ4_K : DType::kQ8_0;
+}
+
 CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
   return command
       .add_option(
           "--quantization", type,
-          "Round matrices to blocks of 8.5 (q8_0) or 4.5 (q4_0) bits a weight while loading "
-          "(CPU); default: as they are stored")
-      ->check(CLI::IsMember({"q8_0", "q4_0"}));
+          "Round matrices to blocks of 8.5 (q8_0) or 4.5 (q4_0, and q4_k, slower and closer) bits "
+          "a weight while loading (CPU); default: as they are stored")
+      ->check(CLI::IsMember(QuantisationNames()));
 }
 
 std::optional<DType> QuantisationFlag::Type() const {
   if (type.empty()) return std::nullopt;
-  return type == "q4_0" ? DType::kQ4_0 : DType::kQ8_0;
+  return QuantisationType(type);
 }
 
 }  // namespace lapidary

@@ -4,10 +4,15 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tensor/dtype.h"
 
 namespace lapidary {
+
+// The types that weights can be rounded to, by name.
+std::vector<std::string> QuantisationNames();
+DType QuantisationType(const std::string& name);
 
 struct QuantisationFlag {
   std::string type;  // empty: as they are stored

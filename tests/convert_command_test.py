@@ -58,6 +58,12 @@ class ConvertTest(command_harness.CommandTest):
         self.assertEqual(result.returncode, 1)
         self.assertIn(b"name its target model", result.stderr)
 
+    def test_rows_too_short_for_blocks_of_256_become_q5_0(self):
+        path, _ = self.convert("q4_k", "q4_k.gguf")
+        stored = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["stored"]
+        self.assertIn("Q5_0", stored)
+        self.assertTrue(self.answer(path)["output_ids"])
+
     def test_a_cut_file_is_refused(self):
         path, _ = self.convert("q8_0", "to_cut.gguf")
         cut = self.scratch / "cut.gguf"

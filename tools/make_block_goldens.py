@@ -44,7 +44,7 @@ def main():
     values[3, 7] = -100
     values[4] *= np.float32(1e-4)
     print_array("kPlainBits", "uint32_t", values.reshape(-1).view(np.uint32), lambda value: f"0x{value:08x}", 8)
-    for name in ["Q4_0", "Q8_0"]:
+    for name in ["Q4_0", "Q5_0", "Q8_0"]:
         blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
         print_array(f"kPlainAs{name}", "uint8_t", blocks.reshape(-1), lambda value: f"0x{value:02x}", 16)
 

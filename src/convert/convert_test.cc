@@ -65,6 +65,26 @@ TEST_F(ConvertTest, AFileHoldsThePlanAndEveryTensorWithinItsError) {
   }
 }
 
+// Wide enough for whole blocks of 256 in some matrices; the others fall back.
+TEST_F(ConvertTest, RowsThatAreNoWholeBlocksOfQ4KAreQ5_0) {
+  ThreadPool threads(2);
+  ModelDescription model = DescribeModel("tiny-moe").value();
+  model.config["hidden_size"] = 256;
+  model.plan = MakeModelPlan(ParseModelConfig(model.config, "test").value()).value();
+  const auto source = DummySource::Make(model.plan, 1, threads).value();
+  const auto converted =
+      ConvertToGguf(model, *source, DType::kQ4_K, directory_ / "a.gguf", threads).value();
+  std::map<DType, int> count;
+  for (const ConvertedTensor& tensor : converted) {
+    ++count[tensor.dtype];
+    const double limit = tensor.dtype == DType::kQ4_K ? 0.09 : 0.06;
+    EXPECT_LT(tensor.relative_error, limit) << tensor.name;
+  }
+  EXPECT_GT(count[DType::kQ4_K], model.plan.num_layers);
+  EXPECT_GE(count[DType::kQ5_0], model.plan.num_layers);  // down_proj
+  EXPECT_EQ(count[DType::kQ8_0], 1);
+}
+
 TEST_F(ConvertTest, AHeadOfItsOwnIsWrittenAndRead) {
   ThreadPool threads(2);
   ModelDescription model = DescribeModel("tiny-dense").value();

@@ -22,11 +22,12 @@ void QuantisePiece(const TensorView& from, int64_t first, int64_t count, DType t
 DType QuantisedType(const TensorSpec& spec, DType stored, DType to) {
   const bool is_table =
       spec.component == TensorComponent::kEmbedding || spec.component == TensorComponent::kHead;
-  const DType wanted = is_table ? DType::kQ8_0 : to;
+  const auto fits = [&](DType dtype) { return spec.shape.back() % BlockOf(dtype).elements == 0; };
+  DType wanted = is_table ? DType::kQ8_0 : to;
+  if (wanted == DType::kQ4_K && !fits(wanted)) wanted = DType::kQ5_0;
   const bool stays = spec.shape.size() < 2 || IsBlockDType(stored) ||
                      spec.role == TensorRole::kRouter ||
-                     spec.component == TensorComponent::kPerLayerProjection ||
-                     spec.shape.back() % BlockOf(wanted).elements != 0;
+                     spec.component == TensorComponent::kPerLayerProjection || !fits(wanted);
   return stays ? stored : wanted;
 }
 

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -59,7 +60,44 @@ TEST(Quantise, IsBitwiseWhatTheGgufPackageMakesOfFloats) {
     }
   };
   check(DType::kQ4_0, kPlainAsQ4_0);
+  check(DType::kQ5_0, kPlainAsQ5_0);
   check(DType::kQ8_0, kPlainAsQ8_0);
+}
+
+// Relative to the values, as `convert` reports it.
+double ErrorOf(DType dtype, const std::vector<float>& values) {
+  const int64_t count = static_cast<int64_t>(values.size());
+  std::vector<uint8_t> blocks(DTypeBytes(dtype, count));
+  std::vector<float> rounded(values.size());
+  Quantise(values.data(), count, dtype, blocks.data());
+  Dequantise(dtype, blocks.data(), count, rounded.data());
+  double squares = 0.0, errors = 0.0;
+  for (int64_t idx = 0; idx < count; ++idx) {
+    squares += double{values[idx]} * double{values[idx]};
+    errors += std::pow(double{values[idx]} - double{rounded[idx]}, 2);
+  }
+  return squares == 0.0 ? errors : std::sqrt(errors / squares);
+}
+
+TEST(Quantise, ToQ4KLosesLessThanQ4_0) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> bell(0.0f, 0.02f);
+  std::vector<float> values(64 * 256);
+  for (float& value : values) value = bell(random);
+  EXPECT_LT(ErrorOf(DType::kQ4_K, values), 0.075);
+  EXPECT_GT(ErrorOf(DType::kQ4_0, values), 0.085);
+  // What codes around an offset of their own are for.
+  for (float& value : values) value -= 0.1f;
+  EXPECT_LT(ErrorOf(DType::kQ4_K, values), 0.02);
+}
+
+TEST(Quantise, ToQ4KTakesBlocksWithoutRange) {
+  EXPECT_EQ(ErrorOf(DType::kQ4_K, std::vector<float>(256, 0.0f)), 0.0);
+  EXPECT_LT(ErrorOf(DType::kQ4_K, std::vector<float>(256, -0.37f)), 1e-3);
+  EXPECT_LT(ErrorOf(DType::kQ4_K, std::vector<float>(256, 0.37f)), 1e-3);
+  std::vector<float> spike(256, 0.0f);
+  spike[77] = 3.0f;
+  EXPECT_LT(ErrorOf(DType::kQ4_K, spike), 1e-3);
 }
 
 TEST(BlockFormats, OnlyBlockFormatsHaveBlocks) {

@@ -7,9 +7,11 @@
 
 namespace lapidary {
 
-inline bool CanQuantiseTo(DType dtype) { return dtype == DType::kQ4_0 || dtype == DType::kQ8_0; }
+// Q4_0, Q5_0, Q8_0 and Q4_K.
+bool CanQuantiseTo(DType dtype);
 
-// Whole blocks of values, rounded to nearest as the `gguf` package of PyPI does it, bit for bit.
+// Whole blocks of values. All but Q4_K are rounded to nearest as the `gguf` package of PyPI does
+// it, bit for bit; that package has no Q4_K, for which quantise_k.h seeks scales.
 void Quantise(const float* values, int64_t num_elements, DType dtype, void* blocks);
 
 }  // namespace lapidary
