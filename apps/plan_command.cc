@@ -6,8 +6,10 @@
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
+#include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
 #include "device/device_choice.h"
+#include "load/cpu_weights.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
 #include "load/model_directory.h"
@@ -21,6 +23,8 @@ struct PlanFlags {
   std::string memory;
   std::string kv_cache_memory;
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
+  std::string device;  // empty: a GPU, unless only the CPU runs such weights
+  QuantisationFlag quantisation;
   MemoryRequest request;
   DraftFlags drafting;
   bool json = false;
@@ -28,6 +32,7 @@ struct PlanFlags {
 
 Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
   Json json;
+  json["device"] = flags.device;
   json["memory_bytes"] = flags.request.memory_bytes;
   json["utilization"] = flags.request.cuda.memory_utilization;
   json["usable_bytes"] = plan.usable_bytes;
@@ -105,13 +110,21 @@ Status Plan(PlanFlags& flags) {
   ASSIGN_OR_RETURN(flags.request.tower_bytes, TowerBytes(model, flags.limit_mm_per_prompt));
   ASSIGN_OR_RETURN(const DraftingRequest drafting, flags.drafting.Request());
   ASSIGN_OR_RETURN(std::optional<PairedAssistant> assistant,
-                   FindPairedAssistant(model, drafting, /*takes_presets=*/!model.directory));
+                   FindPairedAssistant(model, drafting, /*takes_presets=*/model.is_preset()));
   if (assistant) {
     flags.request.cuda.drafter.emplace();
     flags.request.cuda.drafter->plan = std::move(assistant->plan);
     flags.request.cuda.max_drafts = drafting.num_drafts;
   }
-  ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(model.plan, flags.request));
+  ASSIGN_OR_RETURN(const CpuWeights weights, MeasureCpuWeights(model, flags.quantisation.Type()));
+  if (flags.device == "cuda" && weights.cpu_only) {
+    return MakeError("these weights run on the CPU only: leave --device cuda out");
+  }
+  if (flags.device.empty()) flags.device = weights.cpu_only ? "cpu" : "cuda";
+  ASSIGN_OR_RETURN(const MemoryPlan plan,
+                   flags.device == "cpu"
+                       ? PlanCpuMemory(model.plan, weights.num_bytes, flags.request)
+                       : PlanMemory(model.plan, flags.request));
   if (flags.json) {
     fmt::print("{}\n", PlanJson(plan, flags).dump(2));
   } else {
@@ -124,9 +137,7 @@ Status Plan(PlanFlags& flags) {
 
 void AddPlanCommand(CommandLine& command_line) {
   auto flags = std::make_shared<PlanFlags>();
-  flags->request.limits = DefaultLimits(DeviceKind::kCuda);
-  flags->request.limits.max_num_batched_tokens = 0;  // as the model likes it
-  flags->request.limits.max_model_len = 0;           // the model's
+  flags->request.limits = {};  // the device's, and the model's context
   CLI::App* command =
       command_line.Add("plan", "Say how many tokens and sequences fit into a memory",
                        [flags] { return Plan(*flags); });
@@ -134,6 +145,13 @@ void AddPlanCommand(CommandLine& command_line) {
       ->add_option("model", flags->model,
                    "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")
       ->required();
+  command
+      ->add_option(
+          "--device", flags->device,
+          "cuda, or cpu: KV in f32, weights as they are stored (default: cuda, but cpu for "
+          "weights that only run there)")
+      ->check(CLI::IsMember({"cuda", "cpu"}));
+  flags->quantisation.AddTo(*command);
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
                       "that of the GPU here)");
@@ -146,17 +164,22 @@ void AddPlanCommand(CommandLine& command_line) {
                       "Size of the KV pool itself, instead of --memory");
   command
       ->add_option("--max-model-len", flags->request.limits.max_model_len,
-                   "Longest sequence in tokens (default: the model's context)")
+                   "Longest sequence in tokens (default: the model's context, on the CPU at most "
+                   "8192)")
       ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 28));
-  command->add_option("--max-num-seqs", flags->request.limits.max_num_seqs, "Sequences in one step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  command
+      ->add_option("--max-num-seqs", flags->request.limits.max_num_seqs,
+                   fmt::format("Sequences in one step (default: {}, on the CPU {})",
+                               DefaultLimits(DeviceKind::kCuda).max_num_seqs,
+                               DefaultLimits(DeviceKind::kCpu).max_num_seqs))
+      ->check(CLI::Range(1, 65536));
   command
       ->add_option("--max-num-batched-tokens", flags->request.limits.max_num_batched_tokens,
-                   fmt::format("Rows of one step (default: {}, with experts {})",
+                   fmt::format("Rows of one step (default: {}, with experts {}, on the CPU {})",
                                DefaultLimits(DeviceKind::kCuda).max_num_batched_tokens,
-                               kBatchedTokensWithExperts))
+                               kBatchedTokensWithExperts,
+                               DefaultLimits(DeviceKind::kCpu).max_num_batched_tokens))
       ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 20));
   command

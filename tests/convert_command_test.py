@@ -64,6 +64,16 @@ class ConvertTest(command_harness.CommandTest):
         self.assertIn("Q5_0", stored)
         self.assertTrue(self.answer(path)["output_ids"])
 
+    def test_what_fits_beside_a_file_is_planned_for_the_cpu(self):
+        path, _ = self.convert("q4_0", "planned.gguf")
+        planned = json.loads(self.run_lapidary("plan", path, "--memory", "2GB", "--json").stdout)
+        self.assertEqual(planned["device"], "cpu")
+        self.assertAlmostEqual(planned["weight_bytes"] / path.stat().st_size, 1.0, delta=0.1)
+        self.assertGreater(planned["max_sequences"], 0)
+        result = self.run_lapidary("plan", path, "--memory", "2GB", "--device", "cuda")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"run on the CPU only", result.stderr)
+
     def test_a_cut_file_is_refused(self):
         path, _ = self.convert("q8_0", "to_cut.gguf")
         cut = self.scratch / "cut.gguf"

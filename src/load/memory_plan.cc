@@ -9,32 +9,17 @@
 
 namespace lapidary {
 
-Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request) {
+namespace {
+
+// What is left behind weights and workspace, in pages and in sequences.
+Result<MemoryPlan> FillPool(const ModelPlan& plan, const MemoryRequest& request,
+                            MemoryPlan memory) {
   constexpr int64_t kSlidingSlack = SchedulerLimits{}.sliding_slack;
-  ASSIGN_OR_RETURN(const BatchLimits limits,
-                   CompleteLimits(request.limits, plan, DeviceKind::kCuda));
-  cuda::CudaExecutorOptions options = request.cuda;
-  options.max_num_seqs = limits.max_num_seqs;
-  options.max_num_batched_tokens = limits.max_num_batched_tokens;
-  cuda::CudaForwardLimits forward = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
-  if (request.num_sms > 0) forward.num_sms = request.num_sms;
-  MemoryPlan memory;
-  memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
-  memory.max_model_len = limits.max_model_len;
-  memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
-  memory.tower_bytes = request.tower_bytes;
-  memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
-  if (options.drafter) {
-    const AssistantPlan& assistant = options.drafter->plan;
-    memory.weight_bytes +=
-        cuda::PlanWeights(RequiredTensors(assistant), cuda::PlePlacement::kDevice).on_device();
-    memory.workspace_bytes += cuda::PlanDrafter(assistant, forward).total();
-  }
   if (request.kv_cache_bytes > 0) {
     memory.pool_bytes = request.kv_cache_bytes;
   } else {
     memory.usable_bytes = static_cast<int64_t>(
-        std::floor(static_cast<double>(request.memory_bytes) * options.memory_utilization));
+        std::floor(static_cast<double>(request.memory_bytes) * request.cuda.memory_utilization));
     memory.pool_bytes =
         memory.usable_bytes - memory.weight_bytes - memory.tower_bytes - memory.workspace_bytes;
   }
@@ -69,6 +54,64 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
         memory.waste, static_cast<double>(wasted) / static_cast<double>(memory.layout.page_bytes));
   }
   return memory;
+}
+
+// Floats of the rows of the largest step on their way through the decoder, and of their logits.
+int64_t CpuWorkspace(const ModelPlan& plan, const BatchLimits& limits) {
+  int64_t queries = 0, entries = 0, width = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    queries = std::max(queries, int64_t{layer.num_heads} * layer.head_dim);
+    entries = std::max(entries, int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len);
+    width = std::max<int64_t>(width, layer.mlp_width);
+  }
+  const int64_t hidden = plan.hidden_size;
+  int64_t row = 4 * hidden + 3 * queries + 3 * entries + 2 * width;
+  if (plan.ple) row += int64_t{2} * plan.num_layers * plan.ple->width;
+  if (plan.moe) row += plan.moe->top_k * (2 * hidden + int64_t{2} * plan.moe->expert_width);
+  const int64_t logits = int64_t{limits.max_num_seqs} * plan.vocab_size;
+  return static_cast<int64_t>(sizeof(float)) * (limits.max_num_batched_tokens * row + logits);
+}
+
+}  // namespace
+
+Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request) {
+  ASSIGN_OR_RETURN(const BatchLimits limits,
+                   CompleteLimits(request.limits, plan, DeviceKind::kCuda));
+  cuda::CudaExecutorOptions options = request.cuda;
+  options.max_num_seqs = limits.max_num_seqs;
+  options.max_num_batched_tokens = limits.max_num_batched_tokens;
+  cuda::CudaForwardLimits forward = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
+  if (request.num_sms > 0) forward.num_sms = request.num_sms;
+  MemoryPlan memory;
+  memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
+  memory.max_model_len = limits.max_model_len;
+  memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
+  memory.tower_bytes = request.tower_bytes;
+  memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
+  if (options.drafter) {
+    const AssistantPlan& assistant = options.drafter->plan;
+    memory.weight_bytes +=
+        cuda::PlanWeights(RequiredTensors(assistant), cuda::PlePlacement::kDevice).on_device();
+    memory.workspace_bytes += cuda::PlanDrafter(assistant, forward).total();
+  }
+  return FillPool(plan, request, std::move(memory));
+}
+
+Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, int64_t weight_bytes,
+                                 const MemoryRequest& request) {
+  ASSIGN_OR_RETURN(const BatchLimits limits,
+                   CompleteLimits(request.limits, plan, DeviceKind::kCpu));
+  MemoryPlan memory;
+  memory.layout = MakeKvLayout(plan, DeviceKind::kCpu);
+  memory.max_model_len = limits.max_model_len;
+  memory.weight_bytes = weight_bytes;
+  memory.workspace_bytes = CpuWorkspace(plan, limits);
+  if (request.cuda.drafter) {
+    for (const TensorSpec& spec : RequiredTensors(request.cuda.drafter->plan)) {
+      memory.weight_bytes += DTypeBytes(DType::kBF16, spec.num_elements());
+    }
+  }
+  return FillPool(plan, request, std::move(memory));
 }
 
 Result<int64_t> ParseBytes(std::string_view text) {

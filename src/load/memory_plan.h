@@ -1,5 +1,6 @@
-// How much fits: the KV pool that a GPU of a given memory leaves room for, in closed form and
-// before loading. Weights and workspace are what the executor will allocate, byte for byte.
+// How much fits: the KV pool that a GPU, or a machine, of a given memory leaves room for, in closed
+// form and before loading. On a GPU weights and workspace are what the executor will allocate, byte
+// for byte.
 #pragma once
 
 #include <array>
@@ -40,6 +41,11 @@ struct MemoryPlan {
 
 // An error when not even one page is left.
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request);
+
+// The same of a machine's memory and the CPU executor, whose weights take `weight_bytes`; KV is in
+// f32, and the workspace is what the buffers of the largest step grow to.
+Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, int64_t weight_bytes,
+                                 const MemoryRequest& request);
 
 // "143771MiB", "80GB" (1e9), "64GiB" (2^30), "1.5TB", or plain bytes.
 Result<int64_t> ParseBytes(std::string_view text);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/cuda/memory_needs.h"
+#include "load/cpu_weights.h"
 #include "model/assistant_preset.h"
 #include "model/presets.h"
 
@@ -115,6 +116,29 @@ TEST(MemoryPlanTest, AGivenPoolIsTakenAsItIs) {
   request.kv_cache_bytes = ParseBytes("1GiB").value();
   const auto plan = PlanMemory(PresetPlan("e2b"), request).value();
   EXPECT_EQ(plan.num_pages, (int64_t{1} << 30) / 393216);
+}
+
+// A laptop: E2B in Q4_0, KV in f32.
+TEST(PlanCpuMemory, CountsWeightsAsTheyAreStoredAndKvInF32) {
+  const ModelDescription model = DescribeModel("e2b").value();
+  const CpuWeights plain = MeasureCpuWeights(model, std::nullopt).value();
+  EXPECT_FALSE(plain.cpu_only);
+  EXPECT_NEAR(static_cast<double>(plain.num_bytes), 9.26e9, 1e7);
+  const CpuWeights rounded = MeasureCpuWeights(model, DType::kQ4_0).value();
+  EXPECT_TRUE(rounded.cpu_only);
+  // The per-layer table (4.70 GB) stays in bf16, 0.40 G embeddings take 8.5 bits, the rest of 1.87
+  // G takes 4.5, but for per_layer_model_projection.
+  EXPECT_NEAR(static_cast<double>(rounded.num_bytes), 4.70e9 + 0.43e9 + 1.09e9, 5e7);
+  MemoryRequest request;
+  request.memory_bytes = 16'000'000'000;
+  const MemoryPlan memory = PlanCpuMemory(model.plan, rounded.num_bytes, request).value();
+  EXPECT_EQ(memory.weight_bytes, rounded.num_bytes);
+  EXPECT_EQ(memory.layout.element_bytes, 4);
+  EXPECT_EQ(memory.max_model_len, 8192);
+  EXPECT_EQ(memory.pool_bytes, memory.usable_bytes - memory.weight_bytes - memory.workspace_bytes);
+  EXPECT_GT(memory.max_sequences, 10);
+  request.memory_bytes = 6'000'000'000;
+  EXPECT_FALSE(PlanCpuMemory(model.plan, rounded.num_bytes, request).ok());
 }
 
 TEST(ParseBytesTest, UnitsAreDecimalOrBinaryAsSpelled) {
