@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <map>
+#include <vector>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
@@ -32,16 +33,43 @@ Result<std::map<std::string, StoredType>> StoredTypes(const std::filesystem::pat
   return types;
 }
 
-// Files of image and audio towers beside a GGUF file.
-std::vector<std::string> FilesOfTowers(const std::filesystem::path& path) {
-  std::vector<std::string> names;
+// A file of image and audio towers beside a GGUF file.
+struct TowerFile {
+  std::string name;
+  std::string problem;                  // that it cannot be read; empty: none
+  std::vector<std::string> projectors;  // "gemma4v", "gemma4a": into the decoder
+  int64_t num_tensors = 0;
+  int64_t num_bytes = 0;
+};
+TowerFile ReadTowerFile(const std::filesystem::path& path) {
+  TowerFile file;
+  file.name = path.filename().string();
+  const auto checkpoint = GgufCheckpoint::Open(path);
+  if (!checkpoint.ok()) {
+    file.problem = checkpoint.error().message;
+    return file;
+  }
+  for (const char* key :
+       {"clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"}) {
+    const auto projector = checkpoint->String(key);
+    if (projector) file.projectors.push_back(ShortUtf8(*projector, 40));
+  }
+  for (const auto& [name, tensor] : checkpoint->tensors()) {
+    ++file.num_tensors;
+    file.num_bytes += tensor.num_bytes();
+  }
+  return file;
+}
+std::vector<TowerFile> FilesOfTowers(const std::filesystem::path& path) {
+  std::vector<TowerFile> files;
   std::error_code error;
   const std::filesystem::path directory = std::filesystem::absolute(path, error).parent_path();
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.find("mmproj") != std::string::npos && name.ends_with(".gguf")) names.push_back(name);
+    if (name.find("mmproj") == std::string::npos || !name.ends_with(".gguf")) continue;
+    files.push_back(ReadTowerFile(entry.path()));
   }
-  return names;
+  return files;
 }
 
 Json LayerJson(const LayerPlan& layer) {
@@ -75,6 +103,7 @@ Json InspectJson(const ModelDescription& model) {
   for (const LayerPlan& layer : plan.layers) json["layers"].push_back(LayerJson(layer));
   const std::pair<const char*, int64_t> parts[] = {
       {"embed_tokens", footprint.embedding},
+      {"lm_head", footprint.head},
       {"embed_tokens_per_layer", footprint.per_layer_embedding},
       {"per_layer_model_projection", footprint.per_layer_projection},
       {"layers", footprint.layers},
@@ -127,7 +156,8 @@ void PrintSizes(const ModelPlan& plan) {
                1e-9 * static_cast<double>(count * kBf16Bytes));
   };
   fmt::print("\n{:<34}{:>14}  {:>13}\n", "component", "parameters", "bf16 bytes");
-  row("embed_tokens (also the head)", footprint.embedding);
+  row(plan.has_own_head ? "embed_tokens" : "embed_tokens (also the head)", footprint.embedding);
+  row("lm_head", footprint.head);
   row("embed_tokens_per_layer", footprint.per_layer_embedding);
   row("per_layer_model_projection", footprint.per_layer_projection);
   row("layers", footprint.layers);
@@ -155,16 +185,37 @@ void PrintStoredTypes(const std::map<std::string, StoredType>& types) {
   }
 }
 
+void PrintTowerFile(const TowerFile& file) {
+  if (!file.problem.empty()) {
+    fmt::print("\n{} beside it cannot be read: {}\n", file.name, file.problem);
+    return;
+  }
+  fmt::print(
+      "\n{} beside it: towers ({}), {} tensors, {:.3f} GB; images and audio are only read "
+      "with a checkpoint directory\n",
+      file.name, fmt::join(file.projectors, ", "), file.num_tensors,
+      1e-9 * static_cast<double>(file.num_bytes));
+}
+
 Status Inspect(const std::string& name, bool as_json) {
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
   std::map<std::string, StoredType> stored;
+  std::vector<TowerFile> towers;
   if (model.gguf_file) {
     ASSIGN_OR_RETURN(stored, StoredTypes(*model.gguf_file));
+    towers = FilesOfTowers(*model.gguf_file);
   }
   if (as_json) {
     Json json = InspectJson(model);
     for (const auto& [type_name, type] : stored) {
       json["stored"][type_name] = {{"tensors", type.num_tensors}, {"bytes", type.num_bytes}};
+    }
+    for (const TowerFile& file : towers) {
+      json["mmproj"].push_back({{"file", file.name},
+                                {"projectors", file.projectors},
+                                {"tensors", file.num_tensors},
+                                {"bytes", file.num_bytes}});
+      if (!file.problem.empty()) json["mmproj"].back()["problem"] = file.problem;
     }
     fmt::print("{}\n", json.dump(2));
     return {};
@@ -176,9 +227,7 @@ Status Inspect(const std::string& name, bool as_json) {
   PrintSizes(model.plan);
   if (!model.gguf_file) return {};
   PrintStoredTypes(stored);
-  for (const std::string& file : FilesOfTowers(*model.gguf_file)) {
-    fmt::print("\n{} beside it holds towers for images or audio, which are not used yet\n", file);
-  }
+  for (const TowerFile& file : towers) PrintTowerFile(file);
   return {};
 }
 

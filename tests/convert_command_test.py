@@ -10,6 +10,13 @@ PEBBLE = pathlib.Path(sys.argv.pop(2))
 QUESTION = "What is 48 + 17?"
 
 
+def gguf_string(key, value):
+    """A pair of a GGUF file's metadata whose value is a string (type 8)."""
+    def text(words):
+        return len(words).to_bytes(8, "little") + words.encode()
+    return text(key) + (8).to_bytes(4, "little") + text(value)
+
+
 class ConvertTest(command_harness.CommandTest):
     def convert(self, kind, name):
         path = self.scratch / name
@@ -73,6 +80,17 @@ class ConvertTest(command_harness.CommandTest):
         result = self.run_lapidary("plan", path, "--memory", "2GB", "--device", "cuda")
         self.assertEqual(result.returncode, 1)
         self.assertIn(b"run on the CPU only", result.stderr)
+
+    def test_towers_beside_a_file_are_shown(self):
+        path, _ = self.convert("q8_0", "seeing.gguf")
+        towers = self.scratch / "mmproj-seeing.gguf"
+        towers.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (2).to_bytes(8, "little")
+                           + gguf_string("general.architecture", "clip")
+                           + gguf_string("clip.vision.projector_type", "gemma4v"))
+        listed = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["mmproj"]
+        self.assertEqual(listed, [{"file": towers.name, "projectors": ["gemma4v"], "tensors": 0, "bytes": 0}])
+        self.assertIn(b"gemma4v", self.run_lapidary("inspect", path).stdout)
+        towers.unlink()
 
     def test_a_cut_file_is_refused(self):
         path, _ = self.convert("q8_0", "to_cut.gguf")
