@@ -1,0 +1,99 @@
+// Whole models with weights in blocks: of every format, wide enough for the largest blocks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "executor/cpu/cpu_executor.h"
+#include "model/tensor_sources.h"
+#include "ops/cpu/random_blocks.h"
+#include "tests/step_testing.h"
+#include "tests/test_models.h"
+
+namespace lapidary {
+namespace {
+
+constexpr int kNumTokens = 37;
+
+// Random blocks, or the floats they stand for, in place of some tensors.
+class ReplacedSource : public TensorSource {
+ public:
+  explicit ReplacedSource(std::shared_ptr<const TensorSource> rest) : rest_(std::move(rest)) {}
+  Result<TensorView> Get(const TensorSpec& spec) const override {
+    const auto it = replaced.find(spec.name);
+    if (it == replaced.end()) return rest_->Get(spec);
+    return it->second;
+  }
+  std::map<std::string, TensorView> replaced;
+
+ private:
+  const std::shared_ptr<const TensorSource> rest_;
+};
+
+struct BlockModel {
+  ModelPlan plan;
+  std::vector<std::unique_ptr<cpu::RandomBlocks>> memory;
+  std::shared_ptr<ReplacedSource> blocks;
+  std::shared_ptr<ReplacedSource> floats;
+
+  BlockModel(const std::string& name, DType dtype, Json changes = Json::object()) {
+    changes["hidden_size"] = 256;
+    changes["intermediate_size"] = 512;
+    changes["moe_intermediate_size"] = 256;
+    changes["hidden_size_per_layer_input"] = name == "tiny-e" ? 256 : 0;
+    plan = TestPlan(name, changes);
+    ThreadPool threads(2);
+    std::shared_ptr<const TensorSource> rest = DummySource::Make(plan, /*seed=*/3, threads).value();
+    blocks = std::make_shared<ReplacedSource>(rest);
+    floats = std::make_shared<ReplacedSource>(rest);
+    cpu::Random random(7);
+    for (const TensorSpec& spec : RequiredTensors(plan)) {
+      if (spec.shape.size() < 2 || spec.role == TensorRole::kRouter) continue;
+      const int cols = static_cast<int>(spec.shape.back());
+      const int rows = static_cast<int>(spec.num_elements() / cols);
+      const auto& made =
+          memory.emplace_back(std::make_unique<cpu::RandomBlocks>(dtype, rows, cols, random));
+      blocks->replaced[spec.name] = {static_cast<const std::byte*>(made->matrix.data), dtype,
+                                     spec.shape};
+      floats->replaced[spec.name] = {reinterpret_cast<const std::byte*>(made->values.data()),
+                                     DType::kF32, spec.shape};
+    }
+  }
+
+  Logits Run(const std::shared_ptr<ReplacedSource>& source, const std::vector<int>& chunks) const {
+    const auto executor =
+        cpu::CpuExecutor::Create(plan, source, {.num_threads = 2, .num_pages = 200}).value();
+    return RunInChunks(*executor, RandomTokens(plan, 1, kNumTokens), chunks);
+  }
+};
+
+class BlockModelTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(BlockModelTest, LogitsAreThoseOfTheFloatsBitForBit) {
+  for (const DType dtype : cpu::kBlockTypes) {
+    const BlockModel model(GetParam(), dtype);
+    const Logits expected = model.Run(model.floats, {kNumTokens});
+    for (const float logit : expected) ASSERT_TRUE(std::isfinite(logit)) << DTypeName(dtype);
+    ExpectSameBits(model.plan, expected, model.Run(model.blocks, {kNumTokens}), DTypeName(dtype));
+    ExpectSameBits(model.plan, expected, model.Run(model.blocks, {1, 7}),
+                   std::string(DTypeName(dtype)) + " in chunks");
+  }
+}
+
+TEST_P(BlockModelTest, AHeadOfItsOwnGivesTheLogits) {
+  const BlockModel tied(GetParam(), DType::kQ8_0);
+  const BlockModel model(GetParam(), DType::kQ8_0, {{"tie_word_embeddings", false}});
+  const auto twice = std::make_shared<ReplacedSource>(tied.blocks);
+  const TensorView table = tied.blocks->replaced.at("embed_tokens.weight");
+  twice->replaced[kHeadName] = table;
+  ExpectSameBits(tied.plan, tied.Run(tied.blocks, {kNumTokens}), model.Run(twice, {kNumTokens}),
+                 "a head with the embeddings' rows");
+  twice->replaced[kHeadName] = model.blocks->replaced.at(kHeadName);
+  EXPECT_NE(tied.Run(tied.blocks, {kNumTokens}), model.Run(twice, {kNumTokens}));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BlockModelTest, testing::Values("tiny-e", "tiny-moe", "tiny-dense"),
+                         ModelTestName);
+
+}  // namespace
+}  // namespace lapidary
