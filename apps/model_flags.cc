@@ -16,6 +16,7 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   quantisation.AddTo(command)->group(kGroup);
+  quantisation.AddFastMathTo(command)->group(kGroup);
   command.add_option("--threads", threads, "CPU threads; 0: one per core")
       ->group(kGroup)
       ->check(CLI::Range(0, 1024))
@@ -47,6 +48,7 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
   options.quantisation = quantisation.Type();
+  options.fast_math = quantisation.fast_math;
   options.num_threads = threads;
   options.max_tokens = max_tokens;
   return options;

@@ -17,6 +17,13 @@ CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
       ->check(CLI::IsMember(QuantisationNames()));
 }
 
+CLI::Option* QuantisationFlag::AddFastMathTo(CLI::App& command) {
+  return command.add_flag(
+      "--fast-math", fast_math,
+      "Round activations to 8 bits where weights are in blocks: faster, and not "
+      "exact (CPU)");
+}
+
 std::optional<DType> QuantisationFlag::Type() const {
   if (type.empty()) return std::nullopt;
   return QuantisationType(type);

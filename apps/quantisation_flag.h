@@ -1,4 +1,5 @@
-// --quantization: the type that weights are rounded to while they are loaded.
+// --quantization: the type that weights are rounded to while they are loaded; and --fast-math, what
+// products with weights in blocks may lose.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,8 +17,10 @@ DType QuantisationType(const std::string& name);
 
 struct QuantisationFlag {
   std::string type;  // empty: as they are stored
+  bool fast_math = false;
 
   CLI::Option* AddTo(CLI::App& command);
+  CLI::Option* AddFastMathTo(CLI::App& command);
   std::optional<DType> Type() const;
 };
 

@@ -60,9 +60,12 @@ struct BlockModel {
     }
   }
 
-  Logits Run(const std::shared_ptr<ReplacedSource>& source, const std::vector<int>& chunks) const {
+  Logits Run(const std::shared_ptr<ReplacedSource>& source, bool fast_math,
+             const std::vector<int>& chunks) const {
     const auto executor =
-        cpu::CpuExecutor::Create(plan, source, {.num_threads = 2, .num_pages = 200}).value();
+        cpu::CpuExecutor::Create(plan, source,
+                                 {.num_threads = 2, .num_pages = 200, .fast_math = fast_math})
+            .value();
     return RunInChunks(*executor, RandomTokens(plan, 1, kNumTokens), chunks);
   }
 };
@@ -72,11 +75,32 @@ class BlockModelTest : public testing::TestWithParam<std::string> {};
 TEST_P(BlockModelTest, LogitsAreThoseOfTheFloatsBitForBit) {
   for (const DType dtype : cpu::kBlockTypes) {
     const BlockModel model(GetParam(), dtype);
-    const Logits expected = model.Run(model.floats, {kNumTokens});
+    const Logits expected = model.Run(model.floats, /*fast_math=*/false, {kNumTokens});
     for (const float logit : expected) ASSERT_TRUE(std::isfinite(logit)) << DTypeName(dtype);
-    ExpectSameBits(model.plan, expected, model.Run(model.blocks, {kNumTokens}), DTypeName(dtype));
-    ExpectSameBits(model.plan, expected, model.Run(model.blocks, {1, 7}),
+    ExpectSameBits(model.plan, expected, model.Run(model.blocks, false, {kNumTokens}),
+                   DTypeName(dtype));
+    ExpectSameBits(model.plan, expected, model.Run(model.blocks, false, {1, 7}),
                    std::string(DTypeName(dtype)) + " in chunks");
+  }
+}
+
+TEST_P(BlockModelTest, WithFastMathEveryModeHasTheSameBits) {
+  for (const DType dtype : cpu::kBlockTypes) {
+    const BlockModel model(GetParam(), dtype);
+    const Logits expected = model.Run(model.blocks, /*fast_math=*/true, {kNumTokens});
+    ExpectSameBits(model.plan, expected, model.Run(model.blocks, true, {1}),
+                   std::string(DTypeName(dtype)) + " one by one");
+    ExpectSameBits(model.plan, expected, model.Run(model.blocks, true, {5, 17}),
+                   std::string(DTypeName(dtype)) + " in chunks");
+    // Rounded, and near what is not, as far as a random model keeps near what was.
+    const Logits exact = model.Run(model.blocks, false, {kNumTokens});
+    double squares = 0.0, errors = 0.0;
+    for (size_t idx = 0; idx < exact.size(); ++idx) {
+      squares += double{exact[idx]} * double{exact[idx]};
+      errors += std::pow(double{exact[idx]} - double{expected[idx]}, 2);
+    }
+    EXPECT_GT(errors, 0.0) << DTypeName(dtype);
+    EXPECT_LT(std::sqrt(errors / squares), 0.5) << DTypeName(dtype);
   }
 }
 
@@ -86,10 +110,10 @@ TEST_P(BlockModelTest, AHeadOfItsOwnGivesTheLogits) {
   const auto twice = std::make_shared<ReplacedSource>(tied.blocks);
   const TensorView table = tied.blocks->replaced.at("embed_tokens.weight");
   twice->replaced[kHeadName] = table;
-  ExpectSameBits(tied.plan, tied.Run(tied.blocks, {kNumTokens}), model.Run(twice, {kNumTokens}),
-                 "a head with the embeddings' rows");
+  ExpectSameBits(tied.plan, tied.Run(tied.blocks, false, {kNumTokens}),
+                 model.Run(twice, false, {kNumTokens}), "a head with the embeddings' rows");
   twice->replaced[kHeadName] = model.blocks->replaced.at(kHeadName);
-  EXPECT_NE(tied.Run(tied.blocks, {kNumTokens}), model.Run(twice, {kNumTokens}));
+  EXPECT_NE(tied.Run(tied.blocks, false, {kNumTokens}), model.Run(twice, false, {kNumTokens}));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BlockModelTest, testing::Values("tiny-e", "tiny-moe", "tiny-dense"),

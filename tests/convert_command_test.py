@@ -52,19 +52,6 @@ class ConvertTest(command_harness.CommandTest):
         self.assertEqual(errors["F32"], "exact")
         self.assertLess(float(errors["Q4_0"]), 0.2)
 
-    def test_an_assistant_is_found_beside_its_model(self):
-        path, _ = self.convert("q8_0", "drafted.gguf")
-        assistant = self.scratch / "drafted-assistant.gguf"
-        source = PEBBLE.with_name(PEBBLE.name + "-assistant")
-        result = self.run_lapidary("convert", source, "--to", "q8_0", "--out", assistant)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        plain = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--no-spec", model=path)
-        drafted = self.answer(path)
-        self.assertEqual(drafted["output_ids"], plain["output_ids"])
-        result = self.run_lapidary("generate", assistant, "--ids", "2,5", "--max-tokens", "1")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn(b"name its target model", result.stderr)
-
     def test_rows_too_short_for_blocks_of_256_become_q5_0(self):
         path, _ = self.convert("q4_k", "q4_k.gguf")
         stored = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["stored"]
@@ -91,6 +78,26 @@ class ConvertTest(command_harness.CommandTest):
         self.assertEqual(listed, [{"file": towers.name, "projectors": ["gemma4v"], "tensors": 0, "bytes": 0}])
         self.assertIn(b"gemma4v", self.run_lapidary("inspect", path).stdout)
         towers.unlink()
+
+    def test_an_assistant_is_found_beside_its_model(self):
+        path, _ = self.convert("q8_0", "drafted.gguf")
+        assistant = self.scratch / "drafted-assistant.gguf"
+        source = PEBBLE.with_name(PEBBLE.name + "-assistant")
+        result = self.run_lapidary("convert", source, "--to", "q8_0", "--out", assistant)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        plain = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--no-spec", model=path)
+        drafted = self.answer(path)
+        self.assertEqual(drafted["output_ids"], plain["output_ids"])
+        result = self.run_lapidary("generate", assistant, "--ids", "2,5", "--max-tokens", "1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"name its target model", result.stderr)
+
+    def test_fast_math_answers_as_well(self):
+        path, _ = self.convert("q8_0", "fast.gguf")
+        got = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--fast-math",
+                            "--device", "cpu", model=path)
+        self.assertEqual(got["prompt_ids"], self.answer(path)["prompt_ids"])
+        self.assertTrue(got["output_ids"])
 
     def test_a_cut_file_is_refused(self):
         path, _ = self.convert("q8_0", "to_cut.gguf")

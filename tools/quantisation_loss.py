@@ -4,6 +4,8 @@ distribution, and how often the likeliest token is the same.
 
     build/lapidary convert models/pebble-e --to q4_0 --out q4_0.gguf
     tools/quantisation_loss.py models/pebble-e q4_0.gguf --answers models/pebble-e-answers.jsonl
+    # what --fast-math costs on top: the same file with and without
+    tools/quantisation_loss.py q4_0.gguf q4_0.gguf --answers models/pebble-e-answers.jsonl --fast-math
 
 The tokens are the first --tokens of the recorded answers, one behind the other, after <bos>. Needs numpy.
 """
@@ -18,10 +20,10 @@ import numpy as np
 BOS = 2
 
 
-def logits(binary, model, ids):
+def logits(binary, model, ids, flags=()):
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "logits.npy"
-        subprocess.run([binary, "logits", model, "--device", "cpu", "--ids", ",".join(map(str, ids)), "--output", path],
+        subprocess.run([binary, "logits", model, "--device", "cpu", "--ids", ",".join(map(str, ids)), "--output", path, *flags],
                        check=True, stderr=subprocess.DEVNULL)
         return np.load(path).astype(np.float64)
 
@@ -33,8 +35,9 @@ def log_softmax(values):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("checkpoint", help="directory with the original weights")
+    parser.add_argument("checkpoint", help="directory with the original weights, or the file to compare with")
     parser.add_argument("files", nargs="+", help="GGUF files made from it")
+    parser.add_argument("--fast-math", action="store_true", help="run the files with it, not the checkpoint")
     parser.add_argument("--answers", type=pathlib.Path, required=True, help="JSON lines with token ids in \"ids\"")
     parser.add_argument("--tokens", type=int, default=600)
     parser.add_argument("--binary", default="build/lapidary")
@@ -47,7 +50,7 @@ def main():
     reference = log_softmax(logits(args.binary, args.checkpoint, ids))
     print(f"{'file':<40} {'KL':>9} {'top-1':>7}   over {len(ids)} tokens")
     for file in args.files:
-        found = log_softmax(logits(args.binary, file, ids))
+        found = log_softmax(logits(args.binary, file, ids, ["--fast-math"] if args.fast_math else []))
         divergence = (np.exp(reference) * (reference - found)).sum(-1).mean()
         agreement = (reference.argmax(-1) == found.argmax(-1)).mean()
         print(f"{pathlib.Path(file).name:<40} {divergence:9.5f} {agreement:7.1%}")

@@ -107,6 +107,7 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
   }
   executor_options.num_threads = options.num_threads;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
+  executor_options.fast_math = options.fast_math;
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCpu);
   ASSIGN_OR_RETURN(const std::optional<int> num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
@@ -133,6 +134,9 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
   if (options.quantisation) {
     return MakeError("--quantization {}: weights in blocks run on the CPU only; add --device cpu",
                      DTypeName(*options.quantisation));
+  }
+  if (options.fast_math) {
+    return MakeError("--fast-math is about weights in blocks, which run on the CPU only");
   }
   if (model.is_compressed()) {
     return MakeError("{}: compressed-tensors weights run on the CPU only; add --device cpu",

@@ -25,6 +25,8 @@ struct LoadOptions {
   uint64_t dummy_seed = 0;
   // The matrices become this type (CanQuantiseTo) as they are loaded; on the CPU alone.
   std::optional<DType> quantisation;
+  // Activations are rounded to 8 bits where weights are in blocks; on the CPU alone.
+  bool fast_math = false;
   int num_threads = 0;  // 0: one per core
   BatchLimits limits;   // 0: as the device likes it
   // The KV pool: bytes, or room for so many sequences of so many tokens. With neither, on a GPU

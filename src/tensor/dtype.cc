@@ -37,6 +37,11 @@ constexpr DTypeInfo kInfos[] = {
     {DType::kQ6_K, "Q6_K", {256, 210}},
     {DType::kIQ4_NL, "IQ4_NL", {32, 18}},
     {DType::kIQ4_XS, "IQ4_XS", {256, 136}},
+    {DType::kPanel4, "PANEL4", {32, 18}},
+    {DType::kPanel4Min, "PANEL4_MIN", {32, 20}},
+    {DType::kPanel6Min, "PANEL6_MIN", {32, 28}},
+    {DType::kPanel6Fine, "PANEL6_FINE", {32, 28}},
+    {DType::kPanel8, "PANEL8", {32, 34}},
 };
 
 }  // namespace

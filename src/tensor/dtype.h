@@ -9,7 +9,8 @@
 
 namespace lapidary {
 
-// Stored one by one, as safetensors has them, and (from kQ4_0 on) in blocks, as GGUF has them.
+// Stored one by one, as safetensors has them, in blocks, as GGUF has them (from kQ4_0 on), and
+// repacked for products of integers (from kPanel4 on).
 enum class DType {
   kF32,
   kF16,
@@ -33,6 +34,12 @@ enum class DType {
   kQ6_K,
   kIQ4_NL,
   kIQ4_XS,
+  // In memory only, the rows of a matrix in groups of 16 (ops/cpu/panels.h).
+  kPanel4,
+  kPanel4Min,
+  kPanel6Min,
+  kPanel6Fine,
+  kPanel8,
 };
 
 // Elements come in blocks of so many, which share their scales; a row has whole blocks only.
@@ -54,7 +61,8 @@ const char* DTypeName(DType dtype);
 std::optional<DType> ParseDType(std::string_view name);
 
 // Whether elements share scales with the others of a block (block_formats.h).
-inline bool IsBlockDType(DType dtype) { return dtype >= DType::kQ4_0; }
+inline bool IsBlockDType(DType dtype) { return dtype >= DType::kQ4_0 && dtype < DType::kPanel4; }
+inline bool IsPanelDType(DType dtype) { return dtype >= DType::kPanel4; }
 
 // The types a weight may have that is stored one by one.
 inline bool IsWeightDType(DType dtype) {

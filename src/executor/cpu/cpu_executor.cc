@@ -22,6 +22,11 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          std::shared_ptr<const TensorSource> source,
                                                          const CpuExecutorOptions& options) {
   ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
+  PanelWeights panels;
+  if (options.fast_math) {
+    ThreadPool threads(options.num_threads);
+    panels.Repack(plan, threads, weights);
+  }
   std::optional<AssistantWeights> assistant_weights;
   if (options.drafter) {
     ASSIGN_OR_RETURN(assistant_weights,
@@ -29,16 +34,18 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
   }
   KvLayout layout = options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType));
   ASSIGN_OR_RETURN(KvMemory kv, KvMemory::Allocate(layout, options.num_pages));
-  return std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(source), std::move(weights),
-                                                      std::move(assistant_weights),
-                                                      std::move(layout), std::move(kv), options));
+  return std::unique_ptr<CpuExecutor>(
+      new CpuExecutor(plan, std::move(source), std::move(panels), std::move(weights),
+                      std::move(assistant_weights), std::move(layout), std::move(kv), options));
 }
 
 CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-                         ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
-                         KvLayout layout, KvMemory kv, const CpuExecutorOptions& options)
+                         PanelWeights panels, ModelWeights weights,
+                         std::optional<AssistantWeights> assistant_weights, KvLayout layout,
+                         KvMemory kv, const CpuExecutorOptions& options)
     : plan_(plan),
       source_(std::move(source)),
+      panels_(std::move(panels)),
       weights_(std::move(weights)),
       drafter_options_(options.drafter),
       assistant_weights_(std::move(assistant_weights)),

@@ -1,5 +1,5 @@
-// The CPU executor: exact (f32 activations and KV), any number of sequences, rows of any kind
-// mixed.
+// The CPU executor: exact (f32 activations and KV) unless fast_math is asked for, any number of
+// sequences, rows of any kind mixed.
 #pragma once
 
 #include <condition_variable>
@@ -11,6 +11,7 @@
 
 #include "executor/cpu/cpu_drafter.h"
 #include "executor/cpu/cpu_forward.h"
+#include "executor/cpu/panel_weights.h"
 #include "executor/executor.h"
 #include "executor/slot_constraints.h"
 #include "model/weights.h"
@@ -26,6 +27,8 @@ struct CpuExecutorOptions {
   std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
   bool skip_unneeded_rows = true;
+  // Activations are rounded to 8 bits where weights are in blocks (linear_panels.h).
+  bool fast_math = false;
   std::optional<DrafterOptions> drafter = {};
 };
 
@@ -49,8 +52,9 @@ class CpuExecutor : public Executor {
 
  private:
   CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-              ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
-              KvLayout layout, KvMemory kv, const CpuExecutorOptions& options);
+              PanelWeights panels, ModelWeights weights,
+              std::optional<AssistantWeights> assistant_weights, KvLayout layout, KvMemory kv,
+              const CpuExecutorOptions& options);
   void WorkerLoop();
   StepOutput RunStep(StepBatch& batch);
   // Puts the drafter's ids where the batch leaves them to it.
@@ -69,6 +73,7 @@ class CpuExecutor : public Executor {
 
   const ModelPlan plan_;
   const std::shared_ptr<const TensorSource> source_;
+  const PanelWeights panels_;
   const ModelWeights weights_;
   const std::optional<DrafterOptions> drafter_options_;
   const std::optional<AssistantWeights> assistant_weights_;

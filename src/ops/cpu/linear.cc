@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/cpu/dequantise.h"
 #include "ops/cpu/linear_blocks.h"
+#include "ops/cpu/linear_panels.h"
 
 #ifndef LAPIDARY_OPS_CPU_LINEAR_TASK
 #define LAPIDARY_OPS_CPU_LINEAR_TASK
@@ -352,6 +353,9 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
                    int64_t out_end, float* y, int64_t y_stride) {
   const int64_t in = w.cols;
   if (rows == 0) return;
+  if (IsPanelDType(w.dtype)) {
+    return LinearPanelColumns(x, rows, w, out_begin, out_end, y, y_stride);
+  }
   if (FitsInRegisters(w, rows)) {
     return LinearInRegisters(x, rows, w, out_begin, out_end, y, y_stride);
   }
@@ -374,6 +378,7 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   const int64_t out = w.rows;
   const int64_t in = w.cols;
   if (rows == 0) return;
+  if (IsPanelDType(w.dtype)) return LinearPanels(x, rows, w, y, y_stride, threads);
   const int64_t num_pieces = int64_t{4} * threads.num_threads();
   if (FitsInRegisters(w, rows)) {
     constexpr int64_t kMultiple = 4;  // of every target's columns at once

@@ -1,7 +1,7 @@
 // y[rows, out] = x[rows, in] * w[out, in]^T, the only matrix product the CPU executor needs.
 //
-//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16, f32 or a block format;  y [rows, out]
-//   f32, row stride given
+//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16, f32, a block format or panels
+//   (linear_panels.h);  y [rows, out] f32, row stride given
 //
 // Weights are read in their stored type and widened in registers; those of block formats, where
 // more than a few rows use them, some columns at a time in the cache. Each is streamed once per

@@ -29,8 +29,10 @@ constexpr Shape kShapes[] = {
     {"wide_gate", 12288, 1536}, {"wide_down", 1536, 12288},
     {"ple_gate", 256, 1536},    {"ple_projection", 1536, 256},
 };
-constexpr DType kTypes[] = {DType::kBF16, DType::kQ4_0, DType::kQ8_0,
-                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kTypes[] = {DType::kBF16,       DType::kQ4_0,      DType::kQ8_0,
+                            DType::kQ4_K,       DType::kQ5_K,      DType::kQ6_K,
+                            DType::kPanel4,     DType::kPanel4Min, DType::kPanel6Min,
+                            DType::kPanel6Fine, DType::kPanel8};
 
 // bf16 values of either sign around 2^-7, in huge pages as those of a mapped checkpoint.
 const std::vector<uint16_t>& Weights() {
