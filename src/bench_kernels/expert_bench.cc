@@ -94,6 +94,21 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
                          [&](int idx) { cuda::RunRoute(context(idx > 0), route); });
     });
 
+    auto logits = Random<float>(stream.get(), int64_t{rows} * moe.num_experts, 1.0f);
+    const cuda::ChooseCall choose{.rows = rows,
+                                  .num_experts = moe.num_experts,
+                                  .top_k = moe.top_k,
+                                  .logits = logits.get(),
+                                  .experts = experts.get(),
+                                  .weights = weights.get()};
+    row.name = model + " choose";
+    row.bytes = 4.0 * rows * moe.num_experts;
+    row.flops = 0.0;
+    sink.Time(row, [&] {
+      return TimeGraphUs(stream.get(), kLaunches,
+                         [&](int idx) { cuda::RunChoose(context(idx > 0), choose); });
+    });
+
     // As many experts as so many rows are expected to choose, choosing at random.
     const double all = moe.num_experts;
     const double touched = all * (1.0 - std::pow(1.0 - moe.top_k / all, rows));

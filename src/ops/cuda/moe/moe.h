@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/moe/moe_scratch.h"
+#include "tensor/dtype.h"
 #include "tensor/matrix_ref.h"
 
 namespace lapidary::cuda {
@@ -35,6 +36,20 @@ struct RouteCall {
   void* scratch = nullptr;                  // ExpertScratchBytes
 };
 void RunRoute(const LaunchContext& context, const RouteCall& call);
+
+// The choice alone, from logits that are there already: as in RunRoute, but the expert's own scale
+// may be missing. NaN counts as -inf.
+struct ChooseCall {
+  int rows = 0;
+  int num_experts = 0;
+  int top_k = 0;                            // at most num_experts and kMaxTopK
+  DType dtype = DType::kF32;                // or bf16, or f16
+  const void* logits = nullptr;             // [rows, num_experts]
+  const float* per_expert_scale = nullptr;  // [num_experts]; null: 1
+  int32_t* experts = nullptr;               // [rows, top_k] in rank order
+  float* weights = nullptr;                 // [rows, top_k]
+};
+void RunChoose(const LaunchContext& context, const ChooseCall& call);
 
 // Only the last part of RunRoute: scratch for a choice [rows, top_k] that is already there.
 void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const GroupPlan& plan,
