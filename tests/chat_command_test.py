@@ -261,7 +261,7 @@ class ChatTest(command_harness.CommandTest):
     def test_what_is_pasted_is_one_message(self):
         pid, terminal, wait_for, at_prompt = self.on_terminal(self.scratch / "state" / "history")
         at_prompt(b"See: \x1b[200~one\r/exit\r\x1b[31mt\xc3\xa4 \r\x1b[201~!\n")
-        wait_for(rb"\n[^\r\n\x1b]", b"\x03")
+        wait_for(rb"\x1b\[\?2004l[^\r\n\x1b]", b"\x03")  # The editor is done, the answer has begun.
         wait_for(b"tokens/s")
         at_prompt(f"/save {self.saved}\n".encode())
         wait_for(b"saved to")

@@ -34,11 +34,13 @@ class CudaResidentStepTest : public testing::TestWithParam<std::string> {
   void SetUp() override {
     LAPIDARY_SKIP_WITHOUT_GPU();
     plan_ = DescribeModel(GetParam()).value().plan;
-    // With experts a rounding may choose another one, and layer by layer the logits come to have
-    // nothing in common: one sliding and one full layer, as wide as those of the model.
+    // With experts a rounding may choose another one, which moves logits by more than all others.
+    // So all are chosen, in the order of their weights, of layers as wide as the model's.
     if (plan_.moe) {
       plan_ = TestPlan(GetParam(), {{"num_hidden_layers", 2},
-                                    {"layer_types", {"sliding_attention", "full_attention"}}});
+                                    {"layer_types", {"sliding_attention", "full_attention"}},
+                                    {"num_experts", 8},
+                                    {"top_k_experts", 8}});
     }
   }
 

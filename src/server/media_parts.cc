@@ -30,9 +30,12 @@ ApiStatus ReadAddress(const std::string& url, const std::string& where, MediaPar
     medium->path = DecodePercents(std::string_view(url).substr(kFile.size()));
     return {};
   }
-  if (!url.starts_with("data:")) {
+  if (url.starts_with("http://") || url.starts_with("https://")) {
     medium->url = url;
     return {};
+  }
+  if (!url.starts_with("data:")) {
+    return BadRequest(where, "{} must be http(s)://HOST/PATH or a data: URI", where);
   }
   const size_t comma = url.find(',');
   constexpr std::string_view kBase64 = ";base64";
