@@ -19,20 +19,9 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(ChooseCall call) {
   WaitForPreviousKernel();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarpSize;
   if (row >= call.rows) return;
-  const int lane = threadIdx.x % kWarpSize;
-  const T* from = static_cast<const T*>(call.logits) + row * call.num_experts;
-  float logits[kPerLane];
-#pragma unroll
-  for (int idx = 0; idx < kPerLane; ++idx) {
-    const int expert = idx * kWarpSize + lane;
-    logits[idx] = expert < call.num_experts ? static_cast<float>(from[expert]) : 0.0f;
-  }
-  const ExpertOfRank chosen = ChooseExperts(logits, call.num_experts, call.top_k);
-  if (lane >= call.top_k) return;
-  const float scale =
-      call.per_expert_scale == nullptr ? 1.0f : call.per_expert_scale[chosen.expert];
-  call.experts[row * call.top_k + lane] = chosen.expert;
-  call.weights[row * call.top_k + lane] = chosen.weight * scale;
+  ChooseOfRow<kPerLane>(static_cast<const T*>(call.logits) + row * call.num_experts,
+                        call.num_experts, call.top_k, call.per_expert_scale,
+                        call.experts + row * call.top_k, call.weights + row * call.top_k);
 }
 
 using Kernel = void (*)(ChooseCall);

@@ -29,26 +29,13 @@ struct ChooseParams {
   int32_t* places;
 };
 
-// A warp: the choice of a row, weighted by the experts' `scales` as well. Lane `rank` returns the
-// expert of that rank.
 template <int kPerLane>
-__device__ __forceinline__ int ChooseOfRow(const ChooseParams& params, const float* scales,
-                                           int64_t row) {
-  const int num_experts = params.shape.num_experts;
+__device__ __forceinline__ int Choose(const ChooseParams& params, const float* scales,
+                                      int64_t row) {
   const int top_k = params.shape.top_k;
-  const int lane = threadIdx.x % kWarpSize;
-  float logits[kPerLane];
-#pragma unroll
-  for (int idx = 0; idx < kPerLane; ++idx) {
-    const int expert = idx * kWarpSize + lane;
-    logits[idx] = expert < num_experts ? params.logits[row * num_experts + expert] : 0.0f;
-  }
-  const ExpertOfRank chosen = ChooseExperts(logits, num_experts, top_k);
-  if (lane < top_k) {
-    params.experts[row * top_k + lane] = chosen.expert;
-    params.weights[row * top_k + lane] = chosen.weight * scales[chosen.expert];
-  }
-  return chosen.expert;
+  return ChooseOfRow<kPerLane>(params.logits + row * params.shape.num_experts,
+                               params.shape.num_experts, top_k, scales,
+                               params.experts + row * top_k, params.weights + row * top_k);
 }
 
 template <int kPerLane>
@@ -59,7 +46,7 @@ __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(ChooseParams para
   const int lane = threadIdx.x % kWarpSize;
   const int top_k = params.shape.top_k;
   if (row >= params.shape.rows) return;
-  const int expert = ChooseOfRow<kPerLane>(params, params.per_expert_scale, row);
+  const int expert = Choose<kPerLane>(params, params.per_expert_scale, row);
   if (lane < top_k) {
     params.places[int64_t{row} * top_k + lane] = atomicAdd(params.counts + expert, 1);
   }
@@ -161,7 +148,7 @@ __global__ void __launch_bounds__(kGroupThreads, 1) GroupKernel(GroupParams para
   WaitForPreviousKernel();
   if constexpr (kChooses) {
     for (int row = threadIdx.x / kWarpSize; row < rows; row += kGroupThreads / kWarpSize) {
-      const int expert = ChooseOfRow<kPerLane>(params.choose, scales, row);
+      const int expert = Choose<kPerLane>(params.choose, scales, row);
       if (lane >= top_k) continue;
       chosen[row * top_k + lane] = static_cast<int16_t>(expert);
       atomicAdd(&by_expert.counts[expert], 1);

@@ -135,7 +135,8 @@ __device__ __forceinline__ void JoinBranches(const ResidentPhase& phase,
   });
 }
 
-// UpdateResidual in a model with experts. The phase may join the last layer's branches, or be the
+// UpdateResidual in a model with experts, a function of its own so that the kernels of other models
+// keep their registers. The phase may join the last layer's branches, or be the
 // one that makes the router's logits, a block that of one expert, and the experts' input.
 template <int kQuads>
 __device__ __forceinline__ void UpdateResidualWithExperts(const ResidentPhase& phase,
