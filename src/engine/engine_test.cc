@@ -159,10 +159,12 @@ TEST(EngineTest, PreemptedRequestsDoNotFillTheQueue) {
   auto engine = FakeEngine(200, options);  // Eight of these need about twice as much.
   const int vocab_size = engine->plan().vocab_size;
   std::deque<Collector> collectors(kQueue);
-  // Holds the engine up once some have begun and wait again.
-  std::promise<void> one_waits_again, queue_is_full;
+  // Holds the engine up until all are there, and once some have begun and wait again.
+  std::promise<void> all_are_there, one_waits_again, queue_is_full;
+  const std::shared_future<void> may_begin = all_are_there.get_future().share();
   bool has_waited = false;
   const EventSink first_sink = [&, sink = collectors[0].sink()](RequestEvent event) {
+    may_begin.wait();
     const SchedulerStats stats = engine->stats().scheduler;
     if (!has_waited && stats.num_preemptions > 0 && stats.num_waiting > 0) {
       has_waited = true;
@@ -176,6 +178,7 @@ TEST(EngineTest, PreemptedRequestsDoNotFillTheQueue) {
     const EventSink sink = idx == 0 ? first_sink : collectors[idx].sink();
     ASSERT_TRUE(engine->Submit(Spec(prompt, kTokens), sink).ok());
   }
+  all_are_there.set_value();
   auto waits_again = one_waits_again.get_future();
   ASSERT_EQ(waits_again.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   std::atomic<int> num_ended{0};
