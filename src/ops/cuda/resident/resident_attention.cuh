@@ -14,6 +14,7 @@
 #include "ops/cuda/attention/head_row.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/ptx/warp_mma.cuh"
+#include "ops/cuda/resident/resident_entry_runs.h"
 #include "ops/cuda/resident/resident_exchange.cuh"
 #include "ops/cuda/resident/resident_partials.cuh"
 #include "ops/cuda/resident/resident_product.cuh"
@@ -128,7 +129,7 @@ class AttentionSplit {
       for (int idx = 0; idx < 4; ++idx) {
         const int key = warp % kKeyGroups * 8 + lane % 4 * 2 + idx % 2;
         *Score(warp / kKeyGroups, group + idx / 2 * 8, key) =
-            first + key < end_key_ ? scores[idx] * kLog2e : -INFINITY;
+            first + Runs().KeyOf(key) < end_key_ ? scores[idx] * kLog2e : -INFINITY;
       }
       SyncWorkers();
       AddValues(rows, maximum, weight_sum, sums);
@@ -166,8 +167,8 @@ class AttentionSplit {
  private:
   static constexpr int kEntryLen = kKeyOffset + kKeyLen;
   static constexpr bool kKeyIsValue = kKeyOffset < kValueLen;
-  static constexpr int kPerSlot = EntriesPerSlot(kSlotBytes, kEntryLen);
-  static constexpr int kSlots = (kKeys + kPerSlot - 1) / kPerSlot;  // of a round
+  __device__ static constexpr EntryRuns Runs() { return EntryRuns(kSlotBytes, kEntryLen); }
+  static constexpr int kSlots = EntryRuns(kSlotBytes, kEntryLen).num_slots(kKeys);  // of a round
   static_assert(kSlots <= kMinSlots);
   static constexpr int kKeyGroups = kKeys / 8;
   static constexpr int kDimParts = kResidentWarps / kKeyGroups;  // of a key, a warp each
@@ -192,10 +193,11 @@ class AttentionSplit {
     const int idx = threadIdx.x;
     if (idx >= kKeys) return;
     uint32_t row = SharedAddress(entries_.made);
-    if (first_key_ + round * kKeys + idx < min(end_key_, position_)) {
-      int slot = at.slot + idx / kPerSlot;
+    const int key = Runs().KeyOf(idx);
+    if (first_key_ + round * kKeys + key < min(end_key_, position_)) {
+      int slot = at.slot + Runs().SlotOfKey(key);
       if (slot >= ring_.num_slots) slot -= ring_.num_slots;
-      row = SharedAddress(ring_.slots) + slot * kSlotBytes + idx % kPerSlot * EntryPitch(kEntryLen);
+      row = SharedAddress(ring_.slots) + slot * kSlotBytes + Runs().PlaceOfKey(key);
     }
     entries_.rows[round % 2][idx] = row;
   }

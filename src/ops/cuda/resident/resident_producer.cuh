@@ -7,6 +7,7 @@
 
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/ptx/tma.cuh"
+#include "ops/cuda/resident/resident_entry_runs.h"
 #include "ops/cuda/resident/resident_product.cuh"
 #include "ops/cuda/resident/resident_program.h"
 #include "ops/cuda/resident/resident_splits.cuh"
@@ -147,19 +148,18 @@ class Producer {
     at_.Advance(ring_.num_slots);
   }
 
-  // Entries of `num_bytes`, one of each lane that has one, `pitch` bytes apart.
-  __device__ __forceinline__ void Produce(bool has_entry, const bf16* entry, int num_bytes,
-                                          int pitch) {
-    const auto lanes = static_cast<uint32_t>(__popc(__ballot_sync(0xffffffffu, has_entry)));
+  // Runs of entries, `num_bytes` each, one of each lane that has one, to that place in the slot.
+  __device__ __forceinline__ void Produce(bool has_run, const bf16* run, int num_bytes, int place) {
+    const auto lanes = static_cast<uint32_t>(__popc(__ballot_sync(0xffffffffu, has_run)));
     WaitForRoom();
     const uint32_t barrier = ring_.Arrived(at_);
     const int lane = threadIdx.x % 32;
     if (lane == 0 && lanes == 0) ArriveAtBarrier(barrier);
     if (lane == 0 && lanes > 0) ExpectBytes(barrier, lanes * num_bytes);
     __syncwarp();
-    if (has_entry) {
+    if (has_run) {
       // They shall not push out of L2 what all blocks read in every phase.
-      CopyBytesOnce(entry, SharedAddress(ring_.Slot(at_)) + lane * pitch, num_bytes, barrier);
+      CopyBytesOnce(run, SharedAddress(ring_.Slot(at_)) + place, num_bytes, barrier);
     }
     __syncwarp();
     at_.Advance(ring_.num_slots);
@@ -219,7 +219,8 @@ __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
                                                const int32_t* page_ids, RoundPages pages,
                                                Producer<kSlotBytes, kInFlight>& producer) {
   const SplitKeys keys(plan, blockIdx.x);
-  const int per_slot = EntriesPerSlot(kSlotBytes, layer.entry_len);
+  const EntryRuns runs(kSlotBytes, layer.entry_len);
+  const int num_runs = plan.round_keys / runs.keys();
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int round = keys.first; round < keys.end; round += plan.round_keys) {
@@ -227,14 +228,15 @@ __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
     const RoundPages next = RoundPages::Load(page_ids, call.tokens_per_page[layer.group],
                                              round + plan.round_keys, keys.end);
 #pragma unroll 1
-    for (int first = 0; first < plan.round_keys; first += per_slot) {
-      const int key = round + first + lane;
-      // The last one is not cached yet.
-      const bool is_cached = lane < per_slot && first + lane < plan.round_keys && key < keys.end &&
-                             key < plan.end_key - 1;
-      const int page = pages.Of(first + lane);
+    for (int first = 0; first < num_runs; first += runs.per_slot()) {
+      const int run = first + lane;
+      const int key = round + run * runs.keys();
+      // The last one is not cached yet. What is copied behind it, of its page, nobody reads.
+      const bool is_cached =
+          lane < runs.per_slot() && run < num_runs && key < keys.end && key < plan.end_key - 1;
+      const int page = pages.Of(run * runs.keys());
       const bf16* entry = is_cached ? EntryOf(call, layer, page, keys.kv_head, key) : nullptr;
-      producer.Produce(is_cached, entry, 2 * layer.entry_len, EntryPitch(layer.entry_len));
+      producer.Produce(is_cached, entry, runs.num_bytes(), runs.PlaceOf(run));
     }
     pages = next;
   }

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/tensor_map.h"
+#include "ops/cuda/resident/resident_entry_runs.h"
 #include "ops/cuda/resident/resident_limits.h"
 #include "ops/cuda/resident/resident_tuning.h"
 
@@ -307,6 +308,7 @@ bool GroupsAreUniform(const DecoderProgram& program) {
   const std::vector<LayerAttention> layers = AttentionsOf(program);
   return std::all_of(layers.begin(), layers.end(), [&](const LayerAttention& layer) {
     const auto same_group = [&](const LayerAttention& other) { return other.group == layer.group; };
+    if (layer.window > 0 && EntryRuns::MayBeLong(layer.entry.entry_len)) return false;
     return GroupOf(*std::find_if(layers.begin(), layers.end(), same_group)) == GroupOf(layer);
   });
 }

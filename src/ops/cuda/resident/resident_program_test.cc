@@ -69,6 +69,9 @@ TEST(ResidentProgramTest, GroupsMayDifferButNotTheLayersOfOne) {
   other = kSliding;
   other.window = 256;
   EXPECT_FALSE(GroupsAreUniform(MakeProgram({kSliding, other, kFull, kSliding})));
+  other = kFull;  // whose entries come in runs
+  other.window = 256;
+  EXPECT_FALSE(GroupsAreUniform(MakeProgram({kSliding, other})));
 }
 
 TEST(ResidentProgramTest, EveryWeightMustBeBf16) {

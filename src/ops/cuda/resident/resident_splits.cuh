@@ -90,11 +90,4 @@ __device__ __forceinline__ const bf16* EntryOf(const ResidentStepCall& call,
          slot * layer.entry_len;
 }
 
-// Cached entries come through the ring like weights: some to a slot, one behind the other, 16 bytes
-// apart for the banks.
-__host__ __device__ constexpr int EntryPitch(int entry_len) { return 2 * entry_len + 16; }
-__host__ __device__ constexpr int EntriesPerSlot(int slot_bytes, int entry_len) {
-  return slot_bytes / EntryPitch(entry_len);
-}
-
 }  // namespace lapidary::cuda

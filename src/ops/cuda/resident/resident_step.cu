@@ -360,6 +360,7 @@ void RunResidentStep(const LaunchContext& context, const ResidentWidths& widths,
   const KernelParams params{.call = call,
                             .shared = SharedLayout(widths, device.shared_bytes_per_block)};
   CHECK_GE(params.shared.num_slots, kMinSlots);
+  CHECK_EQ(call.tokens_per_page[kFullGroup] % EntryRuns::kLongKeys, 0);
   const Kernel kernel = KernelFor(ResidentTuningOf(widths.hidden, widths.num_experts > 0));
   Launch(context, kernel, dim3(ResidentBlocks(device, widths)), dim3(kResidentThreads),
          params.shared.total(), params);
