@@ -46,7 +46,7 @@ struct Variant {
 
 constexpr int kPartials = 4096;  // as the executor has it
 
-std::vector<Variant> Variants(const Case& spec, bool all) {
+std::vector<Variant> Variants(const Case& spec, int num_sms, bool all) {
   const int head_dim = spec.entry.value_len;
   const auto work_of = [&](int tile_rows, bool batch_invariant) {
     AttentionWorkOptions work = cuda::WorkOfTile(tile_rows, batch_invariant);
@@ -54,7 +54,11 @@ std::vector<Variant> Variants(const Case& spec, bool all) {
     return work;
   };
   const auto tile_rows = [&](bool batch_invariant) {
-    return cuda::ChooseTileRows(spec.geometry, head_dim, spec.num_queries, batch_invariant);
+    const cuda::AttentionStepSize step = {
+        .max_queries = spec.num_queries,
+        .all_queries = int64_t{spec.num_sequences} * spec.num_queries,
+        .num_sms = num_sms};
+    return cuda::ChooseTileRows(spec.geometry, head_dim, step, batch_invariant);
   };
   const AttentionWorkOptions usual = work_of(tile_rows(false), false);
   std::vector<Variant> variants = {{"", usual}};
@@ -265,7 +269,7 @@ void BenchAttention(const std::string& model, const ModelPlan& plan, const Bench
   for (const Case& spec : cases) {
     std::optional<CaseRunner> runner;
     double default_us = 0.0;
-    for (const Variant& variant : Variants(spec, sink.variants)) {
+    for (const Variant& variant : Variants(spec, sink.device.num_sms, sink.variants)) {
       // One item over a hundred thousand keys says nothing and takes long.
       if (variant.name == "unsplit" && spec.prefix > 50'000) continue;
       KernelRow row = MakeRow(spec, variant.name);

@@ -34,6 +34,7 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
   arrays.split_row_sets = plan.has_kv_sharing() && options.skip_unneeded_rows;
   arrays.padding_slot = options.max_num_seqs;
   arrays.batch_invariant = options.batch_invariant;
+  arrays.num_sms = device.num_sms;
   if (options.drafter) arrays.draft_geometry = DraftGeometry(*options.drafter);
   for (const LayerPlan& layer : plan.layers) {
     const int group = KvGroupOf(layer.kind);

@@ -245,12 +245,13 @@ void StepArrays::PlanAttentionOf(int group, int row_set) {
   items_.clear();
   if (geometry.num_heads > 0) {  // a layer of this kind
     AddAttentionSequences(row_set);
-    int max_queries = 1;
+    AttentionStepSize step = {.max_queries = 1, .num_sms = options_.num_sms};
     for (const AttentionSequence& sequence : attention_) {
-      max_queries = std::max(max_queries, sequence.num_queries);
+      step.max_queries = std::max(step.max_queries, sequence.num_queries);
+      step.all_queries += sequence.num_queries;
     }
     const int tile_rows =
-        ChooseTileRows(geometry, options_.head_dim[group], max_queries, options_.batch_invariant);
+        ChooseTileRows(geometry, options_.head_dim[group], step, options_.batch_invariant);
     tile_rows_[group][row_set] = tile_rows;
     const auto tile =
         std::find(std::begin(kAttentionTileRows), std::end(kAttentionTileRows), tile_rows) -

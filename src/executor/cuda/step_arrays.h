@@ -47,6 +47,7 @@ class StepArrays {
     // Of the assistant's layers that read the group; their window is that of DraftWindow.
     std::array<AttentionGeometry, kNumKvGroups> draft_geometry{};
     std::array<int, kNumKvGroups> head_dim{};
+    int num_sms = 1;
     bool batch_invariant = false;
     // By group and place in kAttentionTileRows.
     std::array<std::array<AttentionWorkOptions, std::size(kAttentionTileRows)>, kNumKvGroups>

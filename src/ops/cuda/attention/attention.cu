@@ -93,7 +93,7 @@ enum class Kernel { kPortable, kFewRows, kWgmma };
 Kernel KernelFor(const KvEntryPlan& entry, int tile_rows, bool batch_invariant) {
   if (batch_invariant) return Kernel::kPortable;
   if (tile_rows <= kFewRows) return Kernel::kFewRows;
-  return tile_rows == (entry.value_len == 256 ? 128 : 64) ? Kernel::kWgmma : Kernel::kPortable;
+  return Kernel::kWgmma;
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ void RunAttention(const LaunchContext& context, const AttentionCall& call) {
       break;
     case Kernel::kWgmma:
       if (call.entry.value_len == 256) {
-        RunHopperAttention256(context, params);
+        RunHopperAttention256(context, params, call.tile_rows);
       } else {
         RunHopperAttention512(context, params, call.entry.k_is_v());
       }

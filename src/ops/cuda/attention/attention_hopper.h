@@ -15,8 +15,9 @@ inline constexpr int kFewRows = 32;
 void RunHopperAttentionOfFewRows(const LaunchContext& context, const AttentionParams& params,
                                  const KvEntryPlan& entry);
 
-// Items of up to 128 rows, heads of 256 dims.
-void RunHopperAttention256(const LaunchContext& context, const AttentionParams& params);
+// Items of up to `tile_rows` rows, 128 or 64, heads of 256 dims.
+void RunHopperAttention256(const LaunchContext& context, const AttentionParams& params,
+                           int tile_rows);
 
 // Items of up to 64 rows, heads of 512 dims; K is V or apart from it.
 void RunHopperAttention512(const LaunchContext& context, const AttentionParams& params,

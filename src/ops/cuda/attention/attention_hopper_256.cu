@@ -1,7 +1,8 @@
-// Attention of tiles of up to 128 rows over heads of 256 dims, on Hopper.
+// Attention of tiles of up to 128 or 64 rows over heads of 256 dims, on Hopper.
 //
 // A block stays on its SM and works through items. Four warps load keys and values, each half a
-// tile of 64 keys at a time, into two stages of each; two warpgroups have 64 rows each:
+// tile of 64 keys at a time, into two stages of each; two warpgroups have 64 rows each, or, where
+// tiles are too few to go round, the same 64 and every other tile of keys:
 //   scores of a tile (wgmma, queries and keys from shared memory), while
 //   the values of the tile before are added (wgmma, P from registers);
 //   then maxima and P of the new tile.
@@ -34,10 +35,17 @@ enum Barrier { kKeysHere, kKeysFree, kValuesHere, kValuesFree, kQueriesHere, kQu
 // Places in shared memory.
 constexpr int kBarriersAt = 0;
 constexpr int kTaskAt = 128;
+constexpr int kJoinRowsAt = 256;  // float2 [64 rows]: maxima and sums of P
 constexpr int kQueriesAt = 1024;
 constexpr int kKeysAt = kQueriesAt + kGroups * kQueryBytes;
 constexpr int kValuesAt = kKeysAt + kStages * kStageBytes;
 constexpr int kSharedBytes = kValuesAt + kStages * kStageBytes;
+// Sums of 128 columns of 64 rows, [value of a thread][thread], where the second group's queries
+// would lie.
+constexpr int kJoinSumsAt = kQueriesAt + kQueryBytes;
+static_assert(64 * kWarpgroupThreads * 4 <= kQueryBytes);
+static_assert(kTaskAt + sizeof(AttentionTask) <= kJoinRowsAt);
+static_assert(kJoinRowsAt + kWarpgroupRows * 8 <= kQueriesAt);
 static_assert(kSharedBytes <= Form::kSharedBytes);
 
 __device__ __forceinline__ uint32_t BarrierAt(uint32_t shared, Barrier barrier, int stage = 0) {
@@ -45,6 +53,7 @@ __device__ __forceinline__ uint32_t BarrierAt(uint32_t shared, Barrier barrier, 
 }
 
 // One of the loading warps. Two load keys, two load values: half of the keys of a tile each.
+template <bool kSharesRows>
 class Loader {
  public:
   __device__ Loader(const AttentionParams& params, uint32_t shared)
@@ -60,7 +69,9 @@ class Loader {
     for (int idx = blockIdx.x; idx < num_items; idx += gridDim.x, queries_parity ^= 1) {
       const HopperItem work(params_, idx);
       AwaitBarrier(BarrierAt(shared_, kQueriesFree), queries_parity);
-      LoadHopperQueries<kHeadDim>(params_, work, warp_, shared_ + kQueriesAt);
+      if (!kSharesRows || warp_ < kWarpgroupRows / 32) {
+        LoadHopperQueries<kHeadDim>(params_, work, warp_, shared_ + kQueriesAt);
+      }
       CommitCopies();
       PublishCopies<0>(BarrierAt(shared_, kQueriesHere));
       LoadTiles(work);
@@ -98,7 +109,8 @@ class Loader {
   RingPosition stage_;
 };
 
-// One warpgroup: 64 rows.
+// One warpgroup: 64 rows. If they are the other one's too, it has every other tile of keys.
+template <bool kSharesRows>
 class Group {
  public:
   __device__ Group(const AttentionParams& params, uint32_t shared)
@@ -120,10 +132,18 @@ class Group {
  private:
   using Weights = uint32_t[kKeys / 16][4];
 
+  // From one of its tiles to the next.
+  static constexpr int kStep = kSharesRows ? 2 : 1;
+  static constexpr int kStepKeys = kStep * kKeys;
+
+  __device__ bool has_odd_tiles() const { return (parities_ & 2) != 0; }
+  // Of the 16 rows that this warp has.
+  __device__ int RowTile() const { return kSharesRows ? warp_ % 4 : warp_; }
+
   __device__ __forceinline__ void AddTiles(const HopperItem& work, HopperSums& sums,
                                            SoftmaxRow (&rows)[2]) {
-    const int num_tiles = work.num_tiles(kKeys);
-    const int row = warp_ * 16 + lane_ / 4;
+    const int key_end = work.item.key_end;
+    const int row = RowTile() * 16 + lane_ / 4;
     const VisibleKeys visible[2] = {KeysOfRow<kHeadDim>(params_, work, row),
                                     KeysOfRow<kHeadDim>(params_, work, row + 8)};
     // Keys that all rows of this warp see.
@@ -131,14 +151,14 @@ class Group {
     const int all_end = __reduce_min_sync(0xffffffff, min(visible[0].end, visible[1].end));
 #pragma unroll
     for (int idx = 0; idx < 64; ++idx) sums[0][idx] = sums[1][idx] = 0.0f;
-    AwaitBarrier(BarrierAt(shared_, kQueriesHere), queries_parity_);
-    queries_parity_ ^= 1;
+    AwaitBarrier(BarrierAt(shared_, kQueriesHere), parities_ & 1);
+    parities_ = (~parities_ & 1) | (work.num_tiles(kKeys) & 1) << 1;
 
-    const auto weigh = [&](int tile, float(&scores)[kKeys / 2]) {
+    // Tiles are known by their first key.
+    const auto weigh = [&](int first_key, float(&scores)[kKeys / 2]) {
       WgmmaKeep(scores);
       Release(kKeysFree, stage_.slot);
-      stage_.Advance(kStages);
-      const int first_key = work.item.key_begin + tile * kKeys;
+      stage_.Advance(kStages, kStep);
       if (first_key < all_begin || first_key + kKeys > all_end) {
         MaskScores(scores, visible, first_key + lane_ % 4 * 2);
       }
@@ -156,26 +176,40 @@ class Group {
         asm volatile("" : "+r"(to[idx / 4][idx % 4]));
       }
     };
+    int key = work.item.key_begin;
+    if (kSharesRows && warp_ / 4 == 1) {
+      key += kKeys;
+      stage_.Advance(kStages);
+    }
     RingPosition values = stage_;
+    const auto start_values = [&](const Weights& last) {
+      if constexpr (kSharesRows) {
+        // Of every other tile the stage is always the same.
+        static_assert(kStages == kStep || !kSharesRows);
+        StartValues({stage_.slot, stage_.parity ^ 1}, last, sums);
+      } else {
+        StartValues(values, last, sums);
+      }
+    };
     const auto finish_values = [&] {
       WgmmaWait<0>();
       WgmmaKeep(sums[0]);
       WgmmaKeep(sums[1]);
-      Release(kValuesFree, values.slot);
+      Release(kValuesFree, kSharesRows ? stage_.slot : values.slot);
       values.Advance(kStages);
     };
     const auto finish_with = [&](const Weights& last) {
-      StartValues(values, last, sums);
+      start_values(last);
       finish_values();
     };
-    const auto next_tile = [&](int tile, const Weights& last, Weights& next) {
+    const auto next_tile = [&](int first_key, const Weights& last, Weights& next) {
       float scores[kKeys / 2];
       TakeTurn();
       StartScores(scores);
-      StartValues(values, last, sums);
+      start_values(last);
       GiveTurn(1 - warp_ / 4);
       WgmmaWait<1>();
-      const float2 shrink = weigh(tile, scores);
+      const float2 shrink = weigh(first_key, scores);
       pack(scores, next);
       // A wait in each branch: the assembler moves it before the softmax if it can.
       if (Shrinks(shrink)) {
@@ -185,28 +219,43 @@ class Group {
         finish_values();
       }
     };
-    if (num_tiles > 0) {
+    if (key < key_end) {
       float scores[kKeys / 2];
       TakeTurn();
       StartScores(scores);
       GiveTurn(1 - warp_ / 4);
       WgmmaWait<0>();
-      weigh(0, scores);
+      weigh(key, scores);
       pack(scores, even);
     }
-    int tile = 1;
+    key += kStepKeys;
 #pragma unroll 1
-    for (; tile + 1 < num_tiles; tile += 2) {
-      next_tile(tile, even, odd);
-      next_tile(tile + 1, odd, even);
+    for (; key + kStepKeys < key_end; key += 2 * kStepKeys) {
+      next_tile(key, even, odd);
+      next_tile(key + kStepKeys, odd, even);
     }
-    if (tile < num_tiles) {
-      next_tile(tile, even, odd);
-      Release(kQueriesFree, 0);
+    if (key < key_end) {
+      next_tile(key, even, odd);
+      EndTurns();
       finish_with(odd);
     } else {
+      EndTurns();
+      if (key - kStepKeys < key_end) finish_with(even);
+    }
+    // It stands behind its own last tile: where the next item begins, unless the other group had
+    // the very last one.
+    if (kSharesRows && has_odd_tiles() == (warp_ / 4 == 0)) stage_.StepBack(kStages);
+  }
+
+  // Behind the last scores of an item.
+  __device__ void EndTurns() const {
+    if constexpr (kSharesRows) {
+      if (warp_ / 4 == 1 && has_odd_tiles()) {
+        TakeTurn();  // The first group had one turn more.
+        GiveTurn(0);
+      }
+    } else {
       Release(kQueriesFree, 0);
-      if (num_tiles > 0) finish_with(even);
     }
   }
 
@@ -227,7 +276,8 @@ class Group {
     AwaitBarrier(BarrierAt(shared_, kKeysHere, stage_.slot), stage_.parity);
 #pragma unroll
     for (float& score : scores) score = 0.0f;
-    const uint64_t queries = SwizzledOperand(shared_ + kQueriesAt + warp_ / 4 * kQueryBytes);
+    const int query_group = kSharesRows ? 0 : warp_ / 4;
+    const uint64_t queries = SwizzledOperand(shared_ + kQueriesAt + query_group * kQueryBytes);
     const uint64_t keys = SwizzledOperand(shared_ + kKeysAt + stage_.slot * kStageBytes);
     WgmmaBegin();
 #pragma unroll
@@ -255,39 +305,103 @@ class Group {
     WgmmaCommit();
   }
 
-  __device__ __forceinline__ void Store(const HopperItem& work, const HopperSums& sums,
+  __device__ static void StoreShared(uint32_t address, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+  }
+  __device__ static float LoadSharedFloat(uint32_t address) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+  }
+
+  // The second group's sums are added to the first one's, thread by thread, 128 columns at a time.
+  __device__ __forceinline__ void JoinGroups(HopperSums& sums, SoftmaxRow (&rows)[2]) const {
+    const auto sync = [] { asm volatile("bar.sync 1, %0;" ::"n"(kComputing) : "memory"); };
+    const int thread = threadIdx.x % kWarpgroupThreads;
+    const uint32_t row_at =
+        shared_ + kJoinRowsAt + (thread / 32 * 16 + lane_ / 4) * 8;  // and 8 rows further
+    const uint32_t sums_at = shared_ + kJoinSumsAt + thread * 4;
+    float own[2];
+    float other[2];
+    if (warp_ / 4 == 1 && lane_ % 4 == 0) {
+      StoreShared(row_at, rows[0].maximum);
+      StoreShared(row_at + 4, rows[0].sum);
+      StoreShared(row_at + 64, rows[1].maximum);
+      StoreShared(row_at + 68, rows[1].sum);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (warp_ / 4 == 1) {
+#pragma unroll
+        for (int idx = 0; idx < 64; ++idx) {
+          StoreShared(sums_at + idx * kWarpgroupThreads * 4, sums[half][idx]);
+        }
+      }
+      sync();
+      if (warp_ / 4 == 0) {
+        if (half == 0) {
+#pragma unroll
+          for (int high = 0; high < 2; ++high) {
+            const float maximum = LoadSharedFloat(row_at + 64 * high);
+            const float now = fmaxf(rows[high].maximum, maximum);
+            const float reference = now == -INFINITY ? 0.0f : now;
+            own[high] = Exp2(rows[high].maximum - reference);
+            other[high] = Exp2(maximum - reference);
+            rows[high] = {now, rows[high].sum * own[high] +
+                                   LoadSharedFloat(row_at + 64 * high + 4) * other[high]};
+          }
+        }
+#pragma unroll
+        for (int idx = 0; idx < 64; ++idx) {
+          const int high = idx / 2 % 2;
+          sums[half][idx] = sums[half][idx] * own[high] +
+                            LoadSharedFloat(sums_at + idx * kWarpgroupThreads * 4) * other[high];
+        }
+      }
+      sync();
+    }
+  }
+
+  __device__ __forceinline__ void Store(const HopperItem& work, HopperSums& sums,
                                         SoftmaxRow (&rows)[2], AttentionTask& task) const {
     AddQuad(rows[0]);
     AddQuad(rows[1]);
+    if constexpr (kSharesRows) {
+      JoinGroups(sums, rows);
+      Release(kQueriesFree, 0);
+    }
+    const bool stores = !kSharesRows || warp_ / 4 == 0;
     const float total[2] = {rows[0].sum, rows[1].sum};
     if (work.item.num_splits == 1) {
-      StoreHopperRows<Form>(params_, work, warp_, 0, sums, total);
+      if (stores) StoreHopperRows<Form>(params_, work, RowTile(), 0, sums, total);
       return;
     }
     const float maximum[2] = {rows[0].maximum, rows[1].maximum};
-    StoreHopperPartials<Form>(params_, work, warp_, 0, sums, maximum, total);
+    if (stores) StoreHopperPartials<Form>(params_, work, RowTile(), 0, sums, maximum, total);
     JoinHopperSplits<Form>(params_, work, task);
   }
 
   const AttentionParams& params_;
   const uint32_t shared_;
-  const int warp_;  // of all that compute: row tile of the item
+  const int warp_;  // of all that compute
   const int lane_;
-  uint32_t queries_parity_ = 0;
-  RingPosition stage_;  // of keys
+  uint32_t parities_ = 0;  // bit 0: of the next queries, bit 1: of the item's number of tiles
+  RingPosition stage_;     // of keys
 };
 
+template <bool kSharesRows>
 __global__ void __launch_bounds__(kThreads, 1)
     HopperAttention256(const __grid_constant__ AttentionParams params) {
   extern __shared__ __align__(1024) std::byte memory[];
   const uint32_t shared = SharedAddress(memory);
   AllowNextKernel();
   if (threadIdx.x == 0) {
+    constexpr int kWarpsOfTile = kSharesRows ? kComputingWarps / 2 : kComputingWarps;
     for (int stage = 0; stage < kStages; ++stage) {
       InitBarrier(BarrierAt(shared, kKeysHere, stage), 2 * 32);
-      InitBarrier(BarrierAt(shared, kKeysFree, stage), kComputingWarps);
+      InitBarrier(BarrierAt(shared, kKeysFree, stage), kWarpsOfTile);
       InitBarrier(BarrierAt(shared, kValuesHere, stage), 2 * 32);
-      InitBarrier(BarrierAt(shared, kValuesFree, stage), kComputingWarps);
+      InitBarrier(BarrierAt(shared, kValuesFree, stage), kWarpsOfTile);
     }
     InitBarrier(BarrierAt(shared, kQueriesHere), 4 * 32);
     InitBarrier(BarrierAt(shared, kQueriesFree), kComputingWarps);
@@ -297,18 +411,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForPreviousKernel();
   if (threadIdx.x >= kComputing) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    Loader(params, shared).Run();
+    Loader<kSharesRows>(params, shared).Run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    Group(params, shared).Run(*reinterpret_cast<AttentionTask*>(memory + kTaskAt));
+    Group<kSharesRows>(params, shared).Run(*reinterpret_cast<AttentionTask*>(memory + kTaskAt));
   }
 }
 
 }  // namespace
 
-void RunHopperAttention256(const LaunchContext& context, const AttentionParams& params) {
-  Launch(context, HopperAttention256, dim3(context.Device().num_sms), dim3(kThreads), kSharedBytes,
-         params);
+void RunHopperAttention256(const LaunchContext& context, const AttentionParams& params,
+                           int tile_rows) {
+  CHECK(tile_rows == 2 * kWarpgroupRows || tile_rows == kWarpgroupRows);
+  Launch(context,
+         tile_rows == kWarpgroupRows ? HopperAttention256<true> : HopperAttention256<false>,
+         dim3(context.Device().num_sms), dim3(kThreads), kSharedBytes, params);
 }
 
 }  // namespace lapidary::cuda

@@ -428,9 +428,9 @@ class Planner {
 
 }  // namespace
 
-int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_queries,
+int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, const AttentionStepSize& step,
                    bool batch_invariant) {
-  const int rows = max_queries * geometry.heads_per_kv_head();
+  const int rows = step.max_queries * geometry.heads_per_kv_head();
   if (batch_invariant) {
     // Tiles of 16 rows have kernels with more and smaller blocks, which pay where sequences have
     // some KV heads to share among them, but not so many that every block is busy anyway.
@@ -440,7 +440,11 @@ int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_quer
   }
   // Few rows wait for keys, more of them are for wgmma.
   if (head_dim > 256) return rows <= 16 ? 16 : 64;
-  return rows <= 32 ? 32 : 128;
+  if (rows <= 32) return 32;
+  // Large tiles read the keys less often, but half of the multiprocessors or more must have one.
+  constexpr int kLargeRows = 128;
+  const int64_t all_rows = step.all_queries * geometry.num_heads;
+  return 2 * all_rows <= int64_t{kLargeRows} * step.num_sms ? 64 : kLargeRows;
 }
 
 AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant) {

@@ -65,8 +65,14 @@ struct AttentionWorkOptions {
 // Tiles of these rows have kernels: 16 and 32 for few rows, 64 for heads of any size, 128 for heads
 // of 256 dims.
 inline constexpr int kAttentionTileRows[] = {16, 32, 64, 128};
-// The tile for steps whose sequences have at most so many queries each.
-int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, int max_queries,
+// The tile for steps whose sequences have at most `max_queries` each and `all_queries` together, on
+// so many multiprocessors.
+struct AttentionStepSize {
+  int max_queries = 0;
+  int64_t all_queries = 0;
+  int num_sms = 1;
+};
+int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, const AttentionStepSize& step,
                    bool batch_invariant);
 // What goes with it; blocks and the room for partial results are the caller's to say.
 AttentionWorkOptions WorkOfTile(int tile_rows, bool batch_invariant);

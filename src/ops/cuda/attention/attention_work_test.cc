@@ -280,7 +280,7 @@ TEST(AttentionWorkTest, AFullStepIsHardlyCut) {
 
 TEST(AttentionTileTest, RowsOfASequenceShareATileWhereTheyFit) {
   const auto choose = [](int heads, int kv_heads, int head_dim, int queries) {
-    return ChooseTileRows({heads, kv_heads, 0}, head_dim, queries, false);
+    return ChooseTileRows({heads, kv_heads, 0}, head_dim, {queries, 8192, 132}, false);
   };
   EXPECT_EQ(choose(16, 8, 256, 1), 32);   // 26B sliding, decoding
   EXPECT_EQ(choose(16, 8, 256, 16), 32);  // verifying fifteen drafts
@@ -292,9 +292,21 @@ TEST(AttentionTileTest, RowsOfASequenceShareATileWhereTheyFit) {
   EXPECT_EQ(choose(16, 2, 512, 100), 64);
 }
 
+TEST(AttentionTileTest, TilesAreHalvedWhereTheyWouldNotGoRound) {
+  const auto choose = [](int heads, int kv_heads, int queries) {
+    return ChooseTileRows({heads, kv_heads, 0}, 256, {queries, queries, 132}, false);
+  };
+  EXPECT_EQ(choose(8, 4, 1000), 64);  // 63 large ones
+  EXPECT_EQ(choose(16, 8, 528), 64);  // 66, for half of 132
+  EXPECT_EQ(choose(16, 8, 529), 128);
+  EXPECT_EQ(choose(32, 16, 1000), 128);
+  EXPECT_EQ(choose(8, 2, 8192), 128);
+}
+
 TEST(AttentionTileTest, InvariantTilesAreForThePortableKernels) {
   const auto choose = [](int heads, int kv_heads, int head_dim, int queries) {
-    return ChooseTileRows({heads, kv_heads, 0}, head_dim, queries, /*batch_invariant=*/true);
+    return ChooseTileRows({heads, kv_heads, 0}, head_dim, {queries, queries, 132},
+                          /*batch_invariant=*/true);
   };
   EXPECT_EQ(choose(16, 8, 256, 8), 16);
   EXPECT_EQ(choose(8, 1, 256, 1), 32);  // one KV head
