@@ -36,16 +36,17 @@ class EntryRuns {
   LAPIDARY_HOST_DEVICE constexpr int KeyOf(int idx) const {
     return keys_ == 1 ? idx : keys_ * (idx % 8 / 2 + idx % 2 * 4) + idx / 8;
   }
-  // Where a run of the round lies in its slot. So that lanes meet different banks when they read 32
-  // bytes of every other of eight neighbours, or 64 bytes of two, long runs are shifted by 32
-  // and 64.
-  LAPIDARY_HOST_DEVICE constexpr int PlaceOf(int run) const {
+  // Where a run of the round lies that is number `in_slot` of its slot. So that lanes meet
+  // different banks when they read 32 bytes of every other of eight neighbours, or 64 bytes of two,
+  // long runs are shifted by 32 and 64.
+  LAPIDARY_HOST_DEVICE constexpr int PlaceOf(int run, int in_slot) const {
     const int shift = keys_ == 1 ? 0 : (run % 4 * 32 + run / 4 * 64) % 128;
-    return run % per_slot_ * stride() + shift;
+    return in_slot * stride() + shift;
   }
   // Of a key of the round, in the slot of its run.
   LAPIDARY_HOST_DEVICE constexpr int PlaceOfKey(int key) const {
-    return PlaceOf(key / keys_) + key % keys_ * entry_bytes_;
+    const int run = key / keys_;
+    return PlaceOf(run, run % per_slot_) + key % keys_ * entry_bytes_;
   }
   // Which of the round's slots that is.
   LAPIDARY_HOST_DEVICE constexpr int SlotOfKey(int key) const { return key / keys_ / per_slot_; }
@@ -62,5 +63,14 @@ class EntryRuns {
   int keys_;      // of a run
   int per_slot_;  // runs
 };
+
+// Of an entry that attention has a kernel for; nothing is divided while a step waits for it.
+template <int kSlotBytes>
+LAPIDARY_HOST_DEVICE constexpr EntryRuns EntryRunsOf(int entry_len) {
+  constexpr EntryRuns kOf512(kSlotBytes, 512);
+  constexpr EntryRuns kOf640(kSlotBytes, 640);
+  constexpr EntryRuns kOf1024(kSlotBytes, 1024);
+  return entry_len == 512 ? kOf512 : entry_len == 640 ? kOf640 : kOf1024;
+}
 
 }  // namespace lapidary::cuda

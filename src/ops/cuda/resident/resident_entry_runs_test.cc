@@ -41,7 +41,8 @@ TEST_P(EntryRunsTest, ARunIsOnePieceOfAPage) {
       const int first = key / runs.keys() * runs.keys();
       EXPECT_EQ(runs.SlotOfKey(key), runs.SlotOfKey(first));
       EXPECT_EQ(runs.PlaceOfKey(key),
-                runs.PlaceOf(first / runs.keys()) + (key - first) * 2 * entry_len);
+                runs.PlaceOf(first / runs.keys(), first / runs.keys() % runs.per_slot()) +
+                    (key - first) * 2 * entry_len);
     }
   }
 }

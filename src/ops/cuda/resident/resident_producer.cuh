@@ -219,8 +219,8 @@ __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
                                                const int32_t* page_ids, RoundPages pages,
                                                Producer<kSlotBytes, kInFlight>& producer) {
   const SplitKeys keys(plan, blockIdx.x);
-  const EntryRuns runs(kSlotBytes, layer.entry_len);
-  const int num_runs = plan.round_keys / runs.keys();
+  const EntryRuns runs = EntryRunsOf<kSlotBytes>(layer.entry_len);
+  const int num_runs = runs.keys() == 1 ? plan.round_keys : plan.round_keys / EntryRuns::kLongKeys;
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int round = keys.first; round < keys.end; round += plan.round_keys) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
           lane < runs.per_slot() && run < num_runs && key < keys.end && key < plan.end_key - 1;
       const int page = pages.Of(run * runs.keys());
       const bf16* entry = is_cached ? EntryOf(call, layer, page, keys.kv_head, key) : nullptr;
-      producer.Produce(is_cached, entry, runs.num_bytes(), runs.PlaceOf(run));
+      producer.Produce(is_cached, entry, runs.num_bytes(), runs.PlaceOf(run, lane));
     }
     pages = next;
   }
