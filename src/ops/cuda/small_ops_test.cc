@@ -221,6 +221,54 @@ TEST_F(SmallOpsTest, QueriesAndEntriesMatchInEveryForm) {
   }
 }
 
+// Of many rows a warp has several heads, also of different kinds.
+TEST_F(SmallOpsTest, QueriesAndEntriesOfManyRowsHaveTheBitsOfFew) {
+  for (const auto& [head_dim, k_is_v, rotary_pairs] :
+       {std::tuple(256, false, 128), std::tuple(512, false, 64), std::tuple(512, true, 64)}) {
+    const LayerPlan layer = TestLayer(head_dim, k_is_v, rotary_pairs);
+    const int raw_heads = layer.num_heads + layer.num_kv_heads * (k_is_v ? 1 : 2);
+    const int many = 64 * 4 * TestContext().Device().num_sms / raw_heads + 3;
+    constexpr int kFew = 5;
+    const std::vector<bf16> raw = Halves(size_t(many) * raw_heads * head_dim, 3.0f);
+    const std::vector<float> angles = Floats(size_t(many) * 2 * RopeRowPairs(rotary_pairs), 0, 1);
+    TestBuffer<bf16> d_raw(raw);
+    TestBuffer<float> d_q_norm(Floats(head_dim, 0.1f, 0.3f)),
+        d_k_norm(Floats(head_dim, 0.1f, 0.3f));
+    TestBuffer<float> d_angles(angles);
+    const size_t query_row = size_t(layer.num_heads) * layer.kv_entry.key_len;
+    const size_t entry_row = size_t(layer.num_kv_heads) * layer.kv_entry.entry_len;
+    QueryEntryCall call;
+    call.num_heads = layer.num_heads;
+    call.num_kv_heads = layer.num_kv_heads;
+    call.head_dim = head_dim;
+    call.k_is_v = k_is_v;
+    call.entry = layer.kv_entry;
+    call.q_norm = d_q_norm.get();
+    call.k_norm = d_k_norm.get();
+    call.owner_k_norm = d_k_norm.get();
+    call.rotary_pairs = rotary_pairs;
+    const auto run = [&](int first, int rows) {
+      TestBuffer<bf16> queries(rows * query_row);
+      TestBuffer<bf16> entries(rows * entry_row);
+      call.rows = rows;
+      call.raw = d_raw.get() + size_t(first) * raw_heads * head_dim;
+      call.rope =
+          reinterpret_cast<float2*>(d_angles.get()) + size_t(first) * RopeRowPairs(rotary_pairs);
+      call.queries = queries.get();
+      call.entries = entries.get();
+      RunQueryEntry(TestContext(), call);
+      std::vector<float> all = ToFloat(queries.Download());
+      const std::vector<float> made = ToFloat(entries.Download());
+      EXPECT_TRUE(queries.GuardsIntact() && entries.GuardsIntact());
+      // Of the last few rows.
+      all.erase(all.begin(), all.end() - kFew * query_row);
+      all.insert(all.end(), made.end() - kFew * entry_row, made.end());
+      return all;
+    };
+    EXPECT_EQ(run(0, many), run(many - kFew, kFew)) << head_dim;
+  }
+}
+
 TEST_F(SmallOpsTest, EntriesReachTheirPagesAndNothingElse) {
   constexpr int kRows = 3;
   constexpr int kTokens[kNumKvGroups] = {4, 8};

@@ -6,18 +6,25 @@
 
 namespace lapidary::cuda {
 
-// Lane l holds dims [l * kPerLane, (l + 1) * kPerLane). The partner of a dim in the rotary pair,
-// half a head away, is sixteen lanes away.
+// Of each 256 dims lane l holds eight, from 8 l on. The partner of a dim in the rotary pair, half a
+// head away, is in the same lane of 512 dims, sixteen lanes away of 256.
 template <int kHeadDim>
 struct HeadRow {
+  static_assert(kHeadDim == 256 || kHeadDim == 512);
   static constexpr int kPerLane = kHeadDim / kWarpSize;
   float values[kPerLane];
 
-  __device__ void Load(const bf16* from) {
+  // As they come from memory.
+  using Packed = Bf16x8[kPerLane / 8];
+  __device__ static void Load(const bf16* from, Packed& packed) {
+    ForEachEight(
+        [&](int at, int dim) { packed[at / 8] = *reinterpret_cast<const Bf16x8*>(from + dim); });
+  }
+  __device__ void Unpack(const Packed& packed) {
 #pragma unroll
     for (int at = 0; at < kPerLane; at += 8) {
       float part[8];
-      Load8(from + Dim(at), part);
+      cuda::Unpack(packed[at / 8], part);
 #pragma unroll
       for (int idx = 0; idx < 8; ++idx) values[at + idx] = part[idx];
     }
@@ -28,7 +35,7 @@ struct HeadRow {
   }
 
   __device__ static int Dim(int at) {
-    return static_cast<int>(threadIdx.x % kWarpSize) * kPerLane + at;
+    return at / 8 * 256 + static_cast<int>(threadIdx.x % kWarpSize) * 8 + at % 8;
   }
 
   // x * rsqrt(mean(x^2) + eps)
@@ -41,35 +48,39 @@ struct HeadRow {
     for (float& value : values) value *= inverse;
   }
 
-  // Both arrays are 16-byte aligned, as are those below.
-  __device__ void NormAndRotate(const float* norm_weight, const float2* cos_sin, int rotary_pairs,
-                                float eps) {
-    Norm(eps);
-    MultiplyPerDim(norm_weight);
-    Rotate(cos_sin, rotary_pairs);
+  // Factors of the lane's dims; arrays are 16-byte aligned, here and below.
+  __device__ static void LoadPerDim(const float* from, float (&factors)[kPerLane]) {
+#pragma unroll
+    for (int at = 0; at < kPerLane; at += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + Dim(at));
+      factors[at] = four.x, factors[at + 1] = four.y;
+      factors[at + 2] = four.z, factors[at + 3] = four.w;
+    }
   }
-
+  __device__ void Multiply(const float (&factors)[kPerLane]) {
+#pragma unroll
+    for (int at = 0; at < kPerLane; ++at) values[at] *= factors[at];
+  }
   __device__ void MultiplyPerDim(const float* factors) {
 #pragma unroll
     for (int at = 0; at < kPerLane; at += 4) MultiplyFour(at, factors);
   }
 
-  // The rotary embedding of the first pairs.
-  __device__ void Rotate(const float2* cos_sin, int rotary_pairs) {
-    const bool is_low = threadIdx.x % kWarpSize < kWarpSize / 2;
-    const int first_pair = Dim(0) % (kHeadDim / 2);
+  // Cosines and sines of the lane's eight pairs, in twos; pairs behind the last stay as they are.
+  using Angles = float4[4];
+  __device__ static void LoadAngles(const float2* cos_sin, int rotary_pairs, Angles& angles) {
 #pragma unroll
-    for (int at = 0; at < kPerLane; at += 2) {
-      float4 angles = {1.0f, 0.0f, 1.0f, 0.0f};
-      if (first_pair + at + 1 < rotary_pairs) {
-        angles = *reinterpret_cast<const float4*>(cos_sin + first_pair + at);
-      } else if (first_pair + at < rotary_pairs) {
-        const float2 angle = cos_sin[first_pair + at];
-        angles.x = angle.x, angles.y = angle.y;
-      }
-      RotateOne(values[at], angles.x, is_low ? -angles.y : angles.y);
-      RotateOne(values[at + 1], angles.z, is_low ? -angles.w : angles.w);
-    }
+    for (int two = 0; two < 4; ++two) angles[two] = AnglesOfTwo(cos_sin, rotary_pairs, two);
+  }
+
+  // The rotary embedding of the first pairs.
+  __device__ void Rotate(const Angles& angles) {
+#pragma unroll
+    for (int two = 0; two < 4; ++two) RotateTwo(angles[two], two);
+  }
+  __device__ void Rotate(const float2* cos_sin, int rotary_pairs) {
+#pragma unroll
+    for (int two = 0; two < 4; ++two) RotateTwo(AnglesOfTwo(cos_sin, rotary_pairs, two), two);
   }
 
   // Entries where K is V, of a multiple of 8 rotary pairs (kv_entry.h): the value, the rotary dims
@@ -116,10 +127,33 @@ struct HeadRow {
     values[at + 3] *= four.w;
   }
 
-  // `sine` has the sign of this half.
-  __device__ static void RotateOne(float& value, float cosine, float sine) {
-    const float partner = __shfl_xor_sync(0xffffffffu, value, kWarpSize / 2);
-    value = value * cosine + partner * sine;
+  __device__ static float4 AnglesOfTwo(const float2* cos_sin, int rotary_pairs, int two) {
+    const int pair = Dim(0) % (kHeadDim / 2) + 2 * two;
+    float4 angles = {1.0f, 0.0f, 1.0f, 0.0f};
+    if (pair + 1 < rotary_pairs) {
+      angles = *reinterpret_cast<const float4*>(cos_sin + pair);
+    } else if (pair < rotary_pairs) {
+      const float2 angle = cos_sin[pair];
+      angles.x = angle.x, angles.y = angle.y;
+    }
+    return angles;
+  }
+
+  __device__ void RotateTwo(const float4& angles, int two) {
+    RotateOne(2 * two, angles.x, angles.y);
+    RotateOne(2 * two + 1, angles.z, angles.w);
+  }
+  __device__ void RotateOne(int at, float cosine, float sine) {
+    if constexpr (kHeadDim == 512) {
+      const float low = values[at];
+      const float high = values[at + 8];
+      values[at] = low * cosine - high * sine;
+      values[at + 8] = high * cosine + low * sine;
+    } else {
+      const bool is_low = threadIdx.x % kWarpSize < kWarpSize / 2;
+      const float partner = __shfl_xor_sync(0xffffffffu, values[at], kWarpSize / 2);
+      values[at] = values[at] * cosine + partner * (is_low ? -sine : sine);
+    }
   }
 };
 

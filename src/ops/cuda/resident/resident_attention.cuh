@@ -321,10 +321,10 @@ class AttentionSplit {
 #pragma unroll
       for (int which = 0; which < kMaxWarpHeads; ++which) {
         if (heads[which] < 0) continue;
-        const uint64_t* from = layer_.raw + (heads[which] * kValueLen + Row::Dim(0)) / 2;
+        const uint64_t* from = layer_.raw + heads[which] * kValueLen / 2;
 #pragma unroll
         for (int idx = 0; idx < kQuads; ++idx) {
-          const uint4 words = LoadPackets(from + 2 * idx);
+          const uint4 words = LoadPackets(from + Row::Dim(4 * idx) / 2);
           complete = complete && words.y == number && words.w == number;
           raw[which][idx] = make_uint2(words.x, words.z);
         }
