@@ -7,14 +7,15 @@
 namespace lapidary {
 namespace {
 
-// A directory of compressed-tensors is repacked into about the bytes that it has, but FP8, which
-// becomes bf16.
+// A directory of compressed-tensors is repacked into about the bytes that it has, but FP8 and
+// NVFP4 (two codes a byte), which become bf16.
 Result<int64_t> CompressedBytes(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
   int64_t num_bytes = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (IsTowerTensor(name)) continue;
-    num_bytes += tensor.num_bytes() * (tensor.dtype == DType::kF8E4M3 ? 2 : 1);
+    const int factor = tensor.dtype == DType::kF8E4M3 ? 2 : tensor.dtype == DType::kU8 ? 4 : 1;
+    num_bytes += tensor.num_bytes() * factor;
   }
   return num_bytes;
 }

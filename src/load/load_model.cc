@@ -139,8 +139,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
     return MakeError("--fast-math is about weights in blocks, which run on the CPU only");
   }
   if (model.is_compressed()) {
-    return MakeError("{}: compressed-tensors weights run on the CPU only; add --device cpu",
-                     model.name);
+    return MakeError("{}: quantised checkpoints run on the CPU only; add --device cpu", model.name);
   }
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;

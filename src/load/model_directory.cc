@@ -20,6 +20,19 @@ bool IsHubName(const std::string& name) {
          name.substr(slash + 1).starts_with("gemma");
 }
 
+// Older files of modelopt say that they are quantised in a file of its own.
+Status TakeModeloptFile(const std::filesystem::path& directory, Json& config) {
+  const auto path = directory / "hf_quant_config.json";
+  std::error_code error;
+  if (IsQuantised(config) || !std::filesystem::exists(path, error)) return {};
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
+  ASSIGN_OR_RETURN(Json quantisation, ParseJson(text, path.string()));
+  if (!quantisation.is_object()) return MakeError("{}: expected a JSON object", path.string());
+  quantisation["quant_method"] = "modelopt";
+  config["quantization_config"] = std::move(quantisation);
+  return {};
+}
+
 // Some files of compressed-tensors hold a head of their own, whatever the config says.
 bool HoldsHead(const std::filesystem::path& directory) {
   const auto checkpoint = Checkpoint::Open(directory);
@@ -52,6 +65,9 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
     source = path.string();
     ASSIGN_OR_RETURN(model.config, ParseJson(text, source));
+    if (model.config.is_object()) {
+      RETURN_IF_ERROR(TakeModeloptFile(*model.directory, model.config));
+    }
     if (model.is_compressed() && HoldsHead(*model.directory)) {
       Json& decoder =
           model.config.contains("text_config") ? model.config["text_config"] : model.config;

@@ -21,7 +21,7 @@ struct ModelDescription {
   ModelPlan plan;
 
   bool is_preset() const { return !directory && !gguf_file; }
-  // By compressed-tensors, since a plan was made of it.
+  // By compressed-tensors or modelopt, since a plan was made of it.
   bool is_compressed() const { return directory && IsQuantised(config); }
   // What it is called where a path would be too much: the directory's or the file's own name, or
   // the preset's.

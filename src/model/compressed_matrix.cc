@@ -3,38 +3,59 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "base/check.h"
+#include "tensor/float8.h"
 
 namespace lapidary {
 namespace {
 
 constexpr int64_t kBlock = 32;
-constexpr int64_t kSquare = 128;  // of values that share an FP8 scale
+constexpr int64_t kSquare = 128;      // of values that share an FP8 scale
+constexpr int64_t kFloat4Group = 16;  // values that share an NVFP4 scale
 
 using Codes = CompressedMatrix::Codes;
 
-// 1 sign, 4 exponent, 3 fraction bits; no infinities.
-float Float8(uint8_t bits) {
-  const int exponent = bits >> 3 & 15;
-  const int fraction = bits & 7;
-  float value;
-  if (exponent == 15 && fraction == 7) {
-    value = std::numeric_limits<float>::quiet_NaN();
-  } else if (exponent == 0) {
-    value = std::ldexp(static_cast<float>(fraction), -9);
-  } else {
-    value = std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
-  }
-  return bits >> 7 ? -value : value;
-}
+// Of E2M1, whose fourth bit is the sign.
+constexpr float kFloat4Values[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
 int64_t CeilDiv(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
 int BitsOf(Codes kind) { return kind == Codes::kPacked4 ? 4 : 8; }
 
 bool IsHalf(float value) { return F16ToFloat(FloatToF16(value)) == value; }
+
+// NVFP4: an F8_E4M3 scale for each 16 values, times or divided by one of the matrix, in f32.
+Status SetFloat4Scales(const FindTensor& find, const std::string& module,
+                       CompressedMatrix& matrix) {
+  const TensorView* scale = find(module + ".weight_scale");
+  const TensorView* factor = find(module + ".weight_scale_2");
+  const TensorView* divisor = find(module + ".weight_global_scale");
+  const TensorView* global = factor != nullptr ? factor : divisor;
+  const std::vector<int64_t> shape = {matrix.rows, matrix.cols / kFloat4Group};
+  if (scale == nullptr || scale->dtype != DType::kF8E4M3 || scale->shape != shape) {
+    return MakeError("{}.weight_scale is {}; F8_E4M3 {} beside codes of NVFP4 was expected", module,
+                     scale == nullptr
+                         ? std::string("missing")
+                         : DTypeName(scale->dtype) + (" " + ShapeToString(scale->shape)),
+                     ShapeToString(shape));
+  }
+  if (global == nullptr || global->dtype != DType::kF32 || global->num_elements() != 1) {
+    return MakeError(
+        "{}: one weight_scale_2 or weight_global_scale of type F32 beside codes of NVFP4 was "
+        "expected",
+        module);
+  }
+  const float value = ToFloats(*global)[0];
+  matrix.scale_cols = shape[1];
+  matrix.cols_per_scale = kFloat4Group;
+  matrix.scales.resize(scale->num_elements());
+  for (size_t idx = 0; idx < matrix.scales.size(); ++idx) {
+    const float local = Float8ToFloat(scale->As<uint8_t>()[idx]);
+    matrix.scales[idx] = factor != nullptr ? local * value : local / value;
+  }
+  return {};
+}
 
 Status SetScales(const TensorView* scale, const std::string& module, CompressedMatrix& matrix) {
   if (scale == nullptr) return MakeError("{}.weight_scale is missing", module);
@@ -87,6 +108,9 @@ Status SetCodes(const FindTensor& find, const std::string& module, CompressedMat
     matrix.codes_kind = Codes::kInt8;
   } else if (packed == nullptr && codes->dtype == DType::kF8E4M3 && has_shape(matrix.cols)) {
     matrix.codes_kind = Codes::kFloat8;
+  } else if (codes->dtype == DType::kU8 && matrix.cols % kFloat4Group == 0 &&
+             has_shape(matrix.cols / 2)) {
+    matrix.codes_kind = Codes::kFloat4;
   } else {
     return MakeError(
         "{}.{} is {} {}, which is no matrix of {} x {} in 4 or 8 bits; other compressions are not "
@@ -131,8 +155,15 @@ int CompressedMatrix::Step(int64_t row, int64_t col) const {
   return code - zero;
 }
 
+float CompressedMatrix::Float(int64_t row, int64_t col) const {
+  const auto* at = reinterpret_cast<const uint8_t*>(codes) + row * code_row_bytes;
+  if (codes_kind == Codes::kFloat8) return Float8ToFloat(at[col]);
+  const int code = at[col / 2] >> col % 2 * 4 & 15;
+  return code < 8 ? kFloat4Values[code] : -kFloat4Values[code - 8];
+}
+
 DType CompressedMatrix::RepackedType() const {
-  if (codes_kind == Codes::kFloat8) return DType::kBF16;
+  if (codes_kind == Codes::kFloat8 || codes_kind == Codes::kFloat4) return DType::kBF16;
   const bool has_blocks = cols % kBlock == 0 && cols_per_scale % kBlock == 0 &&
                           std::all_of(scales.begin(), scales.end(), IsHalf);
   // Codes of 8 bits with a zero of their own may be as far as 255 from it.
@@ -142,20 +173,21 @@ DType CompressedMatrix::RepackedType() const {
   return zeros == nullptr ? DType::kQ4_0 : DType::kQ5_0;
 }
 
-void CompressedMatrix::Repack(int64_t row, DType to, std::byte* out) const {
-  if (codes_kind == Codes::kFloat8) {
-    const auto* at = reinterpret_cast<const uint8_t*>(codes) + row * code_row_bytes;
-    for (int64_t col = 0; col < cols; ++col) {
-      const float value = Float8(at[col]) * Scale(row, col);
-      const uint16_t rounded = FloatToBf16(value);
-      if (to == DType::kBF16) {
-        std::memcpy(out + col * 2, &rounded, 2);
-      } else {
-        const float widened = Bf16ToFloat(rounded);
-        std::memcpy(out + col * 4, &widened, 4);
-      }
+void CompressedMatrix::RepackFloats(int64_t row, DType to, std::byte* out) const {
+  for (int64_t col = 0; col < cols; ++col) {
+    const uint16_t rounded = FloatToBf16(Float(row, col) * Scale(row, col));
+    if (to == DType::kBF16) {
+      std::memcpy(out + col * 2, &rounded, 2);
+    } else {
+      const float widened = Bf16ToFloat(rounded);
+      std::memcpy(out + col * 4, &widened, 4);
     }
-    return;
+  }
+}
+
+void CompressedMatrix::Repack(int64_t row, DType to, std::byte* out) const {
+  if (codes_kind == Codes::kFloat8 || codes_kind == Codes::kFloat4) {
+    return RepackFloats(row, to, out);
   }
   if (to == DType::kF32) {
     for (int64_t col = 0; col < cols; ++col) {
@@ -204,6 +236,10 @@ Result<CompressedMatrix> FindCompressed(const FindTensor& find, const std::strin
     return MakeError("{}.output_scale: rounded outputs are not supported", module);
   }
   RETURN_IF_ERROR(SetCodes(find, module, matrix));
+  if (matrix.codes_kind == Codes::kFloat4) {
+    RETURN_IF_ERROR(SetFloat4Scales(find, module, matrix));
+    return matrix;
+  }
   RETURN_IF_ERROR(SetScales(find(module + ".weight_scale"), module, matrix));
   RETURN_IF_ERROR(SetZeros(find(module + ".weight_zero_point"), module, matrix));
   return matrix;

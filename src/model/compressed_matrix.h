@@ -1,4 +1,4 @@
-// One matrix as the compressed-tensors library stores it (compressed_source.h).
+// One matrix as the compressed-tensors library or modelopt stores it (compressed_source.h).
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace lapidary {
 
 // Views, and what they were found to mean. Made by FindCompressed; every size is checked there.
 struct CompressedMatrix {
-  enum class Codes { kPacked4, kPacked8, kInt8, kFloat8 };
+  enum class Codes { kPacked4, kPacked8, kInt8, kFloat8, kFloat4 };
 
   Codes codes_kind = Codes::kPacked4;
   int64_t rows = 0;
@@ -28,12 +28,18 @@ struct CompressedMatrix {
   float Scale(int64_t row, int64_t col) const {
     return scales[row / rows_per_scale * scale_cols + col / cols_per_scale];
   }
-  // The code less its zero; of anything but kFloat8.
+  // The code less its zero; of anything but kFloat8 and kFloat4.
   int Step(int64_t row, int64_t col) const;
-  // A block type that holds every value exactly, or F32; BF16 for kFloat8.
+  // What the code of these two stands for.
+  float Float(int64_t row, int64_t col) const;
+  // A block type that holds every value exactly, or F32; BF16 for kFloat8 and kFloat4.
   DType RepackedType() const;
   // Row `row` in that type, or in F32.
   void Repack(int64_t row, DType to, std::byte* out) const;
+
+ private:
+  // Rounded to bf16 as the library does it.
+  void RepackFloats(int64_t row, DType to, std::byte* out) const;
 };
 
 // Looks tensors of a checkpoint up by name; null: there is none.

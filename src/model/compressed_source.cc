@@ -46,9 +46,17 @@ std::vector<Part> PartsOf(const TensorSpec& spec) {
 
 // What belongs to a quantised module; scales of cached values are of use to nobody here.
 bool IsPartOfModule(std::string_view suffix) {
-  constexpr std::string_view kSuffixes[] = {
-      "weight",       "weight_packed", "weight_scale", "weight_zero_point",
-      "weight_shape", "input_scale",   "k_scale",      "v_scale"};
+  constexpr std::string_view kSuffixes[] = {"weight",
+                                            "weight_packed",
+                                            "weight_scale",
+                                            "weight_zero_point",
+                                            "weight_shape",
+                                            "weight_global_scale",
+                                            "weight_scale_2",
+                                            "input_scale",
+                                            "k_scale",
+                                            "v_scale",
+                                            "input_global_scale"};
   return std::find(std::begin(kSuffixes), std::end(kSuffixes), suffix) != std::end(kSuffixes);
 }
 

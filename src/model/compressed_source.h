@@ -1,4 +1,5 @@
-// Checkpoints of the compressed-tensors library, repacked into block formats while they are loaded.
+// Checkpoints of the compressed-tensors library and of modelopt, repacked into block formats while
+// they are loaded.
 //
 // A quantised matrix [rows, cols] is the tensors of a module (`layers.0.mlp.up_proj`):
 //
@@ -7,9 +8,15 @@
 //   weight_scale   bf16, f16 or f32 [rows, groups], or for F8_E4M3 one, or one per square of 128
 //   weight_zero_point  I32 [rows * bits / 32, groups], packed along the rows; 8 or 128 without
 //
-// w = (code - zero) * scale. What the file holds decides, not the targets and ignore lists of
-// config.json: a module that was left alone has a `weight` of a type that is no quantised one.
-// Activations are not rounded, whatever the file advises.
+// w = (code - zero) * scale. Or, NVFP4:
+//
+//   weight_packed, modelopt: weight   U8 [rows, cols / 2]: E2M1, the first one lowest
+//   weight_scale                      F8_E4M3 [rows, cols / 16]
+//   weight_global_scale, modelopt: weight_scale_2   F32 [1]
+//
+// w = code * (scale / global scale), or times scale_2. What the file holds decides, not the targets
+// and ignore lists of config.json: a module that was left alone has a `weight` of a type that is no
+// quantised one. Activations are not rounded, whatever the file advises.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +33,7 @@ namespace lapidary {
 
 // Codes of 4 bits become Q4_0, with zero points Q5_0, of 8 bits Q8_0: without loss, for a bf16
 // scale is a half as well, unless it is tiny. Where it is not, or a group is no multiple of 32, the
-// matrix becomes F32. F8_E4M3 becomes BF16, rounded as compressed-tensors does.
+// matrix becomes F32. F8_E4M3 and NVFP4 become BF16, rounded as compressed-tensors does.
 class CompressedSource : public TensorSource {
  public:
   // Everything is checked against the plan, as CheckpointSource does it, and repacked.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <span>
 
 #include "model/compressed_matrix.h"
 #include "model/presets.h"
@@ -98,6 +99,40 @@ std::vector<float> Repacked(const CompressedMatrix& matrix, DType to) {
   return ToFloats({bytes.data(), to, {matrix.rows, matrix.cols}});
 }
 
+struct GoldenTensor {
+  const char* name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::span<const uint8_t> bytes;
+};
+struct GoldenModule {
+  const char* name;
+  int64_t cols;
+  std::vector<GoldenTensor> tensors;
+  std::span<const uint8_t> values;  // bf16
+};
+#include "model/compressed_goldens.inc"
+
+// The package multiplies in bf16; blocks hold the product before it is rounded.
+TEST(CompressedMatrix, ReadsWhatTheCompressedTensorsPackageWrites) {
+  for (const GoldenModule& module : kGoldenModules) {
+    Tensors tensors;
+    for (const GoldenTensor& tensor : module.tensors) {
+      tensors.Add(std::string("m.") + tensor.name, tensor.dtype, tensor.shape,
+                  std::vector<uint8_t>(tensor.bytes.begin(), tensor.bytes.end()));
+    }
+    const int64_t rows = static_cast<int64_t>(module.values.size()) / 2 / module.cols;
+    const auto matrix = FindCompressed(tensors.Finder(), "m", rows, module.cols);
+    ASSERT_TRUE(matrix.ok()) << module.name << ": " << matrix.error().message;
+    const std::vector<float> got = Repacked(*matrix, matrix->RepackedType());
+    for (size_t idx = 0; idx < got.size(); ++idx) {
+      uint16_t want;
+      std::memcpy(&want, module.values.data() + 2 * idx, sizeof(want));
+      ASSERT_EQ(FloatToBf16(got[idx]), want) << module.name << " " << idx;
+    }
+  }
+}
+
 TEST(CompressedMatrix, PackedCodesBecomeBlocksWithoutLoss) {
   struct Case {
     int bits;
@@ -168,6 +203,38 @@ TEST(CompressedMatrix, Float8IsScaledByTensorRowOrSquare) {
       ASSERT_EQ(got[idx], Bf16ToFloat(FloatToBf16(meaning[idx % 6] * scale))) << row << "," << col;
     }
   }
+}
+
+// modelopt's names; the other ones are in the goldens.
+TEST(CompressedMatrix, Nvfp4OfModeloptIsTimesItsSecondScale) {
+  Tensors tensors;
+  std::vector<uint8_t> codes(2 * 16);
+  for (size_t idx = 0; idx < codes.size(); ++idx) codes[idx] = static_cast<uint8_t>(idx * 7);
+  tensors.Add("m.weight", DType::kU8, {2, 16}, codes);
+  tensors.Add("m.weight_scale", DType::kF8E4M3, {2, 2},
+              std::vector<uint8_t>{0x38, 0x40, 0x7e, 0x01});
+  tensors.Add("m.weight_scale_2", DType::kF32, {}, std::vector<float>{0.0123f});
+  const auto find = [&] { return FindCompressed(tensors.Finder(), "m", 2, 32); };
+  auto matrix = find();
+  ASSERT_TRUE(matrix.ok()) << matrix.error().message;
+  ASSERT_EQ(matrix->RepackedType(), DType::kBF16);
+  const std::vector<float> got = Repacked(*matrix, DType::kBF16);
+  constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  constexpr float kScales[4] = {1.0f, 2.0f, 448.0f, 0x1p-9f};
+  for (size_t idx = 0; idx < got.size(); ++idx) {
+    const int code = codes[idx / 2] >> idx % 2 * 4 & 15;
+    const float value = code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
+    EXPECT_EQ(got[idx], Bf16ToFloat(FloatToBf16(value * (kScales[idx / 16] * 0.0123f)))) << idx;
+  }
+  tensors.stored["m.weight_scale"].shape = {1, 4};
+  matrix = find();
+  ASSERT_FALSE(matrix.ok());
+  EXPECT_THAT(matrix.error().message, HasSubstr("m.weight_scale is F8_E4M3 [1, 4]"));
+  tensors.stored["m.weight_scale"].shape = {2, 2};
+  tensors.stored.erase("m.weight_scale_2");
+  matrix = find();
+  ASSERT_FALSE(matrix.ok());
+  EXPECT_THAT(matrix.error().message, HasSubstr("m: one weight_scale_2"));
 }
 
 TEST(CompressedMatrix, RefusesWhatItCannotMean) {

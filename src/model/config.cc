@@ -168,7 +168,7 @@ void RefuseUnsupported(JsonFields& fields) {
   }
 }
 
-// Refuses a file quantised by another method than compressed-tensors.
+// Refuses a file quantised by another method than compressed-tensors and modelopt.
 Status RefuseQuantised(const Json& json, const Json* text_config, std::string_view name) {
   for (const Json* part : {&json, text_config}) {
     if (part == nullptr || !part->contains("quantization_config")) continue;
@@ -179,10 +179,10 @@ Status RefuseQuantised(const Json& json, const Json* text_config, std::string_vi
         quantisation["quant_method"].is_string()) {
       method = quantisation["quant_method"].get<std::string>().substr(0, 80);
     }
-    if (method == "compressed-tensors") continue;
+    if (method == "compressed-tensors" || method == "modelopt") continue;
     return MakeError(
         "{}: quantised checkpoints of {} are not supported; use the bf16 one, a GGUF file or one "
-        "of compressed-tensors",
+        "of compressed-tensors or modelopt",
         name, method);
   }
   return {};
