@@ -67,7 +67,7 @@ void AddConvertCommand(CommandLine& command_line) {
       ->add_option("--to", flags->to,
                    "Type of the matrices: 8.5 bits a weight, or 4.5; q4_k loses less than q4_0")
       ->required()
-      ->check(CLI::IsMember(QuantisationNames()));
+      ->check(CLI::IsMember(StoredQuantisationNames()));
   command->add_option("--out", flags->out, "GGUF file to write; must not exist")->required();
   command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))

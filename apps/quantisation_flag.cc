@@ -2,19 +2,23 @@
 
 namespace lapidary {
 
-std::vector<std::string> QuantisationNames() { return {"q8_0", "q4_0", "q4_k"}; }
+std::vector<std::string> StoredQuantisationNames() { return {"q8_0", "q4_0", "q4_k"}; }
 
 DType QuantisationType(const std::string& name) {
-  return name == "q4_0" ? DType::kQ4_0 : name == "q4_k" ? DType::kQ4_K : DType::kQ8_0;
+  if (name == "q4_0") return DType::kQ4_0;
+  if (name == "q4_k") return DType::kQ4_K;
+  return name == "fp8" ? DType::kF8E4M3 : DType::kQ8_0;
 }
 
 CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
   return command
       .add_option(
           "--quantization", type,
-          "Round matrices to blocks of 8.5 (q8_0) or 4.5 (q4_0, and q4_k, slower and closer) bits "
-          "a weight while loading (CPU); default: as they are stored")
-      ->check(CLI::IsMember(QuantisationNames()));
+          "Round matrices while loading (CPU): to blocks of 8.5 (q8_0, which int8 is too) or 4.5 "
+          "(q4_0, and q4_k, slower and closer) bits a weight, or to steps of fp8, which are kept "
+          "in "
+          "bf16 and save nothing; default: as they are stored")
+      ->check(CLI::IsMember({"q8_0", "q4_0", "q4_k", "int8", "fp8"}));
 }
 
 CLI::Option* QuantisationFlag::AddFastMathTo(CLI::App& command) {

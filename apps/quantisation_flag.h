@@ -11,8 +11,8 @@
 
 namespace lapidary {
 
-// The types that weights can be rounded to, by name.
-std::vector<std::string> QuantisationNames();
+// The types that weights can be rounded to in a file, by name; --quantization has two more.
+std::vector<std::string> StoredQuantisationNames();
 DType QuantisationType(const std::string& name);
 
 struct QuantisationFlag {

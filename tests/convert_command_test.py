@@ -35,9 +35,11 @@ class ConvertTest(command_harness.CommandTest):
             self.assertEqual(got[key], want[key], key)
 
     def test_weights_may_be_rounded_as_they_are_loaded(self):
-        got = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--device", "cpu",
-                            "--quantization", "q8_0", model=PEBBLE)
-        self.assertEqual(got["output_ids"], self.answer(PEBBLE)["output_ids"])
+        want = self.answer(PEBBLE)["output_ids"]
+        for name in ("q8_0", "int8", "fp8"):
+            got = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--device", "cpu",
+                                "--quantization", name, model=PEBBLE)
+            self.assertEqual(got["output_ids"], want, name)
         result = self.run_lapidary("generate", PEBBLE, "--ids", "2,5", "--quantization", "q3_0")
         self.assertEqual(result.returncode, 2)
         self.assertIn(b"--quantization", result.stderr)

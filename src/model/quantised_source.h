@@ -11,8 +11,9 @@
 
 namespace lapidary {
 
-// What a tensor of type `stored` becomes in a model quantised to `to` (CanQuantiseTo). Matrices
-// take that type, but for the token embeddings, which are the head too and take Q8_0, and rows that
+// What a tensor of type `stored` becomes in a model quantised to `to` (CanQuantiseTo, or F8_E4M3:
+// steps of that type, with a scale for each row, in bf16). Matrices take that type, but for the
+// token embeddings, which are the head too and take Q8_0, beside F8_E4M3 their own, and rows that
 // are no whole blocks of Q4_K, which take Q5_0; as they are stay the router, the projection of
 // per-layer inputs, rows that are no whole blocks and what is quantised already.
 DType QuantisedType(const TensorSpec& spec, DType stored, DType to);

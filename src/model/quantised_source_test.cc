@@ -44,6 +44,40 @@ TEST(QuantisedSource, MatricesAreRoundedAndTheRestIsLeftWhereItLies) {
   }
 }
 
+TEST(QuantisedSource, StepsOfFloat8AreWithinASixteenthAndKeepTheLargest) {
+  ThreadPool threads(2);
+  const ModelPlan plan =
+      MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-moe"), "test").value()).value();
+  const std::shared_ptr<const TensorSource> stored = DummySource::Make(plan, 1, threads).value();
+  const auto quantised = QuantisedSource::Make(plan, stored, DType::kF8E4M3, threads).value();
+  int num_rounded = 0;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    const TensorView before = stored->Get(spec).value();
+    const TensorView after = quantised->Get(spec).value();
+    if (after.data == before.data) {
+      EXPECT_FALSE(spec.component == TensorComponent::kMlp && spec.role == TensorRole::kMatrix);
+      continue;
+    }
+    ++num_rounded;
+    ASSERT_EQ(after.dtype, DType::kBF16) << spec.name;
+    const std::vector<float> exact = ToFloats(before), rounded = ToFloats(after);
+    const size_t cols = spec.shape.back();
+    for (size_t row = 0; row < exact.size() / cols; ++row) {
+      float largest = 0.0f;
+      for (size_t col = 0; col < cols; ++col) {
+        largest = std::max(largest, std::abs(exact[row * cols + col]));
+      }
+      for (size_t col = 0; col < cols; ++col) {
+        const float value = exact[row * cols + col];
+        // Half of a step of 3 bits, and bf16's; for the smallest, half of theirs.
+        const float tolerance = std::max(std::abs(value) * 0.067f, largest * 0x1p-17f);
+        ASSERT_NEAR(rounded[row * cols + col], value, tolerance) << spec.name;
+      }
+    }
+  }
+  EXPECT_GT(num_rounded, plan.num_layers);
+}
+
 TEST(QuantisedType, RoutersTablesByRowAndOddRowsKeepTheirs) {
   const auto type = [](std::vector<int64_t> shape, TensorComponent component, TensorRole role,
                        DType stored) {
