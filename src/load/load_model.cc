@@ -81,7 +81,8 @@ Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& 
   ASSIGN_OR_RETURN(auto source, OpenStored(model, options, threads));
   if (!options.quantisation) return source;
   ASSIGN_OR_RETURN(auto quantised, QuantisedSource::Make(model.plan, std::move(source),
-                                                         *options.quantisation, threads));
+                                                         *options.quantisation, threads,
+                                                         /*release_stored=*/true));
   return std::shared_ptr<const TensorSource>(std::move(quantised));
 }
 
@@ -108,6 +109,7 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
   executor_options.num_threads = options.num_threads;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.fast_math = options.fast_math;
+  executor_options.release_repacked = true;
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCpu);
   ASSIGN_OR_RETURN(const std::optional<int> num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));

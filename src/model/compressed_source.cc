@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/huge_pages.h"
 #include "base/progress.h"
+#include "base/release_pages.h"
 #include "model/compressed_matrix.h"
 
 namespace lapidary {
@@ -162,6 +163,9 @@ Status CompressedSource::Repack(const std::vector<TensorSpec>& required,
     RepackAll(tensor, memory.get(), threads);
     tensors_[tensor.spec.name] = {memory.get(), tensor.dtype, tensor.spec.shape};
     memory_.push_back(std::move(memory));
+    for (const CompressedMatrix& matrix : tensor.matrices) {
+      ReleasePages(matrix.codes, matrix.rows * matrix.code_row_bytes);
+    }
     progress.Advance(tensor.spec.num_elements());
   }
   return {};

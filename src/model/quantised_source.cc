@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/huge_pages.h"
 #include "base/progress.h"
+#include "base/release_pages.h"
 #include "tensor/float8.h"
 #include "tensor/quantise.h"
 
@@ -58,7 +59,7 @@ DType QuantisedType(const TensorSpec& spec, DType stored, DType to) {
 
 Result<std::unique_ptr<QuantisedSource>> QuantisedSource::Make(
     const ModelPlan& plan, std::shared_ptr<const TensorSource> source, DType to,
-    ThreadPool& threads) {
+    ThreadPool& threads, bool release_stored) {
   CHECK(CanQuantiseTo(to) || to == DType::kF8E4M3) << DTypeName(to);
   auto quantised = std::unique_ptr<QuantisedSource>(new QuantisedSource(std::move(source)));
   struct Matrix {
@@ -98,6 +99,7 @@ Result<std::unique_ptr<QuantisedSource>> QuantisedSource::Make(
     }
     quantised->tensors_[matrix.name] = {memory.get(), matrix.to, matrix.from.shape};
     quantised->memory_.push_back(std::move(memory));
+    if (release_stored) ReleasePages(matrix.from.data, matrix.from.num_bytes());
     progress.Advance(count);
   }
   return quantised;

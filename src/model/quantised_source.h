@@ -21,10 +21,12 @@ DType QuantisedType(const TensorSpec& spec, DType stored, DType to);
 // The per-layer embedding table, which is read by row, is left where it lies.
 class QuantisedSource : public TensorSource {
  public:
-  // Reads all of `source` once and keeps it alive.
+  // Reads all of `source` once and keeps it alive. With `release_stored`, memory of what was
+  // rounded goes back to the system: only where nobody else reads the source.
   static Result<std::unique_ptr<QuantisedSource>> Make(const ModelPlan& plan,
                                                        std::shared_ptr<const TensorSource> source,
-                                                       DType to, ThreadPool& threads);
+                                                       DType to, ThreadPool& threads,
+                                                       bool release_stored = false);
   Result<TensorView> Get(const TensorSpec& spec) const override;
 
  private:

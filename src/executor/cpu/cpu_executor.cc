@@ -22,7 +22,7 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          std::shared_ptr<const TensorSource> source,
                                                          const CpuExecutorOptions& options) {
   ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
-  PanelWeights panels;
+  PanelWeights panels(options.release_repacked);
   if (options.fast_math) {
     ThreadPool threads(options.num_threads);
     panels.Repack(plan, threads, weights);

@@ -29,6 +29,8 @@ struct CpuExecutorOptions {
   bool skip_unneeded_rows = true;
   // Activations are rounded to 8 bits where weights are in blocks (linear_panels.h).
   bool fast_math = false;
+  // What was repacked for it is given back to the system. Only where nobody else reads the source.
+  bool release_repacked = false;
   std::optional<DrafterOptions> drafter = {};
 };
 

@@ -1,6 +1,7 @@
 #include "executor/cpu/panel_weights.h"
 
 #include "base/huge_pages.h"
+#include "base/release_pages.h"
 #include "ops/cpu/panels.h"
 
 namespace lapidary::cpu {
@@ -19,6 +20,7 @@ MatrixRef PanelWeights::Panels(const MatrixRef& matrix, int64_t unit, ThreadPool
   const MatrixRef panels{
       .data = memory.get(), .dtype = dtype, .rows = matrix.rows, .cols = matrix.cols};
   memory_.push_back(std::move(memory));
+  if (release_) ReleasePages(matrix.data, matrix.rows * matrix.row_bytes());
   return panels;
 }
 
@@ -41,7 +43,9 @@ void PanelWeights::Repack(const ModelPlan& plan, ThreadPool& threads, ModelWeigh
     repack_experts(layer.moe.gate_up_proj);
     repack_experts(layer.moe.down_proj);
   }
+  const bool is_tied = weights.head.data == weights.embedding.data;
   repack(weights.head);
+  if (is_tied) weights.embedding = weights.head;
 }
 
 }  // namespace lapidary::cpu

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/dequantise.h"
+#include "ops/cpu/panels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/elementwise.cc"
@@ -182,8 +183,12 @@ void GatherRow(const MatrixRef& table, int64_t row, float a, float* y) {
     Scale(table.As<float>() + row * dim, a, dim, y);
     return;
   }
-  if (IsBlockDType(table.dtype)) {
-    DequantiseRows(table, row, 1, y);
+  if (IsBlockDType(table.dtype) || IsPanelDType(table.dtype)) {
+    if (IsPanelDType(table.dtype)) {
+      UnpackPanelRow(table, row, y);
+    } else {
+      DequantiseRows(table, row, 1, y);
+    }
     Scale(y, a, dim, y);
     return;
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/cpu/elementwise.h"
 #include "ops/cpu/linear.h"
 #include "ops/cpu/panels.h"
 #include "ops/cpu/quantised_rows.h"
@@ -54,6 +55,34 @@ TEST(QuantiseRows, RoundsEachRunToItsLargestMagnitude) {
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
     x[5] = bad;
     EXPECT_TRUE(std::isnan(Rounded(x, 3, 64)[0]));
+  }
+}
+
+TEST(GatherRow, ReadsPanels) {
+  Random random(63);
+  for (const DType dtype : kBlockTypes) {
+    const int rows = 32, cols = 256;
+    const RandomBlocks blocks(dtype, rows, cols, random);
+    const Panels panels(blocks.matrix);
+    std::vector<float> got(cols);
+    for (int row = 0; row < rows; ++row) {
+      GatherRow(panels.matrix, row, 1.0f, got.data());
+      for (int idx = 0; idx < cols; ++idx) {
+        // Scales, and offsets, that are a half times an integer are rounded to 11 bits.
+        const float want = blocks.values[row * cols + idx];
+        const UnpackedBlock block = UnpackBlock(
+            dtype, blocks.matrix.As<std::byte>() + row * blocks.matrix.row_bytes() +
+                       DTypeBytes(dtype, idx / BlockOf(dtype).elements * BlockOf(dtype).elements));
+        const int in_block = idx % BlockOf(dtype).elements;
+        const int run = in_block / (BlockOf(dtype).elements / block.num_runs);
+        const float parts = std::abs(block.scale[run] * static_cast<float>(block.q[in_block])) +
+                            std::abs(block.offset[run]);
+        ASSERT_NEAR(got[idx], want, parts * 0x1p-11f + 0x1p-18f) << DTypeName(dtype);
+        if (BlockOf(dtype).elements == 32) {
+          ASSERT_EQ(got[idx], want) << DTypeName(dtype);
+        }
+      }
+    }
   }
 }
 

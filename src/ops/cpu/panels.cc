@@ -69,10 +69,64 @@ void StoreRow(DType dtype, const UnpackedBlock& source, int num_elements, int fi
   }
 }
 
+// A block of Q4_0, Q4_1 or Q8_0: its halves and codes lie as a panel's row has them, four bytes
+// apart from the next ones.
+void CopyRow(DType from, const uint8_t* block, int row, uint8_t* out) {
+  const int num_halves = from == DType::kQ4_1 ? 2 : 1;
+  const int num_groups = from == DType::kQ8_0 ? 8 : 4;
+  for (int half = 0; half < num_halves; ++half) {
+    std::memcpy(out + (half * kPanelRows + row) * kHalfBytes, block + half * kHalfBytes,
+                kHalfBytes);
+  }
+  block += num_halves * kHalfBytes;
+  out += num_halves * kPanelRows * kHalfBytes;
+  for (int group = 0; group < num_groups; ++group) {
+    std::memcpy(out + (group * kPanelRows + row) * kGroup, block + group * kGroup, kGroup);
+  }
+}
+
+// A block of Q4_K, whose runs of 32 are the low or the high halves of 32 bytes, to 8 blocks of a
+// panel.
+void StoreQ4K(const uint8_t* block, int row, int64_t block_bytes, uint8_t* out) {
+  uint16_t units[2];
+  std::memcpy(units, block, sizeof(units));
+  const KScales scales = UnpackKScales(block + 4);
+  for (int run = 0; run < 8; ++run, out += block_bytes) {
+    StoreHalf(F16ToFloat(units[0]) * static_cast<float>(scales.scale[run]), row, out);
+    StoreHalf(-(F16ToFloat(units[1]) * static_cast<float>(scales.min[run])), row,
+              out + kPanelRows * kHalfBytes);
+    const uint8_t* bytes = block + 16 + run / 2 * 32;
+    for (int group = 0; group < 4; ++group) {
+      const uint32_t first = LoadFour(bytes + group * kGroup) >> run % 2 * 4 & 0x0f0f0f0f;
+      const uint32_t second = LoadFour(bytes + 16 + group * kGroup) >> run % 2 * 4 & 0x0f0f0f0f;
+      const uint32_t four = first | second << 4;
+      std::memcpy(out + 2 * kPanelRows * kHalfBytes + (group * kPanelRows + row) * kGroup, &four,
+                  sizeof(four));
+    }
+  }
+}
+
+float LoadHalf(const uint8_t* halves, int row) {
+  uint16_t bits;
+  std::memcpy(&bits, halves + row * kHalfBytes, sizeof(bits));
+  return F16ToFloat(bits);
+}
+
+// Code `idx` of a row in a block whose codes begin at `codes`.
+int LoadCode(DType dtype, const uint8_t* codes, int row, int idx) {
+  const int half = idx / 16;
+  const int group = idx % 16 / kGroup;
+  const auto byte = [&](int place) {
+    return int{codes[(place * kPanelRows + row) * kGroup + idx % kGroup]};
+  };
+  if (dtype == DType::kPanel8) return static_cast<int8_t>(byte(idx / kGroup));
+  const int low = byte(group) >> 4 * half & 15;
+  const bool has_top = dtype == DType::kPanel6Min || dtype == DType::kPanel6Fine;
+  return has_top ? low | (byte(4 + half) >> 2 * group & 3) << 4 : low;
+}
+
 int ZeroOf(DType from) {
   switch (from) {
-    case DType::kQ4_0:
-      return 8;
     case DType::kQ5_0:
       return 16;
     case DType::kQ6_K:
@@ -114,14 +168,42 @@ void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* pan
     auto* out = reinterpret_cast<uint8_t*>(panels) + DTypeBytes(to, panel * w.cols);
     for (int64_t col = 0; col < w.cols; col += from_block.elements) {
       for (int row = 0; row < kPanelRows; ++row) {
-        const UnpackedBlock source = UnpackBlock(
-            w.dtype, w.As<std::byte>() + (panel + row) * w.row_bytes() + DTypeBytes(w.dtype, col));
-        for (int idx = 0; idx < from_block.elements / kPanelBlock; ++idx) {
-          StoreRow(to, source, from_block.elements, idx * kPanelBlock, zero, row,
-                   out + idx * block_bytes);
+        const std::byte* at =
+            w.As<std::byte>() + (panel + row) * w.row_bytes() + DTypeBytes(w.dtype, col);
+        const auto* block = reinterpret_cast<const uint8_t*>(at);
+        if (w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1 || w.dtype == DType::kQ8_0) {
+          CopyRow(w.dtype, block, row, out);
+        } else if (w.dtype == DType::kQ4_K) {
+          StoreQ4K(block, row, block_bytes, out);
+        } else {
+          const UnpackedBlock source = UnpackBlock(w.dtype, at);
+          for (int idx = 0; idx < from_block.elements / kPanelBlock; ++idx) {
+            StoreRow(to, source, from_block.elements, idx * kPanelBlock, zero, row,
+                     out + idx * block_bytes);
+          }
         }
       }
       out += from_block.elements / kPanelBlock * block_bytes;
+    }
+  }
+}
+
+void UnpackPanelRow(const MatrixRef& panels, int64_t row, float* out) {
+  const DType dtype = panels.dtype;
+  CHECK(IsPanelDType(dtype)) << DTypeName(dtype);
+  const bool is_fine = dtype == DType::kPanel6Fine;
+  const bool has_offset = dtype == DType::kPanel4Min || dtype == DType::kPanel6Min;
+  const int zero = dtype == DType::kPanel4 ? 8 : is_fine ? 32 : 0;
+  const int64_t block_bytes = int64_t{BlockOf(dtype).bytes} * kPanelRows;
+  const int lane = static_cast<int>(row % kPanelRows);
+  const auto* block = panels.As<uint8_t>() + DTypeBytes(dtype, (row - lane) * panels.cols);
+  for (int64_t col = 0; col < panels.cols; col += kPanelBlock, block += block_bytes) {
+    const uint8_t* second = block + kPanelRows * kHalfBytes;
+    const uint8_t* codes = is_fine || has_offset ? second + kPanelRows * kHalfBytes : second;
+    for (int idx = 0; idx < kPanelBlock; ++idx) {
+      const float scale = LoadHalf(is_fine && idx >= 16 ? second : block, lane);
+      const float value = scale * static_cast<float>(LoadCode(dtype, codes, lane, idx) - zero);
+      out[col + idx] = has_offset ? value + LoadHalf(second, lane) : value;
     }
   }
 }

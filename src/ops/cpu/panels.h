@@ -36,4 +36,7 @@ DType PanelTypeOf(DType dtype);
 // PanelTypeOf(w.dtype).
 void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* panels);
 
+// The floats of one row of a panel matrix.
+void UnpackPanelRow(const MatrixRef& panels, int64_t row, float* out);
+
 }  // namespace lapidary::cpu
