@@ -105,10 +105,10 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
 }
 
 std::vector<CpuForward::RowBlock> CpuForward::AttentionBlocks(const LayerPlan& layer) const {
-  // Enough heads of rows to make the loads of a key worth little, as far as their scores stay in
-  // the caches; and blocks for every thread.
-  constexpr int64_t kMaxQueries = 48;
-  constexpr int64_t kMaxScores = int64_t{1} << 19;
+  // Enough heads of rows that keys, which a long context has more of than the caches hold, are read
+  // from memory seldom, but not more scores than that saves; and blocks for every thread.
+  constexpr int64_t kMaxQueries = 96;
+  constexpr int64_t kMaxScores = int64_t{1} << 20;
   const int64_t heads = layer.heads_per_kv_head();
   const int64_t row_share =
       num_active() * layer.num_kv_heads / (int64_t{4} * threads_.num_threads());
