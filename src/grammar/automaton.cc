@@ -11,16 +11,23 @@ using Kind = GrammarNode::Kind;
 
 }  // namespace
 
-Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary)
-    : grammar_(grammar), vocabulary_(vocabulary), regex_(grammar.regex), class_of_(256) {
+Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary,
+                     const TextSpeller& spell)
+    : grammar_(grammar),
+      vocabulary_(vocabulary),
+      spell_(spell),
+      regex_(grammar.regex),
+      class_of_(256) {
   for (int byte = 0; byte < 256; ++byte) {
     const uint8_t name = regex_.ClassRepresentative(static_cast<uint8_t>(byte));
     if (name == byte) {
       class_of_[byte] = static_cast<uint8_t>(num_classes_++);
       representative_.push_back(name);
+      class_sizes_.push_back(0);
     } else {
       class_of_[byte] = class_of_[name];  // names are the least bytes: known by now
     }
+    ++class_sizes_[class_of_[byte]];
   }
   for (const TokenKind& kind : vocabulary.kinds()) {
     std::vector<std::vector<KindEdge>>& states = kind_edges_.emplace_back(kind.edges.size());

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -27,6 +28,9 @@
 namespace lapidary::grammar {
 
 using StateId = uint32_t;
+
+// A text's tokens, as the tokenizer has them. May be called from any thread.
+using TextSpeller = std::function<std::vector<int32_t>(std::string_view)>;
 
 // The tokens that may come next, as ready slices of the vocabulary but for some tokens, and others.
 struct TokenMask {
@@ -48,7 +52,8 @@ class Automaton {
   static constexpr uint32_t kMaxNesting = 20'000;
   static constexpr size_t kMaxClosureSteps = 500'000;
 
-  Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary);
+  // `spell` may be empty; then no text is spelled. All three must outlive the automaton.
+  Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary, const TextSpeller& spell);
 
   Result<StateId> Start();
   // kDead when the token may not come next. Not for tokens that end the text.
@@ -58,6 +63,12 @@ class Automaton {
   bool IsAccepting(StateId state) const { return states_[state].accepting; }
   // Valid until the automaton goes; tokens that end the text are not in it.
   Result<const TokenMask*> MaskOf(StateId state);
+  // Needs no lock. words: [num_words] of the vocabulary.
+  void CopyMask(const TokenMask& mask, std::span<uint32_t> words) const;
+  // The first token of the text that must come next, as the tokenizer spells it, or the special
+  // token that must; -1: there is a choice. A text's last token is a choice too where a longer one
+  // may begin with it.
+  Result<int32_t> SpelledToken(StateId state);
 
   size_t num_states() const { return states_.size(); }
   size_t num_bytes() const;
@@ -68,6 +79,7 @@ class Automaton {
   using FrameId = uint32_t;
   static constexpr FrameId kEnd = 0;
   static constexpr StateId kUnknown = ~uint32_t{0};
+  static constexpr int32_t kNotSpelledYet = -2;
 
   // What comes behind a node that is under way: of a sequence the children from `index` on, of a
   // repetition its next round after `index` rounds (never more than it must count).
@@ -100,6 +112,7 @@ class Automaton {
     std::array<uint16_t, TokenVocabulary::kMaxKinds> allowed{};
     std::array<uint16_t, TokenVocabulary::kMaxKinds> refused = NothingRefused();
     std::shared_ptr<const TokenMask> mask;
+    int32_t spelled = kNotSpelledYet;
   };
   struct Work {
     NodeId node;  // to be begun before `frame`; or kResume: only `frame` goes on
@@ -134,15 +147,23 @@ class Automaton {
   int32_t Walk(StateId state, const TokenSlice& slice);
   void AddSlice(StateId state, int slice, TokenMask* mask);
   void UseWordsIfSmaller(TokenMask* mask) const;
+  // The one byte, or the one special token, that may come next; -1: there is none, or a choice.
+  int OnlyByte(StateId state);
+  int32_t OnlySpecial(StateId state);
+  // Whether a token of more bytes may come next.
+  Result<bool> MayReachBeyond(StateId state, size_t num_bytes);
+  Result<int32_t> FindSpelledToken(StateId state);
   // The limit passed since the last call, as an error.
   Status TakeLimitError();
 
   const Grammar& grammar_;
   const TokenVocabulary& vocabulary_;
+  const TextSpeller& spell_;
   RegexPool regex_;
   int num_classes_ = 0;
   std::vector<uint8_t> class_of_;        // [256]
   std::vector<uint8_t> representative_;  // [num_classes]
+  std::vector<uint16_t> class_sizes_;    // [num_classes], bytes
   // The automata of the vocabulary's kinds, by our classes of bytes: [kind][state].
   struct KindEdge {
     std::vector<uint8_t> classes;

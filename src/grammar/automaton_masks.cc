@@ -175,12 +175,21 @@ StateId Automaton::WithoutFarCounts(StateId state) {
   return without == kDead ? state : without;
 }
 
+void Automaton::CopyMask(const TokenMask& mask, std::span<uint32_t> words) const {
+  if (!mask.words.empty()) {
+    std::ranges::copy(mask.words, words.begin());
+    return;
+  }
+  vocabulary_.CopySlices(mask.slices, words);
+  for (int32_t token : mask.excepted) words[token / 32] &= ~(1u << (token % 32));
+  for (int32_t token : mask.tokens) words[token / 32] |= 1u << (token % 32);
+}
+
 void Automaton::UseWordsIfSmaller(TokenMask* mask) const {
   if (mask->tokens.size() + mask->excepted.size() > vocabulary_.num_words()) {
-    mask->words.resize(vocabulary_.num_words());
-    vocabulary_.CopySlices(mask->slices, mask->words);
-    for (int32_t token : mask->excepted) mask->words[token / 32] &= ~(1u << (token % 32));
-    for (int32_t token : mask->tokens) mask->words[token / 32] |= 1u << (token % 32);
+    std::vector<uint32_t> words(vocabulary_.num_words());
+    CopyMask(*mask, words);
+    mask->words = std::move(words);
     mask->tokens = {};
     mask->excepted = {};
   }

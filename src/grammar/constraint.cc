@@ -180,7 +180,8 @@ Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constra
   TokenRules rules = RulesFor(*context.vocabulary, constraint.rules);
   if (constraint.kind == Constraint::Kind::kAnything) {
     return std::make_shared<const CompiledGrammar>(std::nullopt, context.vocabulary,
-                                                   context.stop_tokens, limit, std::move(rules));
+                                                   context.stop_tokens, limit, std::move(rules),
+                                                   context.spell);
   }
   GrammarBuilder builder;
   ASSIGN_OR_RETURN(NodeId root, AddAnswer(&builder, constraint, control));
@@ -197,7 +198,8 @@ Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constra
   }
   ASSIGN_OR_RETURN(Grammar grammar, std::move(builder).Finish(root));
   return std::make_shared<const CompiledGrammar>(std::move(grammar), context.vocabulary,
-                                                 context.stop_tokens, limit, std::move(rules));
+                                                 context.stop_tokens, limit, std::move(rules),
+                                                 context.spell);
 }
 
 }  // namespace lapidary::grammar

@@ -65,6 +65,7 @@ struct CompileContext {
   std::shared_ptr<const TokenVocabulary> vocabulary = {};
   ControlTokens control = {};
   std::vector<int32_t> stop_tokens = {};  // those that end an answer
+  TextSpeller spell = {};  // spells text that must come; empty: any spelling may be sampled
 };
 
 // Errors are one sentence for whoever sent the constraint. Takes time and memory in proportion to

@@ -9,12 +9,13 @@ namespace lapidary::grammar {
 CompiledGrammar::CompiledGrammar(std::optional<Grammar> grammar,
                                  std::shared_ptr<const TokenVocabulary> vocabulary,
                                  std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit,
-                                 TokenRules rules)
+                                 TokenRules rules, TextSpeller spell)
     : grammar_(std::move(grammar)),
       vocabulary_(std::move(vocabulary)),
       stop_tokens_(std::move(stop_tokens)),
       thought_limit_(thought_limit),
-      rules_(std::move(rules)) {
+      rules_(std::move(rules)),
+      spell_(std::move(spell)) {
   const auto check = [&](int32_t token) {
     CHECK(token >= 0 && token < vocabulary_->num_tokens()) << "token " << token;
   };
@@ -40,7 +41,7 @@ std::shared_ptr<Automaton> CompiledGrammar::CurrentAutomaton() const {
     const std::lock_guard automaton_lock(automaton_->mutex);
     if (automaton_->num_bytes() < kRenewAtBytes) return automaton_;
   }
-  automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_);
+  automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_, spell_);
   return automaton_;
 }
 
@@ -79,6 +80,19 @@ bool Matcher::MustEndThought() const {
   return max_tokens >= 0 && place.is_in_thought && place.num_thought_tokens >= max_tokens;
 }
 
+Result<int32_t> Matcher::SpelledToken() {
+  if (!grammar_->spells_forced_text() || IsTerminated()) return -1;
+  // What a limited thought may still say is a matter of its length.
+  if (places_.back().is_in_thought && grammar_->thought_limit_.max_tokens >= 0) return -1;
+  int32_t token = -1;
+  {
+    const std::lock_guard lock(automaton_->mutex);
+    ASSIGN_OR_RETURN(const StateId current, Current());
+    ASSIGN_OR_RETURN(token, automaton_->SpelledToken(current));
+  }
+  return token >= 0 && IsWithheld(token) ? -1 : token;
+}
+
 Result<StateId> Matcher::StateAfter(int32_t token) {
   const std::lock_guard lock(automaton_->mutex);
   ASSIGN_OR_RETURN(const StateId current, Current());
@@ -92,6 +106,8 @@ Result<bool> Matcher::Accept(int32_t token) {
   if (IsTerminated() || token < 0 || token >= grammar_->vocabulary().num_tokens()) return false;
   const ThoughtLimit& limit = grammar_->thought_limit_;
   if (MustEndThought() && token != limit.end_token) return false;
+  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken());
+  if (spelled >= 0 && token != spelled) return false;
   if (IsWithheld(token) && !MustEndThought()) {
     std::vector<uint32_t> words(num_words());
     RETURN_IF_ERROR(FillMask(words));
@@ -171,6 +187,12 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
     if (!IsTerminated()) allow(grammar_->thought_limit_.end_token);
     return {};
   }
+  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken());
+  if (spelled >= 0) {
+    std::ranges::fill(words, 0);
+    allow(spelled);
+    return {};
+  }
   if (automaton_ == nullptr) {
     std::ranges::fill(words, ~0u);
     const int32_t num_left = grammar_->vocabulary().num_tokens() % 32;
@@ -186,13 +208,7 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
     can_stop = automaton_->IsAccepting(current);
   }
   // Masks stay as they are: matchers of one grammar copy them at the same time.
-  if (!mask->words.empty()) {
-    std::ranges::copy(mask->words, words.begin());
-  } else {
-    grammar_->vocabulary().CopySlices(mask->slices, words);
-    for (int32_t token : mask->excepted) words[token / 32] &= ~(1u << (token % 32));
-    for (int32_t token : mask->tokens) allow(token);
-  }
+  automaton_->CopyMask(*mask, words);
   if (can_stop) {
     for (int32_t token : grammar_->stop_tokens()) allow(token);
   }
@@ -203,6 +219,8 @@ Result<std::optional<int32_t>> Matcher::OnlyAllowedToken() {
   if (IsTerminated()) return std::optional<int32_t>();
   if (MustEndThought()) return std::optional<int32_t>(grammar_->thought_limit_.end_token);
   if (automaton_ == nullptr) return std::optional<int32_t>();
+  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken());
+  if (spelled >= 0) return std::optional<int32_t>(spelled);
   const std::lock_guard lock(automaton_->mutex);
   ASSIGN_OR_RETURN(const StateId current, Current());
   ASSIGN_OR_RETURN(const TokenMask* mask, automaton_->MaskOf(current));
@@ -212,6 +230,21 @@ Result<std::optional<int32_t>> Matcher::OnlyAllowedToken() {
     return std::optional<int32_t>(grammar_->stop_tokens()[0]);
   }
   return std::optional<int32_t>();
+}
+
+std::vector<int32_t> Matcher::ForcedTokens(int32_t max_tokens) {
+  std::vector<int32_t> tokens;
+  // What cannot be found out is no longer forced: whoever samples there is told why.
+  while (std::ssize(tokens) < max_tokens) {
+    const Result<int32_t> token = SpelledToken();
+    if (!token.ok() || *token < 0) break;
+    const Result<bool> is_accepted = Accept(*token);
+    if (!is_accepted.ok()) break;
+    CHECK(*is_accepted) << "token " << *token << " is forced";
+    tokens.push_back(*token);
+  }
+  Rollback(static_cast<int>(tokens.size()));
+  return tokens;
 }
 
 bool Matcher::CanStop() const {

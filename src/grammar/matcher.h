@@ -41,9 +41,11 @@ class CompiledGrammar {
   // Allowed where the text may end, each of `stop_tokens` ends it. Where a thought's limit is
   // reached, the grammar must allow its end. Without a grammar every token may come at any time,
   // and none of them ends the text.
+  // With `spell`, text that must come is allowed only as the tokenizer spells it, so that its
+  // tokens are known before they are sampled (Matcher::ForcedTokens).
   CompiledGrammar(std::optional<Grammar> grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
                   std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit = {},
-                  TokenRules rules = {});
+                  TokenRules rules = {}, TextSpeller spell = {});
 
   // Whether texts end by themselves, with a stop token.
   bool ends() const { return grammar_.has_value(); }
@@ -51,6 +53,8 @@ class CompiledGrammar {
   const TokenVocabulary& vocabulary() const { return *vocabulary_; }
   std::span<const int32_t> stop_tokens() const { return stop_tokens_; }
   bool IsStopToken(int32_t token) const;
+  // Whether there can be forced tokens.
+  bool spells_forced_text() const { return grammar_.has_value() && spell_ != nullptr; }
   size_t num_bytes() const;
 
  private:
@@ -64,6 +68,7 @@ class CompiledGrammar {
   std::vector<int32_t> stop_tokens_;
   ThoughtLimit thought_limit_;
   TokenRules rules_;
+  TextSpeller spell_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Automaton> automaton_;
 };
@@ -86,6 +91,9 @@ class Matcher {
   Status FillMask(std::span<uint32_t> words);
   // The one token that may come next, if the grammar leaves just one.
   Result<std::optional<int32_t>> OnlyAllowedToken();
+  // Those that must come next whatever is sampled, at most so many; none ends the text. Only where
+  // the grammar spells forced text; the matcher does not move.
+  std::vector<int32_t> ForcedTokens(int32_t max_tokens);
 
   // A stop token was accepted.
   bool IsTerminated() const { return places_.back().state == kTerminated; }
@@ -105,6 +113,8 @@ class Matcher {
   // kDead if the grammar does not allow `token` here.
   Result<StateId> StateAfter(int32_t token);
   bool MustEndThought() const;
+  // The token that spells what must come next; -1: there is a choice.
+  Result<int32_t> SpelledToken();
   // As FillMask, without the rules.
   Status FillGrammarMask(std::span<uint32_t> words);
   // Whether the run is complete with its last token.
