@@ -148,8 +148,8 @@ EngineStats Engine::stats() const {
 void Engine::PublishStats() {
   const SchedulerStats scheduler = scheduler_.stats();
   const std::lock_guard lock(mutex_);
-  published_ = {scheduler,          draft_stats_,  num_steps_,       num_rows_,
-                num_output_tokens_, num_finished_, scheduler_.cost()};
+  published_ = {scheduler,          draft_stats_,       num_steps_,    num_rows_,
+                num_output_tokens_, num_forced_tokens_, num_finished_, scheduler_.cost()};
 }
 
 bool Engine::TakeInbox(bool may_wait) {
@@ -321,6 +321,7 @@ void Engine::CollectStep() {
     OpenRequest& request = open->second;
     if (!request.first_token && !progress.tokens.empty()) request.first_token = now;
     num_output_tokens_ += progress.tokens.size();
+    num_forced_tokens_ += static_cast<uint64_t>(progress.num_forced);
     if (progress.num_drafts > 0) CountRound(progress, request.usage);
     RequestEvent event;
     event.prompt_logprobs = std::move(progress.prompt_logprobs);

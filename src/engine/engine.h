@@ -85,6 +85,7 @@ struct EngineStats {
   uint64_t num_steps = 0;
   uint64_t num_rows = 0;
   uint64_t num_output_tokens = 0;
+  uint64_t num_forced_tokens = 0;  // of those, not sampled
   uint64_t num_finished = 0;
   StepCost step_cost;
 };
@@ -187,6 +188,7 @@ class Engine {
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
   uint64_t num_output_tokens_ = 0;
+  uint64_t num_forced_tokens_ = 0;
   uint64_t num_finished_ = 0;
   bool has_just_lent_ = false;
 

@@ -32,6 +32,8 @@ void FakeExecutor::Submit(StepBatch batch) {
 
 void FakeExecutor::BindSlots(const StepBatch& batch) {
   for (const SlotBinding& binding : batch.bindings) {
+    constraints_.Reserve(binding.slot + 1);
+    constraints_.Bind(binding);
     slots_[binding.slot] = {.is_bound = true,
                             .has_sampling = binding.sampling != nullptr,
                             .num_score_top = binding.num_score_top,
@@ -79,6 +81,15 @@ void FakeExecutor::ResolveIds(const SequenceStep& sequence, PrefixHasher prefix,
   }
 }
 
+int32_t FakeExecutor::NextAllowed(const PrefixHasher& prefix, const RowMasks& masks, int32_t row) {
+  std::vector<int32_t> allowed;
+  const std::span<const uint32_t> mask = masks.Mask(row);
+  for (int32_t id = 0; id < 32 * masks.num_words; ++id) {
+    if ((mask[id / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
+  }
+  return allowed[NextToken(prefix, static_cast<int>(allowed.size()))];
+}
+
 void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
                                std::span<const int32_t> scored_ids, Writes& writes,
                                SequenceOutput& output) {
@@ -122,13 +133,22 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> 
   CHECK(slot.has_sampling);
   CHECK_EQ(sequence.num_outputs, sequence.num_scored + sequence.num_sampled());
   const int32_t first = sequence.num_rows - sequence.num_sampled();
+  RowMasks masks;
+  const bool is_constrained = constraints_.IsActive(sequence.slot);
+  if (is_constrained) {
+    constraints_.MakeMasks(sequence.slot, ids.last(sequence.num_drafts), &masks);
+    CHECK_EQ(masks.num_made, sequence.num_sampled());
+  }
   const auto token_of = [&](int32_t row) {
-    return NextToken(after[first + row], plan_.vocab_size);
+    return is_constrained ? NextAllowed(after[first + row], masks, row)
+                          : NextToken(after[first + row], plan_.vocab_size);
   };
   const int32_t num_accepted = NumAcceptedRows(sequence.num_drafts, token_of,
                                                [&](int32_t row) { return ids[first + row + 1]; });
   for (int32_t row = 0; row < num_accepted; ++row) {
-    output.tokens.emplace_back().id = token_of(row);
+    const int32_t id = token_of(row);
+    output.tokens.emplace_back().id = id;
+    if (constraints_.IsActive(sequence.slot)) CHECK(constraints_.Advance(sequence.slot, id).ok());
   }
   slot.last_token = output.tokens.back().id;
   slot.length =

@@ -3,9 +3,9 @@
 //
 // Each slot of each page remembers which token prefix was written there. A row verifies that the
 // keys it may see form one unbroken chain up to itself, in both groups; its "sampled" token is a
-// function of that prefix alone. So outputs are known in advance, whatever was batched, cut,
-// preempted, cached or drafted. Its drafter proposes those very outputs, and now and then something
-// else.
+// function of that prefix alone, and of the grammar if there is one. So outputs are known in
+// advance, whatever was batched, cut, preempted, cached or drafted. Its drafter proposes those very
+// outputs, and now and then something else.
 #pragma once
 
 #include <deque>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "executor/executor.h"
+#include "executor/slot_constraints.h"
 #include "executor/slot_tables.h"
 #include "kv/prefix_cache.h"
 
@@ -63,6 +64,8 @@ class FakeExecutor : public Executor {
   PrefixHasher CheckCachedKeys(const SequenceStep& sequence, int32_t first_position);
   // Puts the slot's last token and the drafter's ids where the batch leaves them to the executor.
   void ResolveIds(const SequenceStep& sequence, PrefixHasher prefix, std::span<int32_t> ids);
+  // One of those that the grammar allows.
+  static int32_t NextAllowed(const PrefixHasher& prefix, const RowMasks& masks, int32_t row);
   void RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
                    std::span<const int32_t> scored_ids, Writes& writes, SequenceOutput& output);
 
@@ -73,6 +76,7 @@ class FakeExecutor : public Executor {
   std::vector<std::vector<Entry>> pages_;
   std::unordered_map<int32_t, Slot> slots_;
   SlotTables tables_;
+  SlotConstraints constraints_;
   std::mt19937 random_{17};  // the drafter's mistakes
   std::deque<StepBatch> submitted_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "grammar/matcher.h"
 #include "kv/kv_layout.h"
 
 namespace lapidary {
@@ -83,6 +84,11 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   }
   auto sequence = std::make_unique<Sequence>(
       id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
+  // What is forced from the start. A step must give the last token that was asked for.
+  for (const int32_t token : sequence->ForcedTokens(sequence->spec.max_new_tokens - 1)) {
+    sequence->Append(token);
+    ++sequence->num_unreported;
+  }
   InsertInOrder(waiting_, *sequence);
   sequences_.emplace(id, std::move(sequence));
   return {};
@@ -128,10 +134,13 @@ bool Scheduler::ReserveByPreempting(Sequence& sequence, int32_t num_rows) {
   return true;
 }
 
-void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) {
+void Scheduler::TakeSlot(Sequence& sequence) {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   by_slot_[sequence.slot] = &sequence;
+}
+
+void Scheduler::BindSlot(const Sequence& sequence, StepPlan& plan) const {
   const SequenceSpec& spec = sequence.spec;
   SlotBinding& binding = plan.batch.bindings.emplace_back();
   binding.slot = sequence.slot;
@@ -140,6 +149,9 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) {
   binding.prompt_len = sequence.prompt_len();
   binding.max_len = sequence.prompt_len() + spec.max_new_tokens;
   binding.grammar = spec.grammar;
+  if (sequence.follower) {
+    binding.matcher = std::make_shared<const grammar::Matcher>(*sequence.follower);
+  }
   binding.media = spec.media;
   if (spec.grammar || (spec.sampling && spec.sampling->has_penalties())) {
     binding.tokens = sequence.tokens;
@@ -151,6 +163,7 @@ void Scheduler::FreeSlot(Sequence& sequence) {
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
   sequence.continues_slot = false;
+  sequence.must_bind_again = false;
 }
 
 Sequence* Scheduler::FindPlanned(const StepPlan::Entry& entry) {
@@ -229,8 +242,14 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       update.finish = FinishReason::kError;
       update.error = *result.error;
     }
+    if (!result.tokens.empty()) {
+      for (; sequence.num_unreported > 0; --sequence.num_unreported, ++update.num_forced) {
+        const size_t at = sequence.tokens.size() - sequence.num_unreported;
+        update.tokens.emplace_back().id = sequence.tokens[at];
+      }
+    }
     for (const SampledToken& token : result.tokens) {
-      sequence.tokens.push_back(token.id);
+      sequence.Append(token.id);
       update.tokens.push_back(token);
       const std::vector<int32_t>& stops = sequence.spec.stop_ids;
       if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
@@ -249,12 +268,29 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       update.num_drafts = entry.num_drafts;
       update.num_accepted = num_accepted;
     }
+    if (sequence.follower && !update.finish) JumpForward(sequence, update);
     if (update.finish) {
       Finish(sequences_.find(entry.id), /*keep_prefix=*/update.finish != FinishReason::kError);
     }
     progress.push_back(std::move(update));
   }
   return progress;
+}
+
+void Scheduler::JumpForward(Sequence& sequence, SequenceProgress& update) {
+  const std::vector<int32_t> forced =
+      sequence.ForcedTokens(sequence.spec.max_new_tokens - sequence.num_outputs());
+  // The first of them is on the way: more are worth a step without this sequence.
+  sequence.awaits_jump = sequence.num_pending > 0 && forced.size() > 1;
+  if (sequence.num_pending > 0 || forced.empty()) return;
+  for (const int32_t token : forced) {
+    sequence.Append(token);
+    update.tokens.emplace_back().id = token;
+  }
+  update.num_forced += static_cast<int32_t>(forced.size());
+  if (sequence.num_outputs() >= sequence.spec.max_new_tokens) update.finish = FinishReason::kLength;
+  sequence.continues_slot = false;
+  sequence.must_bind_again = sequence.slot >= 0;
 }
 
 void Scheduler::Abandon(const StepPlan& plan) {
@@ -289,6 +325,7 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(sequence->pages.length(), sequence->num_planned);
     CHECK_LE(sequence->num_planned, sequence->known_len());
     CHECK(sequence->num_pending == 0 || sequence->num_pending <= 2) << sequence->num_pending;
+    CHECK(!sequence->awaits_jump || sequence->num_pending > 0);
     const bool is_running =
         std::find(running_.begin(), running_.end(), sequence.get()) != running_.end();
     CHECK_EQ(is_running, sequence->slot >= 0);

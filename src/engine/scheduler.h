@@ -67,6 +67,7 @@ struct SequenceProgress {
   SequenceId id = 0;
   std::vector<SampledToken> prompt_logprobs;  // of the next prompt tokens, from the second on
   std::vector<SampledToken> tokens;           // new ones, the stop token included
+  int32_t num_forced = 0;                     // of those, not sampled
   // Of a round with drafts: how many there were, and how many the target agreed with (beyond a stop
   // token too).
   int32_t num_drafts = 0;
@@ -195,6 +196,8 @@ class Scheduler {
   // there yet.
   void CommitPlanned(const StepPlan& plan);
   void TakePromptSnapshots(Sequence& sequence);
+  // Appends the tokens that must come next, if nothing of the sequence is on the way.
+  void JumpForward(Sequence& sequence, SequenceProgress& update);
 
   // Pages for num_rows more, at the prefix cache's cost; false when that is not enough.
   bool Reserve(Sequence& sequence, int32_t num_rows, int32_t num_drafts = 0);
@@ -209,7 +212,8 @@ class Scheduler {
   void Resume(Sequence& sequence, StepPlan& plan);
   void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
   bool FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const;
-  void BindSlot(Sequence& sequence, StepPlan& plan);
+  void TakeSlot(Sequence& sequence);
+  void BindSlot(const Sequence& sequence, StepPlan& plan) const;
   void FreeSlot(Sequence& sequence);
   // The sequence of a planned step's entry; null when it has ended. Usually still in its slot.
   Sequence* FindPlanned(const StepPlan::Entry& entry);

@@ -20,7 +20,7 @@ constexpr int32_t kLeastChunkRows = 16;
 }  // namespace
 
 bool Scheduler::CanTakeRows(const Sequence& sequence) const {
-  if (sequence.num_open_rows() == 0) return false;
+  if (sequence.num_open_rows() == 0 || sequence.awaits_jump) return false;
   // Once its last token may be on the way, no row beyond it is planned.
   return sequence.spec.max_new_tokens == 0 || sequence.num_rows_left() > 0;
 }
@@ -98,6 +98,11 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
   step.samples = !is_prompt_only && end == sequence.known_len();
   step.num_outputs = step.num_sampled();
   AddScores(sequence, end, step, batch);
+  if (sequence.must_bind_again) {
+    BindSlot(sequence, plan);
+    sequence.pages.ForgetTableSent();
+    sequence.must_bind_again = false;
+  }
   sequence.pages.TakeTableChanges(sequence.slot, batch.table_entries);
 
   if (sequence.continues_slot) {
@@ -327,11 +332,13 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
     if (sequence.resumed_from) prefix_cache_.MarkUsed(*sequence.resumed_from, sequence.id);
     CHECK(Reserve(sequence, num_rows));
     if (sequence.num_preemptions == 0) {
-      sequence.num_cached_prompt_tokens = sequence.num_planned;
+      // Forced tokens may be cached too.
+      sequence.num_cached_prompt_tokens = std::min(sequence.num_planned, sequence.prompt_len());
       num_prompt_tokens_ += sequence.prompt_len();
-      num_prefix_hit_tokens_ += sequence.num_planned;
+      num_prefix_hit_tokens_ += sequence.num_cached_prompt_tokens;
     }
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(idx));
+    TakeSlot(sequence);
     BindSlot(sequence, plan);
     InsertInOrder(running_, sequence);
     AddChunk(sequence, num_rows, plan, budget);

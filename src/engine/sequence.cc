@@ -1,6 +1,19 @@
 #include "engine/sequence.h"
 
+#include "grammar/matcher.h"
+
 namespace lapidary {
+namespace {
+
+std::unique_ptr<grammar::Matcher> MakeFollower(const SequenceSpec& spec) {
+  if (spec.grammar == nullptr || !spec.grammar->spells_forced_text()) return nullptr;
+  // Logprobs come from rows that are sampled.
+  const bool wants_logprobs = spec.sampling != nullptr && spec.sampling->num_logprobs >= 0;
+  if (wants_logprobs || spec.num_prompt_logprobs >= 0) return nullptr;
+  return std::make_unique<grammar::Matcher>(spec.grammar);
+}
+
+}  // namespace
 
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
@@ -20,7 +33,24 @@ Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_, uin
     : id(id_),
       spec(std::move(spec_)),
       tokens(spec.prompt),
+      follower(MakeFollower(spec)),
       pages(std::move(pages_)),
       prefix_hashes(hash_seed, spec.identity) {}
+
+Sequence::~Sequence() = default;
+
+void Sequence::Append(int32_t token) {
+  tokens.push_back(token);
+  if (follower == nullptr) return;
+  const Result<bool> is_accepted = follower->Accept(token);
+  if (!is_accepted.ok() || !*is_accepted) follower.reset();
+}
+
+std::vector<int32_t> Sequence::ForcedTokens(int32_t max_tokens) const {
+  if (follower == nullptr) return {};
+  std::vector<int32_t> forced = follower->ForcedTokens(max_tokens);
+  forced.erase(std::ranges::find_first_of(forced, spec.stop_ids), forced.end());
+  return forced;
+}
 
 }  // namespace lapidary

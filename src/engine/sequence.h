@@ -16,7 +16,8 @@ namespace lapidary {
 
 namespace grammar {
 class CompiledGrammar;  // grammar/matcher.h
-}
+class Matcher;
+}  // namespace grammar
 
 // Given by whoever adds sequences, in order of arrival; 0 is nobody's.
 using SequenceId = uint64_t;
@@ -30,7 +31,9 @@ struct SequenceSpec {
   int32_t max_new_tokens = 1;     // 0: the prompt alone is computed
   std::vector<int32_t> stop_ids;  // empty: only the length ends it
   std::shared_ptr<const SamplingParams> sampling;
-  // What may be generated; null: anything. Only where the executor takes constraints.
+  // What may be generated; null: anything. Only where the executor takes constraints. Tokens that
+  // it forces (Matcher::ForcedTokens) are not sampled but computed at once, unless logprobs are
+  // wanted.
   std::shared_ptr<const grammar::CompiledGrammar> grammar;
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
@@ -60,6 +63,7 @@ struct SequenceSpec {
 // most: what is planned then is planned for every length the sequence may have.
 struct Sequence {
   Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_, uint64_t hash_seed);
+  ~Sequence();
 
   int32_t prompt_len() const { return static_cast<int32_t>(spec.prompt.size()); }
   int32_t num_outputs() const { return static_cast<int32_t>(tokens.size()) - prompt_len(); }
@@ -83,6 +87,11 @@ struct Sequence {
                                                 : id < other.id;
   }
 
+  // A new token behind the others.
+  void Append(int32_t token);
+  // At most so many of the tokens that must come next. None stops it: that is for steps to say.
+  std::vector<int32_t> ForcedTokens(int32_t max_tokens) const;
+
   const SequenceId id;
   const SequenceSpec spec;
 
@@ -94,6 +103,14 @@ struct Sequence {
   int32_t num_scored = 1;
   int32_t slot = -1;            // -1: waiting
   bool continues_slot = false;  // a step that samples is planned: the slot has its next token
+  // Tokens were forced that the slot does not know of: it is bound again.
+  bool must_bind_again = false;
+  // Where the grammar stands behind `tokens`; null: no token is forced.
+  std::unique_ptr<grammar::Matcher> follower;
+  // More than one token is forced behind `tokens`, and the step that gives the first is on the way:
+  // no other is planned before it is there.
+  bool awaits_jump = false;
+  int32_t num_unreported = 0;  // forced from the start: they come with the first sampled token
   SequencePages pages;
   PrefixHashes prefix_hashes;  // of `tokens`, or of fewer: extended when asked for
   size_t num_cache_points_taken = 0;

@@ -14,6 +14,10 @@ void SlotConstraints::Bind(const SlotBinding& binding) {
   std::optional<grammar::Matcher>& matcher = matchers_[binding.slot];
   matcher.reset();
   if (binding.grammar == nullptr) return;
+  if (binding.matcher != nullptr) {
+    matcher.emplace(*binding.matcher);
+    return;
+  }
   matcher.emplace(binding.grammar);
   const size_t prompt_len = std::min<size_t>(binding.tokens.size(), binding.prompt_len);
   // They were allowed when they were sampled; what is not now fails when the next one is.

@@ -21,9 +21,11 @@ namespace lapidary {
 
 namespace grammar {
 class CompiledGrammar;  // grammar/matcher.h
-}
+class Matcher;
+}  // namespace grammar
 
-// Gives a slot to a sequence; what the slot held before is forgotten.
+// Gives a slot to a sequence; what the slot held before is forgotten. The same sequence may be
+// bound again to tell it of tokens that it has not sampled.
 struct SlotBinding {
   int32_t slot = 0;
   std::shared_ptr<const SamplingParams> sampling = nullptr;  // null: nothing is sampled
@@ -34,11 +36,13 @@ struct SlotBinding {
   int32_t max_len = 0;  // tokens the sequence ends with at most; 0: not known
   // Only tokens that it allows are sampled; null: any.
   std::shared_ptr<const grammar::CompiledGrammar> grammar = nullptr;
+  // Where the grammar stands behind `tokens`; null: they say it.
+  std::shared_ptr<const grammar::Matcher> matcher = nullptr;
   // Pictures and sounds of the prompt; null: none. For executors that take media. Where images see
   // both ways (ModelPlan), the rows of one come in one step.
   std::shared_ptr<const SoftTokenRuns> media = nullptr;
-  // Known so far, where sampling has penalties or a grammar: the prompt, and what was generated
-  // before the sequence was preempted.
+  // Known so far, where sampling has penalties or a grammar: the prompt, and what came behind it
+  // before the slot was bound (the sequence was preempted, or tokens were forced).
   std::vector<int32_t> tokens = {};
 };
 

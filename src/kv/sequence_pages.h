@@ -80,6 +80,8 @@ class SequencePages {
   // Adds the entries that the table of `slot` lacks for the rows reserved: all that matter at first
   // and after Release, then those of new blocks.
   void TakeTableChanges(int32_t slot, std::vector<PageTableEntry>& entries);
+  // The slot is bound again and has no table: all that matter are sent once more.
+  void ForgetTableSent() { end_sent_ = {-1, -1}; }
 
   // Shares the pages that hold the first `length` tokens as a sequence resumed there would need
   // them; nothing when the sliding group no longer has them all. The caller becomes a holder of

@@ -18,11 +18,13 @@ class ConstrainedAnswerTest : public testing::Test {
   static void SetUpTestSuite() { session_ = Load({}).release(); }
   static void TearDownTestSuite() { delete session_; }
 
-  static std::unique_ptr<Session> Load(LoadOptions load) {
+  static std::unique_ptr<Session> Load(LoadOptions load, const EngineOptions& engine = {},
+                                       bool jump_forward = false) {
     auto files = ModelFiles::Open(LAPIDARY_SOURCE_DIR "/models/pebble-e");
     EXPECT_TRUE(files.ok()) << files.error().message;
     load.limits.max_model_len = 512;
-    auto session = Session::Load(std::move(*files), {.load = load, .engine = {}});
+    auto session = Session::Load(std::move(*files),
+                                 {.load = load, .engine = engine, .jump_forward = jump_forward});
     EXPECT_TRUE(session.ok()) << session.error().message;
     return std::move(*session);
   }
@@ -173,6 +175,55 @@ TEST_F(ConstrainedAnswerTest, AnswersAreTheSameDraftedAndInSmallSteps) {
     ASSERT_TRUE(answers.ok()) << answers.error().message;
     EXPECT_EQ(*answers, *expected);
     EXPECT_GT(session->engine().stats().drafts.num_accepted, 0u);
+  }
+}
+
+TEST_F(ConstrainedAnswerTest, JumpsChangeNeitherForcedTextNorWhatIsSampledBetween) {
+  const Constraint constraint = {
+      .kind = Constraint::Kind::kToolCalls,
+      .tools = {{.name = "book_a_table",
+                 .parameters = R"({"type": "object", "properties": {"number_of_guests": {"type":
+                               "integer", "minimum": 1, "maximum": 9}, "restaurant": {"type":
+                               "string", "maxLength": 20}, "smoking_allowed": {"type": "boolean"}},
+                               "required": ["number_of_guests", "restaurant",
+                               "smoking_allowed"]})"}},
+      .must_call = true};
+  LoadOptions plain;
+  plain.drafting.enabled = false;
+  const auto jumping = Load(plain, {}, /*jump_forward=*/true);
+  std::vector<Request> jumped;
+  std::vector<Request> sampled;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Request request = Ask("A table for two, please", constraint, seed);
+    request.grammar = jumping->CompileConstraint(constraint).value();
+    auto sampling = std::make_shared<SamplingParams>(*request.sampling);
+    if (seed % 2 == 0) sampling->repetition_penalty = 1.3f;
+    request.sampling = sampling;
+    jumped.push_back(request);
+    sampling = std::make_shared<SamplingParams>(*sampling);
+    sampling->num_logprobs = 0;  // They come from sampled rows: nothing is jumped over.
+    request.sampling = sampling;
+    sampled.push_back(request);
+  }
+  const auto expected = jumping->RunAll(sampled, 6, [] {});
+  ASSERT_TRUE(expected.ok()) << expected.error().message;
+  const uint64_t num_steps = jumping->engine().stats().num_steps;
+  const auto together = jumping->RunAll(jumped, 6, [] {});
+  EXPECT_EQ(*together, *expected);
+  EXPECT_LT(jumping->engine().stats().num_steps - num_steps, num_steps * 2 / 3);
+  for (size_t i = 0; i < jumped.size(); ++i) ExpectFits(jumped[i], (*together)[i]);
+
+  LoadOptions drafted;
+  drafted.drafting.adapt = false;
+  drafted.drafting.num_drafts = 3;
+  LoadOptions small = drafted;
+  small.limits.max_num_batched_tokens = 7;
+  for (const auto& [load, overlap] :
+       {std::pair(plain, false), std::pair(drafted, true), std::pair(small, true)}) {
+    EngineOptions engine;
+    engine.overlap = overlap;
+    engine.check_kv = true;
+    EXPECT_EQ(*Load(load, engine)->RunAll(jumped, 6, [] {}), *expected);
   }
 }
 

@@ -32,8 +32,9 @@ std::shared_ptr<const grammar::TokenVocabulary> MakeVocabulary(const Tokenizer& 
 
 }  // namespace
 
-ConstraintCompiler::ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size)
-    : text_(std::move(text)), vocab_size_(vocab_size) {}
+ConstraintCompiler::ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size,
+                                       bool jump_forward)
+    : text_(std::move(text)), vocab_size_(vocab_size), jump_forward_(jump_forward) {}
 
 Result<grammar::CompileContext> ConstraintCompiler::Context() {
   if (!text_->tokenizer.ok()) return text_->tokenizer.error();
@@ -55,6 +56,11 @@ Result<grammar::CompileContext> ConstraintCompiler::Context() {
                      .thought_end = id_of("<channel|>")};
   for (const int32_t id : text_->defaults.stop_ids) {
     if (id >= 0 && id < vocab_size_) context.stop_tokens.push_back(id);
+  }
+  if (jump_forward_) {
+    context.spell = [text = text_](std::string_view forced) {
+      return text->tokenizer->Encode(forced, SpecialTokens::kPlain);
+    };
   }
   return context;
 }

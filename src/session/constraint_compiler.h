@@ -16,7 +16,10 @@ namespace lapidary {
 // Every method may be called from many threads at once; never from the engine's.
 class ConstraintCompiler {
  public:
-  ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size);
+  // `jump_forward`: text that must come is spelled as the tokenizer does it, so that it need not be
+  // sampled.
+  ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size,
+                     bool jump_forward = false);
 
   // The first call sorts the vocabulary (about a second for 262,144 tokens).
   Result<std::shared_ptr<const grammar::CompiledGrammar>> Compile(
@@ -34,6 +37,7 @@ class ConstraintCompiler {
 
   const std::shared_ptr<const TextModel> text_;
   const int32_t vocab_size_;
+  const bool jump_forward_;
   std::mutex vocabulary_mutex_;
   std::shared_ptr<const grammar::TokenVocabulary> vocabulary_;  // guarded by vocabulary_mutex_
   std::mutex mutex_;

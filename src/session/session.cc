@@ -26,18 +26,21 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
                    LoadMediaEncoder(files.description, options.load, &media_limits));
   ASSIGN_OR_RETURN(LoadedEngine loaded,
                    LoadEngine(std::move(files.description), options.load, options.engine));
-  auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text));
+  auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),
+                                           options.jump_forward);
   session->load_ms_ = loaded.load_ms;
   session->media_limits_ = media_limits;
   session->media_encoder_ = std::move(encoder);
   return session;
 }
 
-Session::Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text)
+Session::Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text,
+                 bool jump_forward)
     : text_(std::move(text)),
       engine_(std::move(engine)),
       link_(std::make_shared<EngineLink>(engine_.get())),
-      constraints_(std::make_unique<ConstraintCompiler>(text_, engine_->plan().vocab_size)) {}
+      constraints_(
+          std::make_unique<ConstraintCompiler>(text_, engine_->plan().vocab_size, jump_forward)) {}
 
 Session::~Session() { link_->Cut(); }
 
