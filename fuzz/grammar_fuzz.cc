@@ -1,6 +1,7 @@
-// Compiles arbitrary constraints and walks them. The first byte picks the kind of constraint, the
-// text up to the first zero byte is the constraint, the rest is fed to the matcher as tokens: what
-// the mask says must be what accepting says, and going back must lead where we came from.
+// Compiles arbitrary constraints and walks them. The first byte picks the kind of constraint and
+// whether forced text is spelled in one way, the text up to the first zero byte is the constraint,
+// the rest is fed to the matcher as tokens: what the mask says must be what accepting says, forced
+// tokens must be the only ones, and going back must lead where we came from.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,7 +20,13 @@ using lapidary::grammar::TokenVocabulary;
 
 constexpr int32_t kNumTokens = 264;  // every byte, then special tokens
 
-const CompileContext& Context() {
+std::vector<int32_t> Spell(std::string_view text) {
+  std::vector<int32_t> ids;
+  for (const char byte : text) ids.push_back(static_cast<uint8_t>(byte));
+  return ids;
+}
+
+CompileContext Context(bool spells) {
   static const CompileContext context = [] {
     std::vector<std::string> bytes(kNumTokens);
     for (int byte = 0; byte < 256; ++byte) bytes[byte] = std::string(1, static_cast<char>(byte));
@@ -27,7 +34,9 @@ const CompileContext& Context() {
                           .control = {256, 257, 258, 259, 260},
                           .stop_tokens = {261}};
   }();
-  return context;
+  CompileContext made = context;
+  if (spells) made.spell = Spell;
+  return made;
 }
 
 }  // namespace
@@ -44,16 +53,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constraint.must_call = (data[0] & 64) != 0;
   constraint.thought =
       (data[0] & 128) != 0 ? Constraint::Thought::kMayOpen : Constraint::Thought::kNone;
-  const auto grammar = lapidary::grammar::Compile(constraint, Context());
+  const CompileContext context = Context((data[0] & 32) != 0);
+  const auto grammar = lapidary::grammar::Compile(constraint, context);
   if (!grammar.ok()) {
     CHECK(!grammar.error().message.empty());
     return 0;
   }
   Matcher matcher(*grammar);
-  std::vector<uint32_t> words(Context().vocabulary->num_words());
+  std::vector<uint32_t> words(context.vocabulary->num_words());
   std::vector<uint32_t> again(words.size());
   for (size_t at = end; at < input.size() && at < end + 64; ++at) {
     if (!matcher.FillMask(words).ok()) return 0;
+    if (const std::vector<int32_t> forced = matcher.ForcedTokens(8); !forced.empty()) {
+      const auto only = matcher.OnlyAllowedToken();
+      CHECK(only.ok() && **only == forced[0]);
+      for (const int32_t token : forced) CHECK(*matcher.Accept(token));
+      matcher.Rollback(static_cast<int>(forced.size()));
+    }
     // Where the byte is not allowed, the first token that is.
     int32_t token = static_cast<uint8_t>(input[at]);
     for (int32_t i = 0; i < kNumTokens && (words[token / 32] >> (token % 32) & 1) == 0; ++i) {
