@@ -254,6 +254,22 @@ TEST(SchemaTest, WhatIsNotSupportedIsNamed) {
   EXPECT_NE(error_of("{").find("not JSON"), std::string::npos);
 }
 
+TEST(SchemaTest, LimitsAreNamed) {
+  std::string cases;  // six to the power of twelve
+  for (int i = 0; i < 12; ++i) {
+    cases += i == 0 ? R"({"anyOf": [)" : R"(, {"anyOf": [)";
+    for (int j = 0; j < 6; ++j) {
+      cases += fmt::format(R"({}{{"required": ["p{}_{}"]}})", j == 0 ? "" : ", ", i, j);
+    }
+    cases += "]}";
+  }
+  const Checker combined = Checker::Schema(fmt::format(R"({{"allOf": [{}]}})", cases).c_str());
+  EXPECT_NE(combined.error().find("more than 3000"), std::string::npos) << combined.error();
+  const Checker counted = Checker::Schema(
+      R"({"type": "object", "additionalProperties": true, "minProperties": 30000})");
+  EXPECT_NE(counted.error().find("more than 20000"), std::string::npos) << counted.error();
+}
+
 TEST(ConstraintTest, ToolCallsAreGemmasSyntax) {
   const Checker checker({.kind = Constraint::Kind::kToolCalls,
                          .tools = {{.name = "f", .parameters = R"({"type": "object", "properties": {

@@ -32,6 +32,13 @@ bool IsCombining(std::string_view keyword) {
   return std::ranges::find(kCombining, keyword) != kCombining.end();
 }
 
+Error TooManyCases() {
+  return MakeError(
+      "the schema's combinations (allOf, anyOf, oneOf, not) have too many cases: more than {} at "
+      "once, or {} altogether",
+      kMaxShapes, kMaxSteps);
+}
+
 bool IsEmptyRange(const NumberRange& range) {
   if (!range.min || !range.max) return false;
   const auto order = range.min->value <=> range.max->value;
@@ -283,9 +290,7 @@ Result<Shapes> SchemaAlgebra::Intersect(const Shapes& a, const Shapes& b) {
     for (const Shape& y : b) {
       if (std::optional<Shape> both = Intersect(x, y)) shapes.push_back(std::move(*both));
     }
-    if (shapes.size() > kMaxShapes || ++num_steps_ > kMaxSteps) {
-      return MakeError("the schema's combinations (allOf, anyOf, oneOf, not) have too many cases");
-    }
+    if (shapes.size() > kMaxShapes || ++num_steps_ > kMaxSteps) return TooManyCases();
   }
   return shapes;
 }
@@ -476,9 +481,7 @@ Result<Shapes> SchemaAlgebra::NegatePlace(const JsonValue& schema, int depth) {
     ASSIGN_OR_RETURN(Shapes more, Keyword(keyword, schema, Sense::kViolates, depth));
     Append(&shapes, std::move(more));
   }
-  if (shapes.size() > kMaxShapes) {
-    return MakeError("the schema's combinations (allOf, anyOf, oneOf, not) have too many cases");
-  }
+  if (shapes.size() > kMaxShapes) return TooManyCases();
   return shapes;
 }
 
@@ -489,9 +492,11 @@ Result<Shapes> SchemaAlgebra::NormalizeAt(SchemaId id, int depth) {
     is_exact_ &= found->second.is_exact;
     return found->second.shapes;
   }
-  if (depth > kMaxReferenceDepth || ++num_steps_ > kMaxSteps) {
-    return MakeError("the schema's references and combinations nest deeper than 100");
+  if (depth > kMaxReferenceDepth) {
+    return MakeError("the schema's references and combinations nest deeper than {}",
+                     kMaxReferenceDepth);
   }
+  if (++num_steps_ > kMaxSteps) return TooManyCases();
   // A schema that is being made from itself adds nothing to itself.
   if (!in_progress_.insert(uint64_t{id} * 2).second) {
     met_itself_ = true;
@@ -530,9 +535,11 @@ Result<Shapes> SchemaAlgebra::NegateAt(SchemaId id, int depth) {
     const std::vector<SchemaId> parts = expression.parts;  // Expressions move as they grow.
     return Any(parts, Sense::kViolates, depth + 1);
   }
-  if (depth > kMaxReferenceDepth || ++num_steps_ > kMaxSteps) {
-    return MakeError("the schema's references and combinations nest deeper than 100");
+  if (depth > kMaxReferenceDepth) {
+    return MakeError("the schema's references and combinations nest deeper than {}",
+                     kMaxReferenceDepth);
   }
+  if (++num_steps_ > kMaxSteps) return TooManyCases();
   if (!in_progress_.insert(uint64_t{id} * 2 + 1).second) {
     met_itself_ = true;
     return Shapes();

@@ -404,7 +404,8 @@ class SchemaWriter {
     if (members->min <= members->num_required_from[0]) members->min = 0;
     members->most = std::max(1u, members->max == Shape::kUnlimited ? members->min : members->max);
     if (uint64_t{members->most} * (num_listed + 1) > kMaxCountedMembers) {
-      return MakeError("the schema's {} is beyond what is supported", limits);
+      return MakeError("the schema's {} needs more than {} members to be counted", limits,
+                       kMaxCountedMembers);
     }
     const NodeId first = Next(members, 0, 0);
     while (!members->to_write.empty()) {

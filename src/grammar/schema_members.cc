@@ -152,7 +152,8 @@ Result<Shapes> SchemaAlgebra::ExpandAdditional(const Shape& shape) {
         next.push_back(std::move(with));
       }
       if (next.size() > kMaxShapes) {
-        return MakeError("the schema's combinations of closed objects have too many cases");
+        return MakeError("the schema's combinations of closed objects have more than {} cases",
+                         kMaxShapes);
       }
     }
     work = std::move(next);

@@ -11,9 +11,9 @@ bool HoldsTokenIds(std::string_view key) { return key == "prompt" || key == "tok
 
 // What a text holds by a scan of it alone, before any tree is built.
 struct JsonShape {
-  const char* problem = nullptr;  // what is too large
-  size_t num_values = 1;          // but for the following
-  size_t num_ids = 0;             // numbers in lists under a key that HoldsTokenIds
+  std::string problem = {};  // what is too large
+  size_t num_values = 1;     // but for the following
+  size_t num_ids = 0;        // numbers in lists under a key that HoldsTokenIds
 };
 
 JsonShape ScanJson(std::string_view text) {
@@ -50,13 +50,13 @@ JsonShape ScanJson(std::string_view text) {
       // Arrays may be long: their count starts too low to reach the limit.
       num_commas.push_back(c == '{' ? 0 : INT32_MIN);
       if (num_commas.size() > kMaxJsonDepth) {
-        shape.problem = "nested too deeply";
+        shape.problem = fmt::format("nested deeper than {} levels", kMaxJsonDepth);
         return shape;
       }
     }
     if ((c == '}' || c == ']') && !num_commas.empty()) num_commas.pop_back();
     if (c == ',' && !num_commas.empty() && ++num_commas.back() >= kMaxJsonKeys) {
-      shape.problem = "an object with too many keys";
+      shape.problem = fmt::format("an object with more than {} keys", kMaxJsonKeys);
       return shape;
     }
   }
@@ -119,7 +119,7 @@ ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* 
   constexpr size_t kBytesPerValue = 96;
   constexpr size_t kBytesPerId = 16;  // Twice in a list, once of them in one that grows.
   const JsonShape shape = ScanJson(body);
-  if (shape.problem != nullptr) {
+  if (!shape.problem.empty()) {
     return BadRequest("", "the body is refused: {}", shape.problem);
   }
   const size_t tree_bytes = shape.num_values * kBytesPerValue + shape.num_ids * kBytesPerId;
