@@ -213,6 +213,11 @@ Status Generate(const GenerateFlags& flags) {
                {"timings", TimingsJson(last.timings, session->load_ms(), output.ids().size())}};
   if (!flags.media.empty()) json["media"] = MediaJson(placed);
   if (flags.think) json["reasoning"] = output.thought();
+  if (flags.form.jump_forward) {
+    const EngineStats stats = session->engine().stats();
+    json["steps"] = stats.num_steps;
+    json["forced_tokens"] = stats.num_forced_tokens;
+  }
   fmt::print("{}\n", json.dump());
   return {};
 }

@@ -12,6 +12,7 @@
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/config_file.h"
+#include "apps/constraint_flags.h"
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
@@ -46,6 +47,7 @@ struct ServeFlags {
   std::vector<std::string> allowed_media_domains;
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
   bool strict_tools = false;
+  bool jump_forward = false;
   std::string scheduling_policy = "fcfs";
   int threads = 0;
   BatchLimits limits;
@@ -160,6 +162,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.engine.limits.prefix_caching = !flags.no_prefix_caching;
   options.engine.overlap = !flags.no_overlap;
   options.engine.check_kv = flags.check_kv;
+  options.jump_forward = flags.jump_forward;
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Load(std::move(files), options));
   RETURN_IF_ERROR(WarmUp(*session));
   const ModelPlan& plan = session->plan();
@@ -332,6 +335,8 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   WithVariable(
       command.add_flag("--strict-tools", flags.strict_tools,
                        "Tool calls always fit their schemas, as if every tool were strict"))
+      ->group("Model");
+  WithVariable(command.add_flag("--jump-forward", flags.jump_forward, kJumpForwardHelp))
       ->group("Model");
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
   for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);

@@ -132,6 +132,7 @@ class ServerMetrics::Impl {
 
   void TakeEngineStats() {
     const EngineStats engine_stats = engine_.stats();
+    RaiseTo(forced_tokens_, engine_stats.num_forced_tokens);
     TakeDraftStats(engine_stats.drafts);
     const SchedulerStats& stats = engine_stats.scheduler;
     running_.Set(stats.num_running);
@@ -194,6 +195,9 @@ class ServerMetrics::Impl {
       AddCounter("mm_cache_hits_total", "Images and sounds that were encoded already.");
   Gauge& media_bytes_ =
       AddGauge("mm_cache_usage_bytes", "Bytes of encoded images and sounds that are kept.");
+  Counter& forced_tokens_ =
+      AddCounter("forced_tokens_total",
+                 "Generated tokens that a form left no choice about and that were not sampled.");
   Counter& draft_rounds_ = AddCounter("spec_decode_num_drafts_total", "Rounds of drafts verified.");
   Counter& draft_tokens_ = AddCounter("spec_decode_num_draft_tokens_total", "Tokens drafted.");
   Counter& accepted_tokens_ =
