@@ -359,7 +359,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(1, 1 << 20));
   add("--max-step-ms", flags.max_step_ms,
       "Longest step that running answers wait for while prompts are computed; 0: any (default: "
-      "three times what the answers take alone, at least 100, on a GPU 25)")
+      "2.5 times what a step takes without prompts, at least 100, on a GPU 15)")
       ->check(CLI::Range(0.0, 3600e3));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
       ->check(CLI::Range(1, 1 << 20))

@@ -41,8 +41,10 @@ struct SchedulerLimits {
   int sliding_slack = 32;    // tokens kept behind the window
   int num_drafts = 0;        // of a decoding sequence at most, by the executor's drafter
   bool prefix_caching = true;
-  // A step that carries decodes takes at most so long, or so many times what they take alone,
-  // whichever is more; 0 and 0: as long as its rows take. Prompts get a part of it in any case.
+  // A step that carries decodes takes at most so long, or so many times what a step takes when all
+  // prompts are answers too, whichever is more: then answers have a steady pace, and prompts are
+  // not held up for one that will end with them. 0 and 0: as long as its rows take. Prompts get a
+  // part of it in any case.
   double max_step_ms = 0.0;
   double max_step_growth = 0.0;
 };
@@ -168,8 +170,14 @@ class Scheduler {
 
   // Rows of the longest image that some prompt still has to compute in one step; 0: none has.
   int32_t LongestOpenImage() const;
+  bool is_time_limited() const;
+  // Whether prompts wait for the next step, so that this one shows what its decodes take. Never two
+  // in a row.
+  bool MustRunAlone(const StepShape& decodes) const;
+  // These decodes and those that the prompts under way, and the ones that can be admitted, become.
+  StepShape DecodesToCome(StepShape decodes) const;
   // What prompts may add to a step with these decodes.
-  double PromptMs(const StepPlan& decodes) const;
+  double PromptMs(const StepShape& decodes) const;
   // Takes out of the budget what the oldest prompt must leave to the others.
   Budget KeepForNewcomers(const std::vector<Sequence*>& prompts, Budget& budget) const;
   // The running ones that still have prompt to compute, in order of arrival.
@@ -237,6 +245,9 @@ class Scheduler {
   std::vector<Sequence*> by_slot_;    // null: free
   std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
   uint64_t step_ = 0;
+  // The last step without chunks.
+  StepShape decodes_alone_;
+  uint64_t step_alone_ = 0;
   // Sources of page copies, held until their step is done: of every step planned and not completed.
   std::deque<std::vector<PageIndex>> held_pages_;
   uint64_t num_preemptions_ = 0;

@@ -127,7 +127,7 @@ inline std::vector<int32_t> RandomIds(std::mt19937& random, int count, int vocab
 
 // A device whose steps take a while, and longer with every row.
 inline double FakeMilliseconds(const StepShape& shape) {
-  return 10.0 + 0.5 * shape.num_rows + 1e-4 * (shape.num_decode_keys + shape.num_chunk_keys);
+  return 10.0 + 0.5 * shape.num_rows() + 1e-4 * (shape.num_decode_keys + shape.num_chunk_keys);
 }
 
 }  // namespace lapidary

@@ -16,6 +16,10 @@ constexpr int kNewcomerShare = 4;
 constexpr double kPromptTimeShare = 0.25;
 // and rows that a chunk gets whatever they cost, or nothing would come of it.
 constexpr int32_t kLeastChunkRows = 16;
+// What decodes take is seen when they run alone: once they have become so many times more, or read
+// so many times as much, and every so many steps in any case.
+constexpr double kMostDecodeGrowth = 1.5;
+constexpr uint64_t kStepsBetweenAlone = 32;
 
 }  // namespace
 
@@ -186,12 +190,34 @@ std::vector<Sequence*> Scheduler::RunningPrompts() const {
   return prompts;
 }
 
-double Scheduler::PromptMs(const StepPlan& decodes) const {
-  const bool is_limited = limits_.max_step_ms > 0.0 || limits_.max_step_growth > 0.0;
-  if (!is_limited || decodes.entries.empty() || !cost_.is_known()) return kNoTimeLimit;
-  const double decode_ms = cost_.Milliseconds(ShapeOf(decodes.batch));
-  const double step_ms = std::max(limits_.max_step_ms, limits_.max_step_growth * decode_ms);
-  return std::max(step_ms - decode_ms, kPromptTimeShare * step_ms);
+bool Scheduler::is_time_limited() const {
+  return limits_.max_step_ms > 0.0 || limits_.max_step_growth > 0.0;
+}
+
+bool Scheduler::MustRunAlone(const StepShape& decodes) const {
+  if (!is_time_limited() || decodes.num_rows() == 0) return false;
+  const bool has_grown =
+      decodes.num_decode_rows > kMostDecodeGrowth * decodes_alone_.num_decode_rows ||
+      decodes.num_decode_keys > kMostDecodeGrowth * decodes_alone_.num_decode_keys;
+  return has_grown || step_ - step_alone_ >= kStepsBetweenAlone;
+}
+
+StepShape Scheduler::DecodesToCome(StepShape decodes) const {
+  for (const Sequence* sequence : running_) {
+    if (sequence->is_prefilling()) decodes.AddDecode(1, sequence->known_len());
+  }
+  const size_t num_admissible = std::min(waiting_.size(), free_slots_.size());
+  for (size_t idx = 0; idx < num_admissible; ++idx) {
+    decodes.AddDecode(1, waiting_[idx]->known_len());
+  }
+  return decodes;
+}
+
+double Scheduler::PromptMs(const StepShape& decodes) const {
+  if (!is_time_limited() || decodes.num_rows() == 0 || !cost_.is_known()) return kNoTimeLimit;
+  const double pace_ms = cost_.DecodeMilliseconds(DecodesToCome(decodes));
+  const double step_ms = std::max(limits_.max_step_ms, limits_.max_step_growth * pace_ms);
+  return std::max(step_ms - cost_.DecodeMilliseconds(decodes), kPromptTimeShare * step_ms);
 }
 
 Scheduler::Budget Scheduler::KeepForNewcomers(const std::vector<Sequence*>& prompts,
@@ -362,9 +388,16 @@ std::optional<StepPlan> Scheduler::Plan() {
   int32_t decode_budget = decode_limit;
   PlanDecodes(plan, decode_budget);
   const int32_t decode_rows = decode_limit - decode_budget;
-  PlanPrompts(plan, {budget - decode_rows, limits_.max_scored_rows, PromptMs(plan),
-                     limits_.max_step_rows - decode_rows});
+  const StepShape decodes = ShapeOf(plan.batch);
+  if (!MustRunAlone(decodes)) {
+    PlanPrompts(plan, {budget - decode_rows, limits_.max_scored_rows, PromptMs(decodes),
+                       limits_.max_step_rows - decode_rows});
+  }
   plan.shape = ShapeOf(plan.batch);
+  if (plan.shape.num_chunk_rows == 0 && plan.shape.num_decode_rows > 0) {
+    decodes_alone_ = plan.shape;
+    step_alone_ = step_;
+  }
   CommitPlanned(plan);
   if (plan.entries.empty()) {
     CHECK(held_pages_.back().empty());

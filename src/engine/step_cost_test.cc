@@ -16,7 +16,7 @@ StepShape Step(int num_decodes, int decode_len, int chunk_rows, int chunk_begin)
 
 // A device: what it really takes.
 double TrueMs(const StepShape& shape, double slowness = 1.0) {
-  return slowness * (20.0 + 0.05 * shape.num_rows + 2e-5 * shape.num_decode_keys +
+  return slowness * (20.0 + 0.05 * shape.num_rows() + 2e-5 * shape.num_decode_keys +
                      1e-6 * shape.num_chunk_keys);
 }
 
@@ -43,9 +43,9 @@ TEST(StepCost, RowsWithinATimeTakeThatTime) {
   std::mt19937 random(2);
   StepCost cost;
   for (int step = 0; step < 300; ++step) {
-    const StepShape shape =
-        Step(1 + static_cast<int>(random() % 50), 1000, static_cast<int>(random() % 2048),
-             static_cast<int>(random() % 100000));
+    const int chunk_rows = step % 8 == 0 ? 0 : static_cast<int>(random() % 2048);
+    const StepShape shape = Step(1 + static_cast<int>(random() % 50), 1000, chunk_rows,
+                                 static_cast<int>(random() % 100000));
     cost.Observe(shape, TrueMs(shape));
   }
   for (const int begin : {0, 8000, 100000}) {
@@ -88,6 +88,38 @@ TEST(StepCost, AHiccupIsForgottenAndASlowerDeviceIsLearnt) {
   EXPECT_NEAR(cost.Milliseconds(probe) / TrueMs(probe), 1.0, 0.3);
   observe(100, 4.0);
   EXPECT_NEAR(cost.Milliseconds(probe) / TrueMs(probe, 4.0), 1.0, 0.15);
+}
+
+// While prompts come in, decodes, chunks and all their keys grow together: no step tells what is
+// whose, but those without chunks.
+TEST(StepCost, WhatChunksCostIsNotTakenForTheDecodesCost) {
+  StepCost cost;
+  cost.Observe(Step(1, 10, 0, 0), TrueMs(Step(1, 10, 0, 0)));
+  for (int num_decodes = 1; num_decodes <= 100; ++num_decodes) {
+    const StepShape mixed = Step(num_decodes, 512, 10 * num_decodes, 100);
+    cost.Observe(mixed, TrueMs(mixed));
+    if (num_decodes % 8 != 0) continue;
+    const StepShape alone = Step(num_decodes, 512, 0, 0);
+    cost.Observe(alone, TrueMs(alone));
+    ASSERT_NEAR(cost.DecodeMilliseconds(mixed) / TrueMs(alone), 1.0, 0.1) << cost.ToString();
+  }
+}
+
+// Hours of steps that are nearly the same leave nothing to tell their parts by.
+TEST(StepCost, MonotonousStepsDoNotDriveItAway) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> noise(0.97, 1.03);
+  StepCost cost;
+  cost.Observe(Step(1, 1, 0, 0), 10.0 * TrueMs(Step(1, 1, 0, 0)));  // the first loads its code
+  for (int step = 0; step < 50'000; ++step) {
+    const StepShape shape = Step(100, 512 + step % 512, 0, 0);
+    cost.Observe(shape, TrueMs(shape) * noise(random));
+    if (step < 20) continue;
+    ASSERT_NEAR(cost.Milliseconds(shape) / TrueMs(shape), 1.0, 0.1) << step << cost.ToString();
+  }
+  const StepShape chunk = Step(100, 700, 600, 0);
+  for (int step = 0; step < 5; ++step) cost.Observe(chunk, TrueMs(chunk));
+  EXPECT_NEAR(cost.Milliseconds(chunk) / TrueMs(chunk), 1.0, 0.1) << cost.ToString();
 }
 
 TEST(StepCost, NothingStrangeMakesItNegativeOrInfinite) {

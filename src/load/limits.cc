@@ -23,11 +23,11 @@ BatchLimits DefaultLimits(DeviceKind device) {
 }
 
 StepTime DefaultStepTime(DeviceKind device) {
-  // Three times the decodes: the slowest token of an answer stays near the others, and prompts get
-  // two thirds of the time. Below the least nobody sees a difference, and prompts in many small
+  // The slowest tokens of an answer stay within three times the median, with room for a step that
+  // takes longer than expected. Below the least nobody sees a difference, and prompts in many small
   // chunks cost everybody throughput.
-  constexpr double kGrowth = 3.0;
-  return {.max_ms = device == DeviceKind::kCuda ? 25.0 : 100.0, .max_growth = kGrowth};
+  constexpr double kGrowth = 2.5;
+  return {.max_ms = device == DeviceKind::kCuda ? 15.0 : 100.0, .max_growth = kGrowth};
 }
 
 Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, DeviceKind device) {

@@ -28,8 +28,8 @@ BatchLimits DefaultLimits(DeviceKind device);
 // its weights are read. What keeps steps with decodes short is StepTime.
 inline constexpr int kBatchedTokensWithExperts = 8192;
 
-// How long a step may take that carries decodes (SchedulerLimits): so many milliseconds, or so many
-// times what the decodes take alone, whichever is more. For servers; a batch job wants none.
+// How long a step with decodes may take (SchedulerLimits): so many milliseconds, or so many times a
+// step once all prompts are answers, whichever is more. For servers; a batch job wants none.
 struct StepTime {
   double max_ms = 0.0;
   double max_growth = 0.0;
