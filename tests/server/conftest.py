@@ -14,6 +14,7 @@ import openai
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from page_visitor import Visitor  # noqa: E402
 from server_process import ServerProcess  # noqa: E402
 
 
@@ -133,6 +134,28 @@ def browser(request):
         browser.chromium_path = path
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    visitors = []
+
+    def open_page(server, **options):
+        visitors.append(Visitor(browser, server.url + "/", **options))
+        return visitors[-1]
+
+    yield open_page
+    try:
+        for visitor in visitors:
+            visitor.check()
+    finally:
+        for visitor in visitors:
+            visitor.context.close()
+
+
+@pytest.fixture
+def visitor(visit, server):
+    return visit(server)
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -8,6 +8,7 @@ import time
 CHAT = "/v1/chat/completions"
 # Seconds; under a sanitizer (./lapidary test --sanitize) everything takes many times as long.
 PATIENCE = 300 if os.environ.get("LAPIDARY_SANITIZED") else 30
+ATTACK = "<script>document.title='pwned';pwned=1</script><img src=x onerror=pwned=1><svg/onload=pwned=1>"
 WATCHER = """
     window.violations = [];
     addEventListener('securitypolicyviolation', (event) => violations.push(event.violatedDirective + ' ' + event.blockedURI));
