@@ -4,7 +4,11 @@ import re
 from pathlib import Path
 
 import httpx
+import hypothesis
 import pytest
+import schemathesis
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks as openapi_checks
 
 API_PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 EXAMPLES = 25
@@ -36,11 +40,6 @@ def test_examples_are_answered(server, description):
 
 
 def test_answers_are_as_described(server, description):
-    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: pip install schemathesis")
-    import hypothesis
-    from schemathesis.checks import not_a_server_error
-    from schemathesis.specs.openapi import checks as openapi_checks
-
     checks = [not_a_server_error, openapi_checks.status_code_conformance, openapi_checks.content_type_conformance,
               openapi_checks.response_schema_conformance]
     schema = schemathesis.openapi.from_dict(description)

@@ -1,5 +1,5 @@
 """Clients built on top of the official ones, with a model that answers. Heavy to install, so each is skipped where it
-is not there: pip install openai-agents litellm langchain-openai instructor 'pydantic-ai-slim[openai]'"""
+is not there: pip install -r tests/requirements-clients.txt"""
 
 import asyncio
 from pathlib import Path
