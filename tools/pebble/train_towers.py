@@ -14,6 +14,7 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as fn
+from torch.nn.utils import parametrize
 
 import checkpoint
 import pictures
@@ -26,7 +27,7 @@ from model import Pebble
 from render import EMPTY
 from rng import Rng
 from tokenizer import SPECIAL, Encoder
-from tower_shapes import TOWERS, AudioConfig, CellConfig
+from tower_shapes import TOWERS, AudioConfig, CellConfig, WaveConfig
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = {"vision": seeing, "audio": hearing}
@@ -59,11 +60,11 @@ def content_of(kind, sample):
 
 
 def _part(job):
-    kind, large, seed, start, end, held_out = job
+    kind, large, seed, start, end, held_out, often = job
     encoder = Encoder(os.path.join(HERE, "tokenizer.json"))
     content, ids, weights, tasks = [], [], [], []
     for i in range(start, end):
-        sample = DATA[kind].make(Rng(seed, kind, i), held_out)
+        sample = DATA[kind].make(Rng(seed, kind, i), held_out, often=often)
         row, weight, _ = rows_of(encoder, kind, large, sample)
         content.append(content_of(kind, sample))
         ids.append(row)
@@ -72,9 +73,9 @@ def _part(job):
     return (np.array(content, np.int16), np.array(ids, np.int16), np.array(weights, np.uint8), np.array(tasks, np.int16))
 
 
-def samples(kind, large, seed, count, held_out, workers):
+def samples(kind, large, seed, count, held_out, workers, often=None):
     size = max(1, -(-count // (4 * workers)))
-    jobs = [(kind, large, seed, i, min(i + size, count), held_out) for i in range(0, count, size)]
+    jobs = [(kind, large, seed, i, min(i + size, count), held_out, often) for i in range(0, count, size)]
     with multiprocessing.Pool(workers) as pool:
         parts = pool.map(_part, jobs)
     return [torch.from_numpy(np.concatenate(column)) for column in zip(*parts)]
@@ -102,6 +103,30 @@ class Media(torch.nn.Module):
         mask, color = content.view(-1, 2, side, side).long().unbind(1)
         figure = self.masks[mask].int()[..., None] * self.colors[color][:, :, :, None, None].int() // 255
         return figure.permute(0, 1, 3, 2, 4, 5).reshape(-1, side * cell, side * cell, 3).float() / 255
+
+
+class AlikeTones(torch.nn.Module):
+    """The projection of samples as V (I + 4 Q), Q onto what changes slowly from tone to tone.
+
+    Tones are orthogonal, so the bare projection is a table with a row for each, and what all of them have to learn (that
+    they are beeps) would be learned tone by tone.
+    """
+    WAVES, AMPLIFY = 16, 4.0
+
+    def __init__(self):
+        super().__init__()
+        tones = torch.from_numpy(sounds.waves())[1:].float()
+        tones = tones / tones.norm(dim=1, keepdim=True).clamp(min=1e-6)
+        at = (torch.arange(len(tones)) + 0.5) / len(tones)
+        slow = torch.cos(torch.pi * torch.arange(self.WAVES)[:, None] * at)
+        basis = torch.linalg.qr((slow @ tones).t())[0]
+        self.register_buffer("onto", basis @ basis.t(), persistent=False)
+
+    def forward(self, weight):
+        return weight + self.AMPLIFY * weight @ self.onto
+
+    def right_inverse(self, weight):
+        return weight - self.AMPLIFY / (1 + self.AMPLIFY) * weight @ self.onto
 
 
 class Adam:
@@ -143,6 +168,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="no CUDA graph")
     parser.add_argument("--report", type=int, default=500)
+    parser.add_argument("--often", nargs="+", metavar="TASK=WEIGHT", help="how often a task comes, instead of the data's own")
     args, started = parser.parse_args(), time.time()
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
@@ -155,9 +181,12 @@ def main():
     if args.start:
         from safetensors.torch import load_file
         tower.load_state_dict({name.removeprefix("model."): value.float() for name, value in load_file(args.start).items()})
+    if isinstance(shape, WaveConfig):
+        parametrize.register_parametrization(tower.embed_audio.embedding_projection, "weight", AlikeTones().to(args.device))
     both_ways = kind == "vision" and isinstance(shape, CellConfig)
     first = rows_of(Encoder(os.path.join(HERE, "tokenizer.json")), kind, text.large, {"ask": "", "answer": ""})[2]
-    train = [x.to(args.device) for x in samples(kind, text.large, args.seed, args.samples, False, args.workers)]
+    often = [(task, int(weight)) for task, weight in (pair.split("=") for pair in args.often)] if args.often else None
+    train = [x.to(args.device) for x in samples(kind, text.large, args.seed, args.samples, False, args.workers, often)]
     held_out = [x.to(args.device) for x in samples(kind, text.large, "eval", 1000, True, args.workers)]
 
     behind = first + SOFT[kind]  # the first token after the media
@@ -206,6 +235,8 @@ def main():
             log["curve"].append(row)
             print(row, flush=True)
             total = 0.0
+    if isinstance(shape, WaveConfig):
+        parametrize.remove_parametrizations(tower.embed_audio.embedding_projection, "weight")
     checkpoint.round_weights(tower)
     log.update(steps=step, scores=score(), seconds=round(time.time() - started, 1))
     print(args.model, kind, step, log["scores"], flush=True)

@@ -42,8 +42,8 @@ def beeps(rng):
     return _within(rng, tones), ask, f"There are {number}."
 
 
-def make(rng, held_out=False, task=None):
-    task = task or rng.weighted(OFTEN)
+def make(rng, held_out=False, task=None, often=None):
+    task = task or rng.weighted(often or OFTEN)
     while True:
         tones, ask, answer = globals()[task](rng)
         if (fold(tones) % 8 == 0) == held_out:

@@ -52,8 +52,8 @@ def place(rng):
     return [_figure(rng, row, column, name, color)], ask, f"It is {where}."
 
 
-def make(rng, held_out=False, task=None):
-    task = task or rng.weighted(OFTEN)
+def make(rng, held_out=False, task=None, often=None):
+    task = task or rng.weighted(often or OFTEN)
     while True:
         cells, ask, answer = globals()[task](rng)
         if (fold(cells) % 8 == 0) == held_out:
