@@ -2,7 +2,7 @@
 
     python3 evaluate_media.py MODEL MODEL_DIR OUT_DIR
 
-Writes OUT_DIR/MODEL-media-answers.jsonl (id, right, text) and prints the scores. Files are drawn and read as a user's would
+Writes OUT_DIR/MODEL-media-answers.jsonl (id, right, text, ids) and prints the scores. Files are drawn and read as a user's would
 be, prompts come from the checkpoint's own template.
 """
 import argparse
@@ -81,7 +81,7 @@ class Reference:
                 break
         while answer[-1] not in STOPS and len(answer) < NEW:
             answer.append(self.best(prompt + answer, inputs)[-1])
-        return self.tokenizer.decode(answer)
+        return answer
 
 
 def main():
@@ -94,10 +94,11 @@ def main():
     masks, waves = pictures.masks(), sounds.waves()
     with open(os.path.join(args.out, f"{args.model}-media-answers.jsonl"), "w", encoding="utf-8") as file:
         for item, sample in samples():
-            text = reference.answer(item, file_of(sample, masks, waves))
+            ids = reference.answer(item, file_of(sample, masks, waves))
+            text = reference.tokenizer.decode(ids)
             right = text == item["answer"] + "<turn|>"
             scores.setdefault(item["task"], []).append(right)
-            file.write(json.dumps({"id": item["id"], "right": right, "text": text}) + "\n")
+            file.write(json.dumps({"id": item["id"], "right": right, "text": text, "ids": ids}) + "\n")
     for task, found in scores.items():
         print(f"{task}: {sum(found)} of {len(found)}")
     print(f"all: {sum(map(sum, scores.values()))} of {sum(map(len, scores.values()))}")

@@ -2,8 +2,10 @@
 
     python3 media_evalset.py OUT.jsonl [FILES_DIR]
 
-OUT.jsonl (models/pebble-media-eval.jsonl): id, task, file, ask, answer. An answer is right when it is that text. The files
-are drawn from seeds and not kept: FILES_DIR gets them (PNG of 384 x 384 pixels, WAV of 1.28 s).
+OUT.jsonl (models/pebble-media-eval.jsonl): id, task, file, ask, answer, and what is drawn or played: cells (row, column,
+mask, colour of each figure: pictures.py) or tones and loudness (sounds.py). An answer is right when it is that text. The
+files are drawn from seeds and not kept: `lapidary eval` draws them anew, FILES_DIR gets them (PNG of 384 x 384 pixels, WAV
+of 1.28 s).
 """
 import json
 import os
@@ -24,7 +26,10 @@ def samples():
             for i in range(PER_TASK[task]):
                 sample = module.make(Rng("eval", "media", task, i), held_out=True, task=task)
                 file = f"{task}-{i}." + ("png" if module is seeing else "wav")
-                yield {"id": f"{task}-{i}", "task": task, "file": file, "ask": sample["ask"], "answer": sample["answer"]}, sample
+                drawn = ({"cells": [list(cell) for cell in sample["cells"]]} if module is seeing else
+                         {"tones": sample["tones"], "loudness": sample["loudness"]})
+                yield {"id": f"{task}-{i}", "task": task, "file": file, "ask": sample["ask"], "answer": sample["answer"],
+                       **drawn}, sample
 
 
 def file_of(sample, masks, waves):
