@@ -73,6 +73,7 @@ Result<MediaLimits> ReadMediaLimits(const std::string& text) {
   MediaLimits limits;
   limits.images = static_cast<int>(fields.IntOr("image", 0, kRange));
   limits.audio = static_cast<int>(fields.IntOr("audio", 0, kRange));
+  limits.videos = static_cast<int>(fields.IntOr("video", 0, kRange));
   RETURN_IF_ERROR(fields.status());
   return limits;
 }

@@ -24,8 +24,8 @@ struct MediaFlags {
   Result<PromptMedia> Encode(const ModelDescription& model, const ModelFlags& flags) const;
 };
 
-// --limit-mm-per-prompt: {"image": 4, "audio": 1}; what is not named is 0.
-inline constexpr const char* kDefaultMediaLimits = R"({"image": 4, "audio": 1})";
+// --limit-mm-per-prompt: what is not named is 0.
+inline constexpr const char* kDefaultMediaLimits = R"({"image": 4, "audio": 1, "video": 1})";
 Result<MediaLimits> ReadMediaLimits(const std::string& text);
 
 // For --json: [{kind, soft_tokens, height, width}] in the prompt's order; sizes are those the model

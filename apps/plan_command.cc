@@ -79,7 +79,7 @@ Result<int64_t> TowerBytes(const ModelDescription& model, const std::string& lim
   ASSIGN_OR_RETURN(const MediaLimits limits, ReadMediaLimits(limit_mm_per_prompt));
   if (!model.directory) return 0;
   ASSIGN_OR_RETURN(const TowersPlan towers, MakeTowersPlan(model.config, model.name));
-  return cuda::TowerDeviceBytes(towers, limits.images > 0, limits.audio > 0);
+  return cuda::TowerDeviceBytes(towers, limits.images + limits.videos > 0, limits.audio > 0);
 }
 
 // Of the GPU that the other commands would take.
@@ -183,8 +183,9 @@ void AddPlanCommand(CommandLine& command_line) {
       ->transform(SizeWords())
       ->check(CLI::Range(1, 1 << 20));
   command
-      ->add_option("--limit-mm-per-prompt", flags->limit_mm_per_prompt,
-                   "Images and sounds of a prompt, as JSON; towers of what is 0 are not loaded")
+      ->add_option(
+          "--limit-mm-per-prompt", flags->limit_mm_per_prompt,
+          "Images, sounds and videos of a prompt, as JSON; towers of what is 0 are not loaded")
       ->capture_default_str();
   flags->drafting.AddAssistantTo(*command);
   command

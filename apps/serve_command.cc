@@ -272,7 +272,8 @@ Status Serve(ServeFlags flags) {
     const MediaLimits& media = session->media_limits();
     const BodyLimits body_limits{
         .max_text_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len)),
-        .max_media_bytes = media.images + media.audio > 0 ? flags.max_media_bytes : 0};
+        .max_media_bytes =
+            media.images + media.audio + media.videos > 0 ? flags.max_media_bytes : 0};
     Api api(*session, model, metrics, std::move(api_keys), AccessLogOf(flags.access_log),
             body_limits);
     ThroughputLog throughput(session->engine());
@@ -321,7 +322,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
       ->transform(SizeWords())
       ->check(CLI::Range(2, 1 << 28));
   add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
-      "Most images and sounds of a prompt, as JSON; towers of what is 0 are not loaded")
+      "Most images, sounds and videos of a prompt, as JSON; towers of what is 0 are not loaded")
       ->capture_default_str();
   add("--allowed-local-media-path", flags.allowed_local_media_path,
       "Directory of images and sounds that requests may name as file:///PATH (default: none)")

@@ -216,6 +216,7 @@ void BindSession(nb::module_& module) {
       .def_rw("num_threads", &SessionOptions::num_threads)
       .def_rw("max_images", &SessionOptions::max_images)
       .def_rw("max_sounds", &SessionOptions::max_sounds)
+      .def_rw("max_videos", &SessionOptions::max_videos)
       .def_rw("drafting", &SessionOptions::drafting)
       .def_rw("draft_model", &SessionOptions::draft_model)
       .def_rw("num_draft_tokens", &SessionOptions::num_draft_tokens)

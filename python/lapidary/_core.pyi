@@ -68,6 +68,7 @@ class SessionOptions:
     num_threads: int
     max_images: int
     max_sounds: int
+    max_videos: int
     drafting: bool
     draft_model: str
     num_draft_tokens: int

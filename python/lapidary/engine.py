@@ -76,8 +76,8 @@ class Engine:
             max_num_seqs: Most answers that are generated at once.
             max_num_batched_tokens: Most tokens of one step.
             kv_cache_memory_bytes: Memory for keys and values.
-            limit_mm_per_prompt: Most pictures and sounds of a conversation; None: {"image": 4, "audio": 1}, where the
-                model takes any. Of what is not named, none.
+            limit_mm_per_prompt: Most pictures, sounds and videos of a conversation; None: {"image": 4, "audio": 1,
+                "video": 1}, where the model takes any. Of what is not named, none.
             enable_prefix_caching: Keep what prompts have in common.
             speculative_config: {"model": directory, "num_speculative_tokens": 4} names the assistant that drafts; None:
                 the one beside the model, if there is one; False: none. Drafting changes speed and nothing else.
@@ -283,11 +283,12 @@ def _limit(name: str, value: int | None) -> int:
 def _set_media_limits(options: _core.SessionOptions, limits: Mapping[str, int] | None) -> None:
     if limits is None:
         return
-    unknown = set(limits) - {"image", "audio"}
+    unknown = set(limits) - {"image", "audio", "video"}
     if unknown:
         raise ValueError(f"limit_mm_per_prompt has kinds that are not known: {', '.join(sorted(unknown))}")
     options.max_images = limits.get("image", 0)
     options.max_sounds = limits.get("audio", 0)
+    options.max_videos = limits.get("video", 0)
 
 
 def _set_drafting(options: _core.SessionOptions, config: Mapping[str, Any] | bool | None) -> None:

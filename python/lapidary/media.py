@@ -1,4 +1,4 @@
-"""Pictures and sounds in messages: files, bytes and PIL's images as the data: URIs that the engine reads."""
+"""Pictures, sounds and videos in messages: files, bytes and PIL's images as the data: URIs that the engine reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PART_OF = {"image": "image_url", "image_pil": "image_url", "audio": "audio_url"
 
 
 def with_inline_media(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages, with every picture and sound in them."""
+    """The messages, with every picture and sound, and the frames of every video, in them."""
     inlined: list[Mapping[str, Any]] = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
@@ -32,6 +32,11 @@ def _inline(part: Any) -> Any:
     if kind in _PART_OF:
         target = _PART_OF[kind]
         return {"type": target, target: {"url": _data_uri(_file_of(part.get(kind), kind))}}
+    if kind == "video":
+        frames = part.get("video")
+        if not isinstance(frames, Sequence) or isinstance(frames, (str, bytes, bytearray)):
+            raise ValueError("a part of type 'video' needs a list of frames as its \"video\": video files are not decoded")
+        return {**part, "video": [_inline_frame(frame) for frame in frames]}
     if kind in ("image_url", "audio_url"):
         given = part.get(kind)
         options = dict(given) if isinstance(given, Mapping) else {"url": given}
@@ -40,6 +45,17 @@ def _inline(part: Any) -> Any:
             options["url"] = _data_uri(_read(Path(unquote(urlsplit(url).path))))
             return {**part, kind: options}
     return part
+
+
+def _inline_frame(frame: Any) -> dict[str, Any]:
+    """A picture of any kind or its address, by itself or as {"image" or "url": ..., "timestamp": seconds}."""
+    timed = dict(frame) if isinstance(frame, Mapping) else {"image": frame}
+    picture = timed.pop("image", timed.get("url"))
+    if not isinstance(picture, str) or not picture.startswith(("data:", "http:", "https:", "file:")):
+        return {**timed, "url": _data_uri(_file_of(picture, "image"))}
+    if picture.startswith("file:"):
+        picture = _data_uri(_read(Path(unquote(urlsplit(picture).path))))
+    return {**timed, "url": picture}
 
 
 def _file_of(medium: Any, kind: str) -> bytes:

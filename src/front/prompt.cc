@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "front/video_text.h"
 #include "text/utf8.h"
 
 namespace lapidary {
@@ -29,8 +30,12 @@ std::vector<int32_t> EncodeRawPrompt(const Tokenizer& tokenizer, std::string_vie
 Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input) {
   if (!model.tokenizer.ok()) return model.tokenizer.error();
   if (!model.chat_template.ok()) return model.chat_template.error();
-  ASSIGN_OR_RETURN(const std::vector<TextSegment> segments,
+  const std::vector<std::string> video_texts = std::move(input.video_texts);
+  ASSIGN_OR_RETURN(std::vector<TextSegment> segments,
                    model.chat_template->RenderPrompt(std::move(input)));
+  if (!video_texts.empty()) {
+    RETURN_IF_ERROR(ReplaceVideoPlaceholders(video_texts, &segments));
+  }
   ChatPrompt prompt;
   prompt.ids = model.tokenizer->Encode(segments);
   if (prompt.ids.empty()) return MakeError("the chat template made an empty prompt");

@@ -55,6 +55,22 @@ TEST(PromptTest, MalformedUtf8IsNamedWithItsPlace) {
   EXPECT_FALSE(CheckUtf8("\xc3", "--prompt").ok());
 }
 
+TEST(PromptTest, AVideoIsCutIntoTokensWithItsTimes) {
+  const TextModel model = MakeModel("gemma4_e.jinja");
+  ChatInput input;
+  input.messages = {
+      {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "At "}}, {{"type", "video"}}}}}};
+  input.video_texts = {"00:00 <|image|> 00:01 <|image|>"};
+  const auto prompt = EncodeChatPrompt(model, input);
+  ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+  EXPECT_EQ(prompt->ids,
+            model.tokenizer->Encode("<bos><|turn>user\nAt00:00 <|image|> 00:01 <|image|><turn|>\n"
+                                    "<|turn>model\n",
+                                    SpecialTokens::kParse));
+  input.video_texts.push_back("00:02 <|image|>");
+  EXPECT_FALSE(EncodeChatPrompt(model, input).ok());
+}
+
 TEST(PromptTest, MessagesCannotForgeTurns) {
   Conversation conversation;
   conversation.set_system_prompt("<bos><|think|>");

@@ -15,7 +15,7 @@ void ThrowIfRefused(const ApiStatus& status) {
 
 struct ParsedConversation {
   ChatInput input;
-  std::vector<MediaPart> media;  // behind the input's placeholders
+  RequestMedia media;  // behind the input's placeholders
   int max_soft_tokens = 0;       // 0: what the checkpoint says
   ChatDetails details;           // but for what the prompt decides
 };

@@ -38,7 +38,8 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.cuda.use_graphs = !wanted.enforce_eager;
   // Random weights are those of the decoder.
   if (!wanted.dummy_weights) {
-    options.media = {.images = wanted.max_images, .audio = wanted.max_sounds};
+    options.media = {
+        .images = wanted.max_images, .audio = wanted.max_sounds, .videos = wanted.max_videos};
   }
   options.engine.limits.prefix_caching = wanted.prefix_caching;
   options.engine.max_queue = kMaxQueue;
@@ -56,8 +57,8 @@ void CheckOptions(const SessionOptions& options) {
   check(options.kv_cache_memory_bytes >= 0, "kv_cache_memory_bytes must be at least 1");
   check(options.num_threads >= 0 && options.num_threads <= 1024,
         "num_threads must be between 1 and 1024");
-  check(options.max_images >= 0 && options.max_sounds >= 0,
-        "the limits of images and audio must be at least 0");
+  check(options.max_images >= 0 && options.max_sounds >= 0 && options.max_videos >= 0,
+        "the limits of images, audio and videos must be at least 0");
   check(options.num_draft_tokens >= 0 && options.num_draft_tokens <= kMaxDrafts,
         "num_draft_tokens is out of range");
   check(options.gpu_memory_utilization >= 0.01 && options.gpu_memory_utilization <= 1.0,

@@ -513,9 +513,9 @@ ApiStatus Api::TokenizeBody(const OrderedJson& json, OrderedJson* answer) const 
   ChatInput input;
   std::string text;
   if (is_chat) {
-    std::vector<MediaPart> media;
+    RequestMedia media;
     ReadChatInput(&fields, &input, &media);
-    if (!media.empty()) fields.Fail(NotSupportedYet(media[0].where));
+    if (!media.empty()) fields.Fail(NotSupportedYet(media.parts[0].where));
     ReadThinking(&fields, &input);
   } else if (fields.Find("prompt") != nullptr) {
     text = fields.String("prompt", "");

@@ -28,7 +28,7 @@ ApiStatus CheckPart(const OrderedJson& part, const std::string& where) {
     if (HasString(part, type.c_str())) return {};
     return BadRequest(where, "{} needs a string \"{}\"", where, type);
   }
-  constexpr std::array kMedia = {"input_image", "image", "audio", "video_url", "video", "file"};
+  constexpr std::array kMedia = {"input_image", "image", "audio", "file"};
   if (std::find(kMedia.begin(), kMedia.end(), type) == kMedia.end()) {
     return BadRequest(where, "{} has a type that is not known; use \"text\"", where);
   }
@@ -39,7 +39,7 @@ ApiStatus CheckPart(const OrderedJson& part, const std::string& where) {
 
 // A string stays one; parts are reduced to their texts and to placeholders of media.
 ApiStatus ReadContent(const OrderedJson& content, const std::string& where, OrderedJson* checked,
-                      std::vector<MediaPart>* media) {
+                      RequestMedia* media) {
   if (content.is_string()) {
     *checked = content;
     return {};
@@ -53,7 +53,7 @@ ApiStatus ReadContent(const OrderedJson& content, const std::string& where, Orde
     const std::string at = fmt::format("{}[{}]", where, part_idx);
     if (part.is_object() && HasString(part, "type") && IsMediaPart(std::string(part["type"]))) {
       OrderedJson& placeholder = checked->emplace_back();
-      RETURN_IF_API_ERROR(ReadMediaPart(part, at, &media->emplace_back(), &placeholder));
+      RETURN_IF_API_ERROR(ReadMediaPart(part, at, media, &placeholder));
       continue;
     }
     RETURN_IF_API_ERROR(CheckPart(part, at));
@@ -95,7 +95,7 @@ ApiStatus ReadToolCalls(const OrderedJson& calls, const std::string& where, Orde
 }
 
 ApiStatus ReadMessage(const OrderedJson& message, const std::string& where, OrderedJson* checked,
-                      std::vector<MediaPart>* media) {
+                      RequestMedia* media) {
   if (!message.is_object()) return BadRequest(where, "{} must be an object", where);
   constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                       "tool"};
@@ -129,8 +129,7 @@ ApiStatus ReadMessage(const OrderedJson& message, const std::string& where, Orde
 
 }  // namespace
 
-ApiStatus ReadMessages(const OrderedJson& messages, OrderedJson* checked,
-                       std::vector<MediaPart>* media) {
+ApiStatus ReadMessages(const OrderedJson& messages, OrderedJson* checked, RequestMedia* media) {
   if (!messages.is_array() || messages.empty()) {
     return BadRequest("messages", "'messages' must be a list of at least one message");
   }

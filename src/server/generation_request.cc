@@ -192,9 +192,10 @@ void ReadPrompts(RequestFields* fields, CompletionRequest* request) {
 
 }  // namespace
 
-void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPart>* media) {
+void ReadChatInput(RequestFields* fields, ChatInput* input, RequestMedia* media) {
   if (const OrderedJson* messages = fields->Find("messages")) {
     if (auto error = ReadMessages(*messages, &input->messages, media)) fields->Fail(*error);
+    input->video_texts = media->video_texts;
   } else {
     fields->Fail(BadRequest("messages", "'messages' is missing"));
   }

@@ -43,10 +43,10 @@ struct GenerationRequest {
 struct ChatRequest {
   GenerationRequest generation;
   ChatInput input;
-  std::vector<MediaPart> media;  // behind the input's placeholders
-  int max_soft_tokens = 0;       // of an image; 0: what the checkpoint says
-  bool single_call = false;      // parallel_tool_calls: false
-  bool strict_tools = false;     // set before the request is parsed: the server's rule
+  RequestMedia media;         // behind the input's placeholders
+  int max_soft_tokens = 0;    // of an image; 0: what the checkpoint says
+  bool single_call = false;   // parallel_tool_calls: false
+  bool strict_tools = false;  // set before the request is parsed: the server's rule
 };
 
 // Text, or token ids used as they stand.
@@ -69,7 +69,7 @@ ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& 
 
 // messages, tools, chat_template_kwargs, add_generation_prompt, continue_final_message: shared with
 // /tokenize.
-void ReadChatInput(RequestFields* fields, ChatInput* input, std::vector<MediaPart>* media);
+void ReadChatInput(RequestFields* fields, ChatInput* input, RequestMedia* media);
 // mm_processor_kwargs.max_soft_tokens, as vLLM takes it.
 void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens);
 // reasoning_effort, reasoning or thinking, as OpenAI, OpenRouter and Anthropic spell it: one switch

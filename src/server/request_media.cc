@@ -8,28 +8,35 @@
 namespace lapidary {
 namespace {
 
-ApiStatus CheckCount(const std::vector<MediaPart>& parts, MediaKind kind, int limit) {
-  const auto count = std::count_if(parts.begin(), parts.end(),
-                                   [&](const MediaPart& part) { return part.kind == kind; });
+ApiStatus CheckCount(int64_t count, int limit, const char* kind, const char* plural) {
   if (count <= limit) return {};
   if (limit == 0) {
-    return BadRequest("messages", "this model takes no {} here (limit-mm-per-prompt is 0)",
-                      kind == MediaKind::kImage ? "images" : "audio");
+    return BadRequest("messages", "this model takes no {} here (limit-mm-per-prompt is 0)", plural);
   }
   return BadRequest("messages", "{} parts of kind {} are given; a prompt takes {} at most", count,
-                    MediaKindName(kind), limit);
+                    kind, limit);
+}
+
+ApiStatus CheckCounts(const RequestMedia& media, const MediaLimits& limits) {
+  const auto count = [&](MediaKind kind) {
+    return std::count_if(media.parts.begin(), media.parts.end(), [&](const MediaPart& part) {
+      return part.kind == kind && !part.is_video_frame;
+    });
+  };
+  RETURN_IF_API_ERROR(CheckCount(count(MediaKind::kImage), limits.images, "image", "images"));
+  RETURN_IF_API_ERROR(CheckCount(count(MediaKind::kAudio), limits.audio, "audio", "audio"));
+  return CheckCount(std::ssize(media.video_texts), limits.videos, "video", "videos");
 }
 
 }  // namespace
 
-ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>& parts,
-                            int max_soft_tokens, ChatPrompt* prompt, PlacedMedia* placed) {
-  if (parts.empty()) return {};
-  RETURN_IF_API_ERROR(CheckCount(parts, MediaKind::kImage, session.media_limits().images));
-  RETURN_IF_API_ERROR(CheckCount(parts, MediaKind::kAudio, session.media_limits().audio));
+ApiStatus PlaceRequestMedia(const Session& session, const RequestMedia& wanted, int max_soft_tokens,
+                            ChatPrompt* prompt, PlacedMedia* placed) {
+  if (wanted.empty()) return {};
+  RETURN_IF_API_ERROR(CheckCounts(wanted, session.media_limits()));
   MediaEncoder& encoder = *session.media_encoder();
   PromptMedia media;
-  for (const MediaPart& part : parts) {
+  for (const MediaPart& part : wanted.parts) {
     const bool is_image = part.kind == MediaKind::kImage;
     const int budget = part.max_soft_tokens > 0 ? part.max_soft_tokens : max_soft_tokens;
     std::string found;
@@ -41,7 +48,8 @@ ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>
     const std::string& file = part.path.empty() && part.url.empty() ? part.file : found;
     auto medium = is_image ? encoder.EncodeImageFile(file, budget) : encoder.EncodeAudioFile(file);
     if (!medium.ok()) return BadRequest(part.where, "{}: {}", part.where, medium.error().message);
-    (is_image ? media.images : media.audio).push_back({part.where, std::move(*medium)});
+    (is_image ? media.images : media.audio)
+        .push_back({part.where, std::move(*medium), part.is_video_frame});
   }
   auto expanded = ExpandPlaceholders(session.plan(), prompt->ids, media);
   if (!expanded.ok()) return BadRequest("messages", "{}", expanded.error().message);

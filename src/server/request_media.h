@@ -13,7 +13,7 @@ namespace lapidary {
 // Encodes the parts, in the order of their placeholders, and makes room for them in the prompt.
 // `max_soft_tokens`: of an image whose part says nothing. Takes as long as the towers do: not for
 // the engine's thread.
-ApiStatus PlaceRequestMedia(const Session& session, const std::vector<MediaPart>& parts,
-                            int max_soft_tokens, ChatPrompt* prompt, PlacedMedia* placed);
+ApiStatus PlaceRequestMedia(const Session& session, const RequestMedia& wanted, int max_soft_tokens,
+                            ChatPrompt* prompt, PlacedMedia* placed);
 
 }  // namespace lapidary

@@ -8,15 +8,23 @@ namespace {
 struct Kind {
   const char* name;
   int token;
-  int begin_token;
-  int end_token;
-  const std::vector<NamedMedium>* media;
+  std::vector<const NamedMedium*> media;
   bool is_image;
 };
 
+std::vector<const NamedMedium*> Select(const std::vector<NamedMedium>& media, bool video_frames) {
+  std::vector<const NamedMedium*> selected;
+  for (const NamedMedium& medium : media) {
+    if (medium.is_video_frame == video_frames) selected.push_back(&medium);
+  }
+  return selected;
+}
+
+// Of the tokens in an expanded prompt.
 std::vector<Kind> KindsOf(const MediaTokens& tokens, const PromptMedia& media) {
-  return {{"image", tokens.image, tokens.begin_image, tokens.end_image, &media.images, true},
-          {"audio", tokens.audio, tokens.begin_audio, tokens.end_audio, &media.audio, false}};
+  return {{"image", tokens.image, Select(media.images, /*video_frames=*/false), true},
+          {"video", tokens.video, Select(media.images, /*video_frames=*/true), true},
+          {"audio", tokens.audio, Select(media.audio, /*video_frames=*/false), false}};
 }
 
 const Kind* KindOf(const std::vector<Kind>& kinds, int32_t id) {
@@ -31,9 +39,10 @@ Error NotMultimodal(const ModelPlan& plan) {
                    plan.architecture);
 }
 
-Error WrongCount(const Kind& kind, size_t num_found, const char* what) {
+Error WrongCount(const char* kind, int token, size_t num_found, const char* what,
+                 size_t num_given) {
   return MakeError("the prompt has {} {} of the {} token {}, but {} {} files are given", num_found,
-                   what, kind.name, kind.token, kind.media->size(), kind.name);
+                   what, kind, token, num_given, kind);
 }
 
 }  // namespace
@@ -41,23 +50,35 @@ Error WrongCount(const Kind& kind, size_t num_found, const char* what) {
 Result<std::vector<int32_t>> ExpandPlaceholders(const ModelPlan& plan, std::span<const int32_t> ids,
                                                 const PromptMedia& media) {
   if (!plan.media_tokens) return NotMultimodal(plan);
-  const std::vector<Kind> kinds = KindsOf(*plan.media_tokens, media);
-  for (const Kind& kind : kinds) {
-    const auto num_found = static_cast<size_t>(std::count(ids.begin(), ids.end(), kind.token));
-    if (num_found != kind.media->size()) return WrongCount(kind, num_found, "occurrences");
+  const MediaTokens& tokens = *plan.media_tokens;
+  const auto count = [&](int token) {
+    return static_cast<size_t>(std::count(ids.begin(), ids.end(), token));
+  };
+  const size_t num_images = count(tokens.image);
+  if (num_images != media.images.size()) {
+    return WrongCount("image", tokens.image, num_images, "occurrences", media.images.size());
+  }
+  const size_t num_sounds = count(tokens.audio);
+  if (num_sounds != media.audio.size()) {
+    return WrongCount("audio", tokens.audio, num_sounds, "occurrences", media.audio.size());
   }
   std::vector<int32_t> expanded;
-  std::vector<size_t> num_used(kinds.size());
+  auto next_image = media.images.begin();
+  auto next_sound = media.audio.begin();
   for (const int32_t id : ids) {
-    const Kind* kind = KindOf(kinds, id);
-    if (kind == nullptr) {
+    if (id == tokens.image) {
+      const NamedMedium& image = *next_image++;
+      expanded.push_back(tokens.begin_image);
+      expanded.insert(expanded.end(), image.medium.num_tokens,
+                      image.is_video_frame ? tokens.video : tokens.image);
+      expanded.push_back(tokens.end_image);
+    } else if (id == tokens.audio) {
+      expanded.push_back(tokens.begin_audio);
+      expanded.insert(expanded.end(), (next_sound++)->medium.num_tokens, tokens.audio);
+      expanded.push_back(tokens.end_audio);
+    } else {
       expanded.push_back(id);
-      continue;
     }
-    const size_t medium_idx = num_used[kind - kinds.data()]++;
-    expanded.push_back(kind->begin_token);
-    expanded.insert(expanded.end(), (*kind->media)[medium_idx].medium.num_tokens, id);
-    expanded.push_back(kind->end_token);
   }
   return expanded;
 }
@@ -78,8 +99,9 @@ Result<PlacedMedia> PlaceMedia(const ModelPlan& plan, std::span<const int32_t> i
     begin = end;
     if (kind == nullptr) continue;
     const size_t run_idx = num_runs[kind - kinds.data()]++;
-    if (run_idx >= kind->media->size()) continue;  // counted, and refused below
-    const auto& [name, medium] = (*kind->media)[run_idx];
+    if (run_idx >= kind->media.size()) continue;  // counted, and refused below
+    const std::string& name = kind->media[run_idx]->name;
+    const EncodedMedium& medium = kind->media[run_idx]->medium;
     if (static_cast<size_t>(medium.num_tokens) != length) {
       return MakeError("{} is {} soft tokens, but its run of the {} token {} has {}", name,
                        medium.num_tokens, kind->name, kind->token, length);
@@ -90,7 +112,9 @@ Result<PlacedMedia> PlaceMedia(const ModelPlan& plan, std::span<const int32_t> i
   }
   for (const Kind& kind : kinds) {
     const size_t num_found = num_runs[&kind - kinds.data()];
-    if (num_found != kind.media->size()) return WrongCount(kind, num_found, "runs");
+    if (num_found != kind.media.size()) {
+      return WrongCount(kind.name, kind.token, num_found, "runs", kind.media.size());
+    }
   }
   if (!runs.empty()) placed.runs = std::make_shared<const SoftTokenRuns>(std::move(runs));
   return placed;

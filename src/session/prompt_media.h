@@ -17,11 +17,12 @@ namespace lapidary {
 struct NamedMedium {
   std::string name;
   EncodedMedium medium;
+  bool is_video_frame = false;
 };
 
 // Of one prompt; each kind in the order of its placeholders.
 struct PromptMedia {
-  std::vector<NamedMedium> images;
+  std::vector<NamedMedium> images;  // and frames of videos
   std::vector<NamedMedium> audio;
 
   bool empty() const { return images.empty() && audio.empty(); }
@@ -35,7 +36,8 @@ struct PlacedMedia {
 };
 
 // The prompt with each placeholder token made as long as its medium, between the tokens that begin
-// and end one. An error when there are more or fewer placeholders than media.
+// and end one; a frame's placeholder is that of an image and becomes tokens of a video. An error
+// when there are more or fewer placeholders than media.
 Result<std::vector<int32_t>> ExpandPlaceholders(const ModelPlan& plan, std::span<const int32_t> ids,
                                                 const PromptMedia& media);
 

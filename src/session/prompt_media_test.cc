@@ -86,5 +86,25 @@ TEST(PromptMediaTest, PlaceholdersAreExpandedBetweenBeginAndEnd) {
             "the prompt has 1 occurrences of the image token 50, but 2 image files are given");
 }
 
+TEST(PromptMediaTest, FramesOfAVideoBecomeItsTokensAmongImages) {
+  PromptMedia media = TwoImagesAndASound();
+  media.images[0].is_video_frame = true;
+  const auto expanded = ExpandPlaceholders(MultimodalPlan(), Ids{50, 9, 50, 200}, media);
+  ASSERT_TRUE(expanded.ok()) << expanded.error().message;
+  EXPECT_EQ(*expanded, (Ids{60, 52, 52, 61, 9, 60, 50, 61, 62, 200, 200, 200, 63}));
+  const auto placed = PlaceMedia(MultimodalPlan(), *expanded, media);
+  ASSERT_TRUE(placed.ok()) << placed.error().message;
+  ASSERT_EQ(placed->runs->size(), size_t{3});
+  EXPECT_EQ((*placed->runs)[0].position, 1);
+  EXPECT_TRUE((*placed->runs)[0].is_image);  // its tokens see each other, as an image's do
+  EXPECT_EQ(placed->digests[0].low, uint64_t{1});
+  EXPECT_EQ((*placed->runs)[1].position, 6);
+  EXPECT_EQ(placed->digests[1].low, uint64_t{2});
+  const auto without = PlaceMedia(MultimodalPlan(), Ids{52}, {});
+  ASSERT_FALSE(without.ok());
+  EXPECT_EQ(without.error().message,
+            "the prompt has 1 runs of the video token 52, but 0 video files are given");
+}
+
 }  // namespace
 }  // namespace lapidary

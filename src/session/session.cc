@@ -11,11 +11,13 @@ Result<std::unique_ptr<MediaEncoder>> LoadMediaEncoder(const ModelDescription& m
                                                        const LoadOptions& load,
                                                        MediaLimits* limits) {
   ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
-  if (!model.directory || !plan.has_vision()) limits->images = 0;
+  if (!model.directory || !plan.has_vision()) limits->images = limits->videos = 0;
   if (!model.directory || !plan.has_audio()) limits->audio = 0;
-  if (limits->images == 0 && limits->audio == 0) return std::unique_ptr<MediaEncoder>();
-  return MediaEncoder::Load(plan, *model.directory, limits->images > 0, limits->audio > 0,
-                            load.num_threads, load.device);
+  const bool wants_images = limits->images > 0 || limits->videos > 0;
+  const bool wants_audio = limits->audio > 0;
+  if (!wants_images && !wants_audio) return std::unique_ptr<MediaEncoder>();
+  return MediaEncoder::Load(plan, *model.directory, wants_images, wants_audio, load.num_threads,
+                            load.device);
 }
 
 }  // namespace

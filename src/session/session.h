@@ -30,6 +30,7 @@ namespace lapidary {
 struct MediaLimits {
   int images = 0;
   int audio = 0;
+  int videos = 0;                          // pictures, too: their frames do not count as images
   std::filesystem::path local_files = {};  // the directory of those that requests may name
   std::vector<std::string> hosts = {};     // that files may be fetched from (server/media_hosts.h)
 };
@@ -63,7 +64,7 @@ class Session {
 
   // What was asked for and the model has.
   const MediaLimits& media_limits() const { return media_limits_; }
-  // Null where both limits are 0. Not for the engine's thread: it takes its time.
+  // Null where all limits are 0. Not for the engine's thread: it takes its time.
   MediaEncoder* media_encoder() const { return media_encoder_.get(); }
 
   // For Request::grammar. Takes milliseconds, for a hostile constraint up to seconds; the same

@@ -34,6 +34,8 @@ struct ChatInput {
   // Further variables (chat_template_kwargs); cannot replace those above.
   nlohmann::ordered_json extra = nlohmann::ordered_json::object();
   std::string bos_token = "<bos>";
+  // What stands for each video part (front/video_text.h); not the template's business.
+  std::vector<std::string> video_texts = {};
 };
 
 class ChatTemplate {

@@ -61,6 +61,19 @@ def test_pictures_and_sounds_take_their_tokens(seeing):
     assert [num_tokens(sound) - plain - 2 for sound in sounds] == [3, 3]  # 1500 samples, 640 each
 
 
+def test_a_video_is_its_frames_behind_their_times(seeing):
+    frames = [PICTURE, PICTURE.read_bytes(), PICTURE.as_uri()]
+    by_rate = ask(seeing, {"type": "video", "video": frames, "fps": 0.5})
+    timed = [{"image": PIL.Image.open(PICTURE), "timestamp": 0}, {"url": PICTURE.as_uri(), "timestamp": 2.5},
+             {"image": PICTURE, "timestamp": 4}]
+    by_time = ask(seeing, {"type": "video", "video": timed})
+    assert by_time.prompt_token_ids == by_rate.prompt_token_ids
+    assert by_time.outputs[0].token_ids == by_rate.outputs[0].token_ids
+    assert by_time.prompt_token_ids.count(258884) == 3 * 63  # 9 x 7 cells, of at most 70
+    with pytest.raises(ValueError, match="list of frames"):
+        ask(seeing, {"type": "video", "video": "clip.mp4"})
+
+
 def test_what_cannot_be_seen_is_refused_with_a_sentence(seeing):
     with pytest.raises(ValueError, match="nowhere.png cannot be read: No such file"):
         ask(seeing, {"type": "image", "image": "nowhere.png"})
@@ -81,5 +94,7 @@ def test_limits_are_the_callers(checkpoint):
         ask(llm, *[{"type": "audio", "audio": FILES / "short.wav"}] * 2)
         with pytest.raises(ValueError, match="takes no images"):
             ask(llm, {"type": "image", "image": PICTURE})
-    with pytest.raises(ValueError, match="kinds that are not known: video"):
-        LLM(checkpoint, device="cpu", limit_mm_per_prompt={"video": 1})
+        with pytest.raises(ValueError, match="takes no videos"):
+            ask(llm, {"type": "video", "video": [PICTURE]})
+    with pytest.raises(ValueError, match="kinds that are not known: smell"):
+        LLM(checkpoint, device="cpu", limit_mm_per_prompt={"smell": 1})

@@ -181,6 +181,62 @@ def test_bad_parts_are_refused_and_the_rest_goes_on(seeing, part, words):
     assert ask(seeing, text("Hello")).choices[0].message.content is not None
 
 
+def frames(*names, **fields):
+    return {"type": "video", "video": [data_uri(name) for name in names], **fields}
+
+
+def test_a_video_is_its_frames_behind_their_times(seeing):
+    def prompt_tokens(*parts):
+        return ask(seeing, *parts, text("Hello")).usage.prompt_tokens
+
+    one = prompt_tokens(frames("turned.jpg"))
+    # Whatever the rest costs, the second frame costs what the first did.
+    second = prompt_tokens(frames("turned.jpg", "turned.jpg")) - one
+    assert 35 <= second <= 70 + 12  # tokens, a time and what is around them
+    assert prompt_tokens(frames(*["turned.jpg"] * 9)) - one == 8 * second
+    for count in (32, 40):  # too long for this server, which says how long
+        with pytest.raises(openai.BadRequestError, match=f"the prompt has {one + 31 * second} "):
+            prompt_tokens(frames(*["turned.jpg"] * count))
+    timed = [{"url": data_uri(name), "timestamp": seconds} for name, seconds in (("turned.jpg", 0), ("progressive.jpg", 2.5))]
+    answers = [ask(seeing, part, image("alpha.png", detail="low"), text("And then?")) for part in (
+        frames("turned.jpg", "progressive.jpg", fps=0.5), {"type": "video", "video": timed},
+        {"type": "video_url", "video_url": {"fps": 0.4, "url": "data:video/jpeg;base64," + ",".join(
+            data_uri(name).partition(",")[2] for name in ("turned.jpg", "progressive.jpg"))}})]
+    assert len({(answer.choices[0].message.content, answer.usage.prompt_tokens) for answer in answers}) == 1
+    assert answers[-1].usage.prompt_tokens_details.cached_tokens > 100  # the same frames at the same times
+    later = ask(seeing, frames("turned.jpg", "progressive.jpg", fps=0.01), image("alpha.png", detail="low"), text("And then?"))
+    assert later.usage.prompt_tokens_details.cached_tokens < answers[-1].usage.prompt_tokens_details.cached_tokens
+
+
+@pytest.mark.parametrize("part, words", [
+    ({"type": "video"}, "must be a list of frames"),
+    ({"type": "video", "video": []}, "must be a list of frames"),
+    ({"type": "video", "video": [5]}, "video[0] must be an image's URL"),
+    ({"type": "video", "video": ["data:;base64,aGVsbG8="]}, "video[0]: the image is neither JPEG nor PNG"),
+    ({"type": "video", "video": ["data:;base64,", "x"]}, "video[1] must be http(s)"),
+    ({"type": "video", "video": ["data:;base64,"], "fps": 0}, "fps must be a number"),
+    ({"type": "video", "video": [{"url": "data:;base64,", "timestamp": -1}]}, "timestamp must be a number"),
+    ({"type": "video", "video": [{"url": "data:;base64,", "timestamp": 2}, {"url": "data:;base64,", "timestamp": 1}]},
+     "must not go back"),
+    ({"type": "video", "video": ["data:;base64,", {"url": "data:;base64,", "timestamp": 1}]}, "either all frames"),
+    ({"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}}, "send their frames as"),
+    ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "send their frames as"),
+    ({"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,AAAA,*"}}, "frame 1: "),
+    ({"type": "video_url"}, "video_url"),
+])
+def test_bad_videos_are_refused(seeing, part, words):
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(seeing, part, text("Hello"))
+    assert words in refused.value.message
+
+
+def test_videos_have_a_limit_of_their_own(seeing):
+    images = [image("alpha.png", detail="low")] * 4
+    assert ask(seeing, *images, frames("turned.jpg"), text("Hello")).usage.prompt_tokens > 5 * 35
+    with pytest.raises(openai.BadRequestError, match="2 parts of kind video are given; a prompt takes 1 at most"):
+        ask(seeing, *[frames("turned.jpg")] * 2, text("Hello"))
+
+
 def test_limits_are_kept(seeing):
     with pytest.raises(openai.BadRequestError) as refused:
         ask(seeing, *[image(detail="low")] * 5, text("Hello"))
