@@ -1,4 +1,5 @@
 // A sound from anywhere: whatever decodes is no longer than the limit.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,6 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(!samples.error().message.empty() && samples.error().message.size() < 1000);
     return 0;
   }
+  for (const float sample : *samples) CHECK(std::isfinite(sample));
   // Resampling may add the filter's tail.
   CHECK_LE(samples->size(), size_t{lapidary::kAudioSampleRate} * (limits.max_seconds + 1));
   return 0;

@@ -4,9 +4,11 @@
 #include <soxr.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 
 namespace lapidary {
 namespace {
@@ -15,6 +17,7 @@ constexpr int kMinRate = 1000;
 constexpr int kMaxRate = 768000;
 constexpr int kMaxChannels = 32;
 constexpr sf_count_t kBlockFrames = 8192;
+constexpr float kMaxSample = 1e4f;  // of files that hold floats; others end at 1
 
 // A file in memory for libsndfile.
 struct MemoryFile {
@@ -103,6 +106,12 @@ void MixDown(const float* frames, sf_count_t count, int channels, float* mono) {
   }
 }
 
+bool AreSamples(std::span<const float> samples) {
+  // Not a number is not below.
+  return std::all_of(samples.begin(), samples.end(),
+                     [](float sample) { return std::abs(sample) <= kMaxSample; });
+}
+
 }  // namespace
 
 Result<std::vector<float>> DecodeAudio(std::string_view file, const AudioLimits& limits) {
@@ -132,6 +141,9 @@ Result<std::vector<float>> DecodeAudio(std::string_view file, const AudioLimits&
       return MakeError("the audio is longer than {} seconds", limits.max_seconds);
     }
     MixDown(frames.data(), count, info.channels, mono.data());
+    if (!AreSamples(std::span(mono).first(static_cast<size_t>(count)))) {
+      return MakeError("the audio file holds samples that are no numbers, or far too large");
+    }
     sink.Append(mono.data(), static_cast<size_t>(count));
   }
   if (sf_error(sound.get()) != SF_ERR_NO_ERROR) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 #include <string>
 
@@ -137,6 +138,19 @@ TEST(DecodeAudioTest, SamplesOf16BitsAreThirtyTwoThousandths) {
     int16_t value = 0;
     std::memcpy(&value, file.data() + data + 2 * idx, sizeof(value));
     ASSERT_EQ((*samples)[idx], static_cast<float>(value) / 32768.0f) << idx;
+  }
+}
+
+TEST(DecodeAudioTest, RefusesSamplesThatAreNoNumbers) {
+  std::string file = MakeSound(SF_FORMAT_WAV | SF_FORMAT_FLOAT, 16000, 1, 1000);
+  ASSERT_TRUE(DecodeAudio(file).ok());
+  for (const float sample :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1e30f}) {
+    std::memcpy(file.data() + file.size() - 2000, &sample, sizeof(sample));
+    const auto samples = DecodeAudio(file);
+    ASSERT_FALSE(samples.ok()) << sample;
+    EXPECT_EQ(samples.error().message,
+              "the audio file holds samples that are no numbers, or far too large");
   }
 }
 
