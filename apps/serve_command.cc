@@ -60,6 +60,7 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string metrics_prefix = "lapidary";
+  bool expert_counts = false;
   std::string access_log = "text";
   std::string log_level = "info";
   double comment_interval = 15.0;
@@ -137,11 +138,13 @@ Status WarmUp(Session& session) {
 }
 
 Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFiles files,
-                                                const DeviceChoice& device) {
+                                                const DeviceChoice& device,
+                                                std::shared_ptr<ExpertCounts> expert_counts) {
   SessionOptions options;
   options.load.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.load.quantisation = flags.quantisation.Type();
   options.load.fast_math = flags.quantisation.fast_math;
+  options.load.expert_counts = std::move(expert_counts);
   options.load.num_threads = flags.threads;
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
@@ -261,11 +264,16 @@ Status Serve(ServeFlags flags) {
     spdlog::warn("--host {} without --api-key: whoever can reach this machine can use the model",
                  flags.http.host);
   }
+  std::shared_ptr<ExpertCounts> expert_counts;
+  if (flags.expert_counts) {
+    if (!plan.moe) return MakeError("--expert-counts: {} has no experts", flags.model);
+    expert_counts = std::make_shared<ExpertCounts>();
+  }
   spdlog::info("loading {} ({})", flags.model, plan.architecture);
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                   LoadForServing(flags, std::move(files), device));
+                   LoadForServing(flags, std::move(files), device, expert_counts));
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine(),
-                        session->media_encoder());
+                        session->media_encoder(), expert_counts.get());
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
@@ -457,6 +465,9 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--metrics-prefix", flags.metrics_prefix,
       "Of the names at /metrics; vllm fits its dashboards")
       ->capture_default_str();
+  WithVariable(command.add_flag("--expert-counts", flags.expert_counts,
+                                "Count the tokens of every expert of every layer, for /metrics"))
+      ->group("HTTP");
 }
 
 }  // namespace

@@ -519,6 +519,26 @@ TEST_P(CudaExecutorTest, TwoVerifyStepsInFlightGiveTheTokensOfPlainDecoding) {
   }
 }
 
+TEST_P(CudaExecutorTest, ExpertsAreCountedWithoutPadding) {
+  MakeDummy();
+  if (!plan_.moe) return;
+  cuda::CudaExecutorOptions options;
+  options.skip_unneeded_rows = false;
+  options.expert_counts = std::make_shared<ExpertCounts>();
+  // Three sequences decode as a graph of more, replayed from the third step on.
+  const std::vector<std::vector<int32_t>> prompts = {Tokens(1, 7), Tokens(2, 9), Tokens(3, 5)};
+  constexpr int kCount = 6;
+  Decode(*MakeExecutor(options), prompts, std::vector<SamplingParams>(prompts.size()), kCount);
+  const uint64_t rows = 7 + 9 + 5 + prompts.size() * (kCount - 1);
+  for (int layer = 0; layer < plan_.num_layers; ++layer) {
+    uint64_t sum = 0;
+    for (int expert = 0; expert < plan_.moe->num_experts; ++expert) {
+      sum += options.expert_counts->Get(layer, expert);
+    }
+    EXPECT_EQ(sum, rows * plan_.moe->top_k) << layer;
+  }
+}
+
 TEST_P(CudaExecutorTest, BlockingLaunchesGiveTheSameTokens) {
   MakeDummy();
   const std::vector<std::vector<int32_t>> prompts = {Tokens(1, 20)};

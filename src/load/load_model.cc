@@ -110,6 +110,7 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.fast_math = options.fast_math;
   executor_options.release_repacked = true;
+  executor_options.expert_counts = options.expert_counts;
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCpu);
   ASSIGN_OR_RETURN(const std::optional<int> num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
@@ -146,6 +147,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
+  executor_options.expert_counts = options.expert_counts;
   executor_options.dummy_seed = options.dummy_seed;
   executor_options.max_num_seqs = options.limits.max_num_seqs;
   executor_options.max_num_batched_tokens = options.limits.max_num_batched_tokens;

@@ -12,6 +12,7 @@
 #include "load/drafting.h"
 #include "load/limits.h"
 #include "load/model_directory.h"
+#include "model/expert_counts.h"
 
 namespace lapidary {
 
@@ -37,7 +38,8 @@ struct LoadOptions {
   int num_sequences = 1;
   bool skip_unneeded_rows = true;
   DraftingRequest drafting;
-  DeviceChoice device;  // default: the CPU
+  std::shared_ptr<ExpertCounts> expert_counts;  // null: they are not counted
+  DeviceChoice device;                          // default: the CPU
   // For a GPU: what is not said by the fields above, which go before it.
   cuda::CudaExecutorOptions cuda;
 };

@@ -8,6 +8,7 @@
 
 #include <mutex>
 
+#include "model/expert_counts.h"
 #include "towers/media_encoder.h"
 
 namespace lapidary {
@@ -34,17 +35,19 @@ const Buckets kRequestBuckets = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
 class ServerMetrics::Impl {
  public:
   Impl(const std::string& prefix, const std::string& model_name, const Engine& engine,
-       const MediaEncoder* encoder)
+       const MediaEncoder* encoder, const ExpertCounts* expert_counts)
       : prefix_(prefix),
         // vLLM numbers its engines; we have one.
         labels_{{"engine", "0"}, {"model_name", model_name}},
         engine_(engine),
-        encoder_(encoder) {
+        encoder_(encoder),
+        expert_counts_(expert_counts) {
     // All of them from the start: a rate needs the 0 before the first.
     for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"}) {
       CountEnd(reason, 0);
     }
     AddCacheInfo();
+    if (expert_counts_ != nullptr) AddExpertCounters();
     for (int place = 0; place < engine.options().limits.num_drafts; ++place) {
       accepted_at_.push_back(&accepted_per_pos_.Add(With("position", std::to_string(place))));
     }
@@ -55,6 +58,7 @@ class ServerMetrics::Impl {
       const std::lock_guard lock(mutex_);
       TakeEngineStats();
       if (encoder_ != nullptr) TakeMediaStats(encoder_->cache_stats());
+      if (expert_counts_ != nullptr) TakeExpertCounts();
     }
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
@@ -155,6 +159,28 @@ class ServerMetrics::Impl {
     media_bytes_.Set(static_cast<double>(stats.num_bytes));
   }
 
+  void AddExpertCounters() {
+    auto& family = prometheus::BuildCounter()
+                       .Name(prefix_ + "expert_tokens_total")
+                       .Help("Tokens that chose an expert, by layer and expert.")
+                       .Register(registry_);
+    for (int layer = 0; layer < expert_counts_->num_layers(); ++layer) {
+      for (int expert = 0; expert < expert_counts_->num_experts(); ++expert) {
+        prometheus::Labels labels = With("layer", std::to_string(layer));
+        labels["expert"] = std::to_string(expert);
+        expert_tokens_.push_back(&family.Add(labels));
+      }
+    }
+  }
+  void TakeExpertCounts() {
+    const int num_experts = expert_counts_->num_experts();
+    for (size_t idx = 0; idx < expert_tokens_.size(); ++idx) {
+      const int layer = static_cast<int>(idx) / num_experts;
+      const int expert = static_cast<int>(idx) % num_experts;
+      RaiseTo(*expert_tokens_[idx], expert_counts_->Get(layer, expert));
+    }
+  }
+
   void TakeDraftStats(const DraftStats& drafts) {
     RaiseTo(draft_rounds_, drafts.num_rounds);
     RaiseTo(draft_tokens_, drafts.num_drafts);
@@ -169,7 +195,9 @@ class ServerMetrics::Impl {
   const prometheus::Labels labels_;
   const Engine& engine_;
   const MediaEncoder* const encoder_;
-  std::mutex mutex_;  // one scrape at a time raises the engine's counters
+  const ExpertCounts* const expert_counts_;  // null: they are not counted
+  std::vector<Counter*> expert_tokens_;      // [layers, experts]
+  std::mutex mutex_;                         // one scrape at a time raises the engine's counters
   prometheus::Registry registry_;
 
   Gauge& running_ = AddGauge("num_requests_running", "Sequences in the running batch.");
@@ -246,8 +274,9 @@ class ServerMetrics::Impl {
 };
 
 ServerMetrics::ServerMetrics(const std::string& prefix, const std::string& model_name,
-                             const Engine& engine, const MediaEncoder* encoder)
-    : impl_(std::make_unique<Impl>(prefix, model_name, engine, encoder)) {}
+                             const Engine& engine, const MediaEncoder* encoder,
+                             const ExpertCounts* expert_counts)
+    : impl_(std::make_unique<Impl>(prefix, model_name, engine, encoder, expert_counts)) {}
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::AddFirstToken(double seconds) { impl_->first_token_.Observe(seconds); }

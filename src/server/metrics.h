@@ -8,14 +8,15 @@
 
 namespace lapidary {
 
+class ExpertCounts;
 class MediaEncoder;
 
 // Every method may be called from many threads at once.
 class ServerMetrics {
  public:
-  // Both must outlive this; no encoder: the model takes no media.
+  // All must outlive this; no encoder: the model takes no media.
   ServerMetrics(const std::string& prefix, const std::string& model_name, const Engine& engine,
-                const MediaEncoder* encoder = nullptr);
+                const MediaEncoder* encoder = nullptr, const ExpertCounts* expert_counts = nullptr);
   ~ServerMetrics();
 
   void AddFirstToken(double seconds_since_arrival);

@@ -1,7 +1,9 @@
 """What Prometheus scrapes: vLLM's names, what the Kubernetes inference gateway reads, what the dashboard shows."""
 
+import copy
 import json
 import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,9 +19,12 @@ class Scrape:
     """/metrics, parsed: type by family; labels and values by sample name."""
 
     def __init__(self, server):
+        self.types, self.labels, self.values = {}, {}, {}
+        self.add(server)
+
+    def add(self, server):
         response = httpx.get(server.url + "/metrics")
         assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
-        self.types, self.labels, self.values = {}, {}, {}
         for line in response.text.splitlines():
             if match := re.match(r"# TYPE (\S+) (\S+)", line):
                 self.types[match[1]] = match[2]
@@ -68,8 +73,29 @@ def expressions():
 SELECTOR = re.compile(r"\$\{prefix\}:(\w+)(?:\{([^}]*)\})?")
 
 
+@pytest.fixture(scope="module")
+def expert_checkpoint(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "moe"
+    subprocess.run([request.config.getoption("--lapidary"), "synth", "--preset", "tiny-moe", "--out", path],
+                   check=True, stderr=subprocess.DEVNULL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expert_server(start, expert_checkpoint):
+    return start("--expert-counts", model=expert_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def full_scrape(scrape, expert_server):
+    """Also what only a model with experts has."""
+    full = copy.deepcopy(scrape)
+    full.add(expert_server)
+    return full
+
+
 @pytest.mark.parametrize("title,expression,legend", expressions())
-def test_the_dashboard_asks_for_what_there_is(scrape, title, expression, legend):
+def test_the_dashboard_asks_for_what_there_is(full_scrape, title, expression, legend):
     selectors = SELECTOR.findall(expression)
     assert selectors, expression
     grouped = {label.strip() for group in re.findall(r"\bby \(([^)]*)\)", expression) for label in group.split(",")}
@@ -79,7 +105,7 @@ def test_the_dashboard_asks_for_what_there_is(scrape, title, expression, legend)
         grouped = {match[1]}
     for name, matchers in selectors:
         labels = set(re.findall(r"(\w+)\s*[=!]", matchers)) | grouped
-        assert scrape.has(f"lapidary:{name}", labels - TARGET_LABELS), (name, labels)
+        assert full_scrape.has(f"lapidary:{name}", labels - TARGET_LABELS), (name, labels)
     rest = SELECTOR.sub("", expression)
     assert "lapidary" not in rest, "the prefix is a variable"
 
@@ -90,7 +116,7 @@ def test_the_dashboard_shows_what_matters():
         "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket", "request_queue_time_seconds_bucket",
         "request_prefill_time_seconds_bucket", "request_decode_time_seconds_bucket", "generation_tokens_total",
         "prompt_tokens_total", "kv_cache_usage_perc", "kv_cache_group_usage_perc", "prefix_cache_hits_total",
-        "num_preemptions_total", "num_requests_running", "num_requests_waiting"}
+        "num_preemptions_total", "num_requests_running", "num_requests_waiting", "expert_tokens_total"}
     variables = {variable["name"]: variable for variable in dashboard()["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["prefix"]["query"] == "lapidary"
@@ -104,6 +130,32 @@ def test_every_histogram_is_fed(scrape):
     for name in histograms:
         assert scrape.values[name + "_count"] > 0, name
     assert scrape.values["lapidary:prefix_cache_hits_total"] > 0
+
+
+def test_every_token_counts_for_its_experts_in_every_layer(expert_server, expert_checkpoint):
+    config = json.loads((expert_checkpoint / "config.json").read_text())
+    layers = [str(layer) for layer in range(config["num_hidden_layers"])]
+
+    def tokens():
+        return [expert_server.metric("expert_tokens_total", layer=layer) for layer in layers]
+
+    before = tokens()
+    usage = expert_server.post("/v1/completions", json={"prompt": "x y z", "max_tokens": 4, "ignore_eos": True}).json()["usage"]
+    expert_server.wait_until_idle()
+    rows = usage["prompt_tokens"] + usage["completion_tokens"] - 1  # The last token is never a step's input.
+    counted = [after - start for after, start in zip(tokens(), before)]
+    assert counted[0] == rows * config["top_k_experts"]
+    # What nobody needs of the last layers is not computed, of an answer everything is.
+    assert all(usage["completion_tokens"] * config["top_k_experts"] <= count <= counted[0] for count in counted)
+    assert expert_server.metric("expert_tokens_total", layer="0", expert=config["num_experts"] - 1) is not None
+    assert expert_server.metric("expert_tokens_total", expert=config["num_experts"]) is None
+
+
+def test_expert_counts_need_experts(request, checkpoint):
+    run = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), "--expert-counts", "--port", "0"],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert "--expert-counts" in run.stderr and "no experts" in run.stderr
 
 
 # As in vLLM's own list; its client library adds _total to the names of counters.

@@ -48,12 +48,16 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       panels_(std::move(panels)),
       weights_(std::move(weights)),
       drafter_options_(options.drafter),
+      expert_counts_(options.expert_counts),
       assistant_weights_(std::move(assistant_weights)),
       layout_(std::move(layout)),
       kv_(std::move(kv)),
       skip_unneeded_rows_(options.skip_unneeded_rows),
       threads_(options.num_threads),
-      forward_(plan_, weights_, layout_, kv_, tables_, threads_) {
+      forward_(plan_, weights_, layout_, kv_, tables_, threads_, expert_counts_.get()) {
+  if (expert_counts_ && plan_.moe) {
+    expert_counts_->Resize(plan_.num_layers, plan_.moe->num_experts);
+  }
   for (int thread_idx = 0; thread_idx < threads_.num_threads(); ++thread_idx) {
     samplers_.push_back(std::make_unique<Sampler>(plan_.vocab_size));
     masks_.emplace_back();

@@ -14,6 +14,7 @@
 #include "executor/cpu/panel_weights.h"
 #include "executor/executor.h"
 #include "executor/slot_constraints.h"
+#include "model/expert_counts.h"
 #include "model/weights.h"
 #include "tensor/dtype.h"
 
@@ -32,6 +33,7 @@ struct CpuExecutorOptions {
   // What was repacked for it is given back to the system. Only where nobody else reads the source.
   bool release_repacked = false;
   std::optional<DrafterOptions> drafter = {};
+  std::shared_ptr<ExpertCounts> expert_counts = {};  // null: they are not counted
 };
 
 class CpuExecutor : public Executor {
@@ -78,6 +80,7 @@ class CpuExecutor : public Executor {
   const PanelWeights panels_;
   const ModelWeights weights_;
   const std::optional<DrafterOptions> drafter_options_;
+  const std::shared_ptr<ExpertCounts> expert_counts_;  // may be null
   const std::optional<AssistantWeights> assistant_weights_;
   const KvLayout layout_;
   KvMemory kv_;

@@ -17,8 +17,13 @@ int32_t FirstKey(const LayerPlan& layer, int32_t position) {
 }  // namespace
 
 CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
-                       const KvMemory& kv, const SlotTables& tables, ThreadPool& threads)
-    : CpuBlocks(plan, weights, threads), layout_(layout), kv_(kv), tables_(tables) {
+                       const KvMemory& kv, const SlotTables& tables, ThreadPool& threads,
+                       ExpertCounts* expert_counts)
+    : CpuBlocks(plan, weights, threads),
+      layout_(layout),
+      kv_(kv),
+      tables_(tables),
+      expert_counts_(expert_counts) {
   for (const LayerPlan& layer : plan.layers) {
     if (!layer.owns_kv()) donor_entries_[layer.kv_layer];
   }
@@ -214,6 +219,9 @@ void CpuForward::Experts(const LayerPlan& layer) {
              weights.per_expert_scale,
              {choices_.data() + row * moe.top_k, static_cast<size_t>(moe.top_k)});
   });
+  if (expert_counts_ != nullptr) {
+    for (const ExpertChoice& choice : choices_) expert_counts_->Add(layer.index, choice.expert, 1);
+  }
 
   NormHidden(weights.pre_norm, normed_);
   expert_out_.resize(num_active() * dim);

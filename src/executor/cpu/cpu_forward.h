@@ -7,6 +7,7 @@
 
 #include "executor/cpu/cpu_blocks.h"
 #include "executor/cpu/step_rows.h"
+#include "model/expert_counts.h"
 #include "model/forward.h"
 #include "ops/cpu/moe.h"
 
@@ -16,7 +17,8 @@ namespace lapidary::cpu {
 class CpuForward : public ForwardOps, private CpuBlocks {
  public:
   CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
-             const KvMemory& kv, const SlotTables& tables, ThreadPool& threads);
+             const KvMemory& kv, const SlotTables& tables, ThreadPool& threads,
+             ExpertCounts* expert_counts);
 
   void Begin(StepRows rows);
   const StepRows& rows() const { return rows_; }
@@ -59,6 +61,7 @@ class CpuForward : public ForwardOps, private CpuBlocks {
   const KvLayout& layout_;
   const KvMemory& kv_;
   const SlotTables& tables_;
+  ExpertCounts* const expert_counts_;  // null: they are not counted
 
   StepRows rows_;
   std::vector<float> ple_inputs_;  // [active, layers * ple_width]

@@ -63,6 +63,7 @@ struct CudaExecutor::InFlight {
   PinnedBuffer copies;
   PinnedBuffer soft_rows;  // grows with the media that come
   PinnedBuffer sampled;
+  PinnedBuffer expert_counts;
   PinnedBuffer logits;  // grows where logits are asked for
   PinnedBuffer draft_logits;
   PinnedBuffer draft_ids;                  // where they are asked for: the step's ids
@@ -138,6 +139,9 @@ CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
   step_arrays_ = std::make_unique<StepArrays>(ArrayOptions(device_, plan_, options, *slots_));
   masks_ = std::make_unique<StepMasks>(options.max_num_seqs + 1, plan_.vocab_size,
                                        MaxMaskedRows(ForwardLimits(options)));
+  if (options.expert_counts && plan_.moe) {
+    options.expert_counts->Resize(plan_.num_layers, plan_.moe->num_experts);
+  }
   for (int idx = 0; idx < kMaxInFlight; ++idx) idle_.push_back(std::make_unique<InFlight>());
 }
 
@@ -238,6 +242,7 @@ void CudaExecutor::AllocateStepBuffers() {
     step->arrays = PinnedBuffer(num_bytes, kPurpose);
     step->copies = PinnedBuffer(copy_bytes, kPurpose);
     step->sampled = PinnedBuffer(most.sampled * sizeof(SampledRow), kPurpose);
+    step->expert_counts = PinnedBuffer(forward_->expert_counts().num_bytes(), kPurpose);
   }
 }
 
@@ -374,6 +379,11 @@ void CudaExecutor::Submit(StepBatch batch) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(step->sampled.As<void>(), forward_->sampled(),
                                         sampled_bytes, cudaMemcpyDeviceToHost, stream_.get()));
   }
+  if (step->expert_counts.num_bytes() > 0) {
+    LAPIDARY_CUDA_CHECK(
+        cudaMemcpyAsync(step->expert_counts.As<void>(), forward_->expert_counts().As<void>(),
+                        step->expert_counts.num_bytes(), cudaMemcpyDeviceToHost, stream_.get()));
+  }
   if (step->batch.return_drafts) {
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(
         step->draft_ids.As<void>(), device_step.At<int32_t>(device_step.offsets.token_ids),
@@ -502,9 +512,20 @@ StepOutput CudaExecutor::Collect() {
     output.logits.assign(step->logits.As<float>(), step->logits.As<float>() + count);
   }
   if (step->batch.return_drafts) TakeDrafts(*step, output);
+  if (step->expert_counts.num_bytes() > 0) TakeExpertCounts(*step);
   step->batch = {};
   idle_.push_back(std::move(step));
   return output;
+}
+
+void CudaExecutor::TakeExpertCounts(const InFlight& step) const {
+  const int num_experts = plan_.moe->num_experts;
+  const auto* counts = step.expert_counts.As<uint64_t>();
+  for (int layer = 0; layer < plan_.num_layers; ++layer) {
+    for (int expert = 0; expert < num_experts; ++expert) {
+      options_.expert_counts->Set(layer, expert, counts[int64_t{layer} * num_experts + expert]);
+    }
+  }
 }
 
 Result<std::unique_ptr<Executor>> MakeCudaExecutor(const ModelPlan& plan,

@@ -81,6 +81,7 @@ class CudaExecutor : public Executor {
   void AdvanceMasks(InFlight& step);
   void ReserveDrafts(InFlight& step, DeviceStep& device_step) const;
   void TakeDrafts(InFlight& step, StepOutput& output) const;
+  void TakeExpertCounts(const InFlight& step) const;
   static void TakeTokens(const InFlight& step, size_t sequence_idx, SequenceOutput& output);
 
   const DeviceInfo device_;

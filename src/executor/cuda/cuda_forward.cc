@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/embedding.h"
+#include "ops/cuda/moe/count_experts.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/per_layer_block.h"
 
@@ -250,6 +251,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   route.x = x_.As<bf16>();
   route.scratch = expert_scratch_.As<void>();
   RunRoute(Context(kDependOther), route);
+  if (limits_.counts_experts) CountExperts(phase, route);
 
   ExpertsCall experts;
   experts.shape = route.shape;
@@ -264,6 +266,20 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   experts.block_out = block_out_.As<bf16>();
   experts.scratch = expert_scratch_.As<void>();
   RunExperts(Context(kDependOther), experts);
+}
+
+void CudaForward::CountExperts(const ExpertsPhase& phase, const RouteCall& route) {
+  const bool is_all = row_set_ == kAllRows;
+  RunCountExperts(Context(kDependOther),
+                  {.rows = rows_,
+                   .top_k = route.shape.top_k,
+                   .experts = route.experts,
+                   .padding_slot = limits_.max_sequences,
+                   .output_rows = is_all ? nullptr : step_.At<int32_t>(step_.offsets.output_rows),
+                   .sequence_of = step_.At<int32_t>(step_.offsets.sequence_of),
+                   .sequences = step_.At<PlannedSequence>(step_.offsets.planned),
+                   .counts = expert_counts_.As<unsigned long long>() +
+                             int64_t{phase.layer} * route.shape.num_experts});
 }
 
 void CudaForward::RunPhase(const PerLayerBlockPhase& phase) {

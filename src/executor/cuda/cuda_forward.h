@@ -19,6 +19,8 @@
 
 namespace lapidary::cuda {
 
+struct RouteCall;
+
 class CudaForward : private CudaBlocks {
  public:
   // Everything but `limits` must outlive this.
@@ -40,6 +42,8 @@ class CudaForward : private CudaBlocks {
   // What Run has left out of a step that defers it.
   void Sample(const LaunchContext& context, const DeviceStep& step);
 
+  // Empty where experts are not counted.
+  const DeviceBuffer& expert_counts() const { return expert_counts_; }
   const SampledRow* sampled() const { return sampled_.As<SampledRow>(); }
 
   // Of all its buffers.
@@ -57,6 +61,7 @@ class CudaForward : private CudaBlocks {
   void RunResident();
   void RunPhase(const ProductPhase& phase);
   void RunPhase(const ExpertsPhase& phase);
+  void CountExperts(const ExpertsPhase& phase, const RouteCall& route);
   void RunPhase(const PerLayerBlockPhase& phase);
   void RunPhase(const KeepOutputRowsPhase& phase);
   void RunPhase(const StoreEntriesPhase& phase);
@@ -95,6 +100,7 @@ class CudaForward : private CudaBlocks {
   DeviceBuffer sampling_scratch_;
   DeviceBuffer router_choice_;  // int32 and f32 [max_rows, top_k]
   DeviceBuffer expert_scratch_;
+  DeviceBuffer expert_counts_;  // uint64 [layers, experts], if they are counted
 
   // New entries: of all owners for small steps, of one at a time (and of donors) for large ones.
   DeviceBuffer small_entries_;

@@ -9,6 +9,7 @@
 #include "executor/draft_options.h"
 #include "executor/executor.h"
 #include "kv/kv_layout.h"
+#include "model/expert_counts.h"
 #include "model/weights.h"
 #include "tensor/dtype.h"
 
@@ -48,7 +49,8 @@ struct CudaExecutorOptions {
   bool batch_invariant = false;
   bool use_graphs = true;
   bool resident_steps = true;  // one-token steps as one kernel, where the model allows it
-  unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
+  unsigned dependent_launches = kDependByDefault;    // DependentLaunch bits
+  std::shared_ptr<ExpertCounts> expert_counts = {};  // null: they are not counted
   bool synchronous = false;  // wait after every kernel, so that a fault names its kernel
 };
 

@@ -76,7 +76,8 @@ class ProgramWriter : public ForwardOps {
 
   void Experts(const LayerPlan& layer) override {
     const auto& weights = weights_.layers[layer.index].moe;
-    program_.push_back(ExpertsPhase{.top_k = plan_.moe->top_k,
+    program_.push_back(ExpertsPhase{.layer = layer.index,
+                                    .top_k = plan_.moe->top_k,
                                     .router = weights.router_proj,
                                     .router_scale = weights.router_scale,
                                     .per_expert_scale = weights.per_expert_scale,

@@ -36,7 +36,8 @@ CudaForwardLimits ForwardLimits(const CudaExecutorOptions& options) {
   limits.max_partials = kMaxAttentionPartials;
   limits.batch_invariant = options.batch_invariant;
   limits.skip_unneeded_rows = options.skip_unneeded_rows;
-  limits.resident_steps = options.resident_steps;
+  limits.counts_experts = options.expert_counts != nullptr;
+  limits.resident_steps = options.resident_steps && !limits.counts_experts;
   limits.dependent_launches = options.synchronous ? 0 : options.dependent_launches;
   return limits;
 }

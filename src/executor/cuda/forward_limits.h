@@ -15,6 +15,7 @@ struct CudaForwardLimits {
   bool batch_invariant = false;
   bool skip_unneeded_rows = true;  // as RunDecoder
   bool resident_steps = true;      // one-token steps as one kernel, where the model allows it
+  bool counts_experts = false;     // by layer; then no step is one kernel
   unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
 };
 

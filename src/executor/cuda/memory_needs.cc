@@ -219,6 +219,9 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
   bytes.partials =
       AttentionPartialBytes(limits.num_sms, limits.max_partials, limits.batch_invariant);
   bytes.counters = int64_t{limits.max_partials} * kInt32;
+  if (plan.moe && limits.counts_experts) {
+    bytes.expert_counts = int64_t{plan.num_layers} * plan.moe->num_experts * sizeof(uint64_t);
+  }
   bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
   if (RunsAsOneKernel(plan, limits)) {
     const ResidentExchanges exchanges = PlanExchanges(plan);
@@ -234,8 +237,8 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
 
 int64_t WorkspaceBytes::total() const {
   return blocks.total() + 2 * stored_layers + ple + gathered + logits + sampled + sampling_scratch +
-         masks + partials + counters + router_choice + expert_scratch + small_entries +
-         large_entries + linear + resident + slots + step_arrays + page_copies;
+         masks + partials + counters + router_choice + expert_scratch + expert_counts +
+         small_entries + large_entries + linear + resident + slots + step_arrays + page_copies;
 }
 
 DrafterBytes::HeadPlaces DrafterBytes::PlaceHead(const AssistantPlan& plan, int64_t rows) {

@@ -77,6 +77,17 @@ TEST(PlanWorkspace, ExpertsHaveScratchForEveryChoice) {
   EXPECT_LE(bytes.expert_scratch, least + least / 100);
 }
 
+TEST(PlanWorkspace, ExpertsAreCountedByLayerAndThenNoStepIsOneKernel) {
+  CudaForwardLimits limits = Limits(256, 2048);
+  EXPECT_EQ(Plan("26b-a4b", limits).expert_counts, 0);
+  CudaExecutorOptions options;
+  options.expert_counts = std::make_shared<ExpertCounts>();
+  limits.counts_experts = ForwardLimits(options).counts_experts;
+  EXPECT_EQ(Plan("26b-a4b", limits).expert_counts, 30 * 128 * 8);
+  EXPECT_EQ(Plan("e2b", limits).expert_counts, 0);
+  EXPECT_FALSE(ForwardLimits(options).resident_steps);
+}
+
 TEST(PlanWorkspace, BatchInvariantStepsUseNoLibraryButCombineInOrder) {
   CudaForwardLimits limits = Limits(256, 2048);
   const WorkspaceBytes plain = Plan("e2b", limits);

@@ -79,6 +79,7 @@ struct ProductPhase {
 
 // Joins the chosen experts to what the dense MLP has made.
 struct ExpertsPhase {
+  int layer = 0;
   int top_k = 0;
   int stream = 0;  // the copy that is up to date, by which rows are routed
   MatrixRef router{};
