@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "bench_kernels/device_array.h"
+#include "bench_kernels/empty_launch.h"
 #include "bench_kernels/kernel_timing.h"
 #include "bench_kernels/random_values.h"
 #include "ops/cuda/bf16_matrix.h"
@@ -16,6 +17,7 @@ namespace {
 using cuda::bf16;
 
 constexpr int kLaunches = 4;
+constexpr int kShortLaunches = 20;  // of what takes microseconds
 
 template <typename T>
 DeviceArray<T> Random(cudaStream_t stream, int64_t count, float amplitude) {
@@ -71,6 +73,8 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     DeviceArray<bf16> x(rows * hidden);
     const cuda::MoeShape shape{rows, plan.hidden_size, moe.expert_width, moe.num_experts,
                                moe.top_k};
+    DeviceArray<int32_t> counters(cuda::kRouteCounters);
+    LAPIDARY_CUDA_CHECK(cudaMemset(counters.get(), 0, cuda::kRouteCounters * sizeof(int32_t)));
     DeviceArray<std::byte> scratch(cuda::ExpertScratchBytes(shape));
     cuda::RouteCall route;
     route.shape = shape;
@@ -84,13 +88,14 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     route.weights = weights.get();
     route.x = x.get();
     route.scratch = scratch.get();
+    route.counters = counters.get();
     KernelRow row{.name = model + " route",
                   .shape = fmt::format("{} of {}", moe.top_k, moe.num_experts),
                   .rows = rows,
                   .bytes = 2.0 * moe.num_experts * hidden + 6.0 * rows * hidden,
                   .flops = 2.0 * rows * moe.num_experts * hidden};
     sink.Time(row, [&] {
-      return TimeGraphUs(stream.get(), kLaunches,
+      return TimeGraphUs(stream.get(), kShortLaunches,
                          [&](int idx) { cuda::RunRoute(context(idx > 0), route); });
     });
 
@@ -105,8 +110,15 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     row.bytes = 4.0 * rows * moe.num_experts;
     row.flops = 0.0;
     sink.Time(row, [&] {
-      return TimeGraphUs(stream.get(), kLaunches,
+      return TimeGraphUs(stream.get(), kShortLaunches,
                          [&](int idx) { cuda::RunChoose(context(idx > 0), choose); });
+    });
+
+    row.name = model + " empty launch";
+    row.bytes = 0.0;
+    sink.Time(row, [&] {
+      return TimeGraphUs(stream.get(), kShortLaunches,
+                         [&](int idx) { LaunchEmpty(context(idx > 0)); });
     });
 
     // As many experts as so many rows are expected to choose, choosing at random.

@@ -250,6 +250,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   route.weights = router_choice_.As<float>(int64_t{limits_.max_rows} * moe.top_k * 4);
   route.x = x_.As<bf16>();
   route.scratch = expert_scratch_.As<void>();
+  route.counters = route_counters_.As<int32_t>();
   RunRoute(Context(kDependOther), route);
   if (limits_.counts_experts) CountExperts(phase, route);
 

@@ -98,7 +98,8 @@ class CudaForward : private CudaBlocks {
   DeviceBuffer logits_;      // f32 [max_logit_rows, vocab]
   DeviceBuffer sampled_;     // SampledRow [max_rows]
   DeviceBuffer sampling_scratch_;
-  DeviceBuffer router_choice_;  // int32 and f32 [max_rows, top_k]
+  DeviceBuffer router_choice_;   // int32 and f32 [max_rows, top_k]
+  DeviceBuffer route_counters_;  // int32 [kRouteCounters], zero between kernels
   DeviceBuffer expert_scratch_;
   DeviceBuffer expert_counts_;  // uint64 [layers, experts], if they are counted
 

@@ -23,10 +23,12 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
   sampled_ = DeviceBuffer(sizes.sampled, "the sampler");
   sampling_scratch_ = DeviceBuffer(sizes.sampling_scratch, "the sampler");
   router_choice_ = DeviceBuffer(sizes.router_choice, "the experts");
+  route_counters_ = DeviceBuffer(sizes.route_counters, "the experts");
   expert_scratch_ = DeviceBuffer(sizes.expert_scratch, "the experts");
   expert_counts_ = DeviceBuffer(sizes.expert_counts, "the experts");
-  if (expert_counts_.num_bytes() > 0) {
-    LAPIDARY_CUDA_CHECK(cudaMemset(expert_counts_.As<void>(), 0, expert_counts_.num_bytes()));
+  for (const DeviceBuffer* zeros : {&route_counters_, &expert_counts_}) {
+    if (zeros->num_bytes() == 0) continue;
+    LAPIDARY_CUDA_CHECK(cudaMemset(zeros->As<void>(), 0, zeros->num_bytes()));
   }
   small_entries_ = DeviceBuffer(sizes.small_entries, "new KV entries");
   large_entries_ = DeviceBuffer(sizes.large_entries, "new KV entries");
@@ -106,8 +108,8 @@ int64_t CudaForward::num_bytes_for_test() const {
   int64_t total = num_block_bytes_for_test() + (resident_ ? resident_->num_bytes_for_test() : 0);
   for (const DeviceBuffer* buffer :
        {&ple_inputs_, &gathered_, &logits_, &sampled_, &sampling_scratch_, &router_choice_,
-        &expert_scratch_, &expert_counts_, &small_entries_, &large_entries_, &small_stored_,
-        &large_stored_}) {
+        &route_counters_, &expert_scratch_, &expert_counts_, &small_entries_, &large_entries_,
+        &small_stored_, &large_stored_}) {
     total += buffer->num_bytes();
   }
   return total;

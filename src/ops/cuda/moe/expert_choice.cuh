@@ -83,24 +83,14 @@ __device__ __forceinline__ ExpertOfRank ChooseExperts(const float (&logits)[kPer
   return chosen;
 }
 
-// A warp: the choice from a row's logits, each weight times the expert's of `scales` (null: 1), to
-// `experts` and `weights`, [top_k] each in rank order. Lane `rank` returns the expert of that rank.
-template <int kPerLane, typename T>
-__device__ __forceinline__ int ChooseOfRow(const T* row_logits, int num_experts, int top_k,
-                                           const float* scales, int32_t* experts, float* weights) {
+// A warp: its choice, each weight times the expert's of `scales` (null: 1), to `experts` and
+// `weights`, [top_k] each in rank order.
+__device__ __forceinline__ void StoreChoice(const ExpertOfRank& chosen, int top_k,
+                                            const float* scales, int32_t* experts, float* weights) {
   const int lane = threadIdx.x % kWarpSize;
-  float logits[kPerLane];
-#pragma unroll
-  for (int idx = 0; idx < kPerLane; ++idx) {
-    const int expert = idx * kWarpSize + lane;
-    logits[idx] = expert < num_experts ? static_cast<float>(row_logits[expert]) : 0.0f;
-  }
-  const ExpertOfRank chosen = ChooseExperts(logits, num_experts, top_k);
-  if (lane < top_k) {
-    experts[lane] = chosen.expert;
-    weights[lane] = scales == nullptr ? chosen.weight : chosen.weight * scales[chosen.expert];
-  }
-  return chosen.expert;
+  if (lane >= top_k) return;
+  experts[lane] = chosen.expert;
+  weights[lane] = scales == nullptr ? chosen.weight : chosen.weight * scales[chosen.expert];
 }
 
 }  // namespace lapidary::cuda

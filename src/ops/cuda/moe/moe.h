@@ -11,7 +11,6 @@
 
 namespace lapidary::cuda {
 
-inline constexpr int kMaxExperts = 256;
 inline constexpr int kMaxTopK = 16;
 inline constexpr int kMaxMoeHidden = 11264;
 
@@ -34,6 +33,7 @@ struct RouteCall {
   float* weights = nullptr;                 // [rows, top_k]
   bf16* x = nullptr;                        // [rows, hidden]
   void* scratch = nullptr;                  // ExpertScratchBytes
+  int32_t* counters = nullptr;              // [kRouteCounters] zeros, which every call leaves so
 };
 void RunRoute(const LaunchContext& context, const RouteCall& call);
 

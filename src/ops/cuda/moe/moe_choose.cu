@@ -19,9 +19,17 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(ChooseCall call) {
   WaitForPreviousKernel();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarpSize;
   if (row >= call.rows) return;
-  ChooseOfRow<kPerLane>(static_cast<const T*>(call.logits) + row * call.num_experts,
-                        call.num_experts, call.top_k, call.per_expert_scale,
-                        call.experts + row * call.top_k, call.weights + row * call.top_k);
+  const T* row_logits = static_cast<const T*>(call.logits) + row * call.num_experts;
+  const int lane = threadIdx.x % kWarpSize;
+  float logits[kPerLane];
+#pragma unroll
+  for (int idx = 0; idx < kPerLane; ++idx) {
+    const int expert = idx * kWarpSize + lane;
+    logits[idx] = expert < call.num_experts ? static_cast<float>(row_logits[expert]) : 0.0f;
+  }
+  StoreChoice(ChooseExperts(logits, call.num_experts, call.top_k), call.top_k,
+              call.per_expert_scale, call.experts + row * call.top_k,
+              call.weights + row * call.top_k);
 }
 
 using Kernel = void (*)(ChooseCall);

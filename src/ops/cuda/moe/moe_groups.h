@@ -10,8 +10,6 @@ namespace lapidary::cuda {
 
 // The parts of scratch (MoeScratchLayout).
 struct MoeScratch {
-  float* logits;
-  int32_t* counts;
   int32_t* places;
   int32_t* order;
   int32_t* num_groups;
@@ -22,8 +20,6 @@ struct MoeScratch {
   MoeScratch(const MoeShape& shape, void* start) {
     const MoeScratchLayout layout(shape);
     std::byte* base = static_cast<std::byte*>(start);
-    logits = reinterpret_cast<float*>(base + layout.logits);
-    counts = reinterpret_cast<int32_t*>(base + layout.counts);
     places = reinterpret_cast<int32_t*>(base + layout.places);
     order = reinterpret_cast<int32_t*>(base + layout.order);
     num_groups = reinterpret_cast<int32_t*>(base + layout.num_groups);
@@ -33,8 +29,14 @@ struct MoeScratch {
   }
 };
 
-// The router's logits [rows, experts] of a call, zeros for the counts, and the call's x.
-void RunLogits(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch);
+// The choice and x of a call, and its groups, if the rows are not more than this. Of more rows, how
+// many chose each expert (RouteCall::counters), and each choice's place among those of its expert.
+inline constexpr int kMaxRowsGroupedByRouter = 128;
+void RunRouter(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch);
+// The same bits for more rows than that, of shapes that IsHeld() (router_sums.cuh); faster from
+// kMinWideRows on.
+inline constexpr int kMinWideRows = 3201;
+void RunWideRouter(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch);
 
 // One product of all groups: gated, act = gelu(gate x) * (up x) for rows of x that `order` names;
 // else outputs = down act, from positions to where `order` names.

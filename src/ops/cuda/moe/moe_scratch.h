@@ -7,6 +7,11 @@
 
 namespace lapidary::cuda {
 
+inline constexpr int kMaxExperts = 256;
+
+// Of routing, int32, zero between calls: rows by expert, and blocks that are done.
+inline constexpr int kRouteCounters = kMaxExperts + 1;
+
 // Sizes that everything in moe.h shares.
 struct MoeShape {
   int rows = 0;
@@ -54,8 +59,6 @@ inline int64_t MaxRowGroups(const MoeShape& shape) {
 
 // Byte offsets.
 struct MoeScratchLayout {
-  int64_t logits = 0;      // f32 [rows, experts]
-  int64_t counts = 0;      // int32 [experts]: of their rows
   int64_t places = 0;      // int32 [rows * top_k]: of a choice among those of its expert
   int64_t order = 0;       // int32 [rows * top_k]
   int64_t num_groups = 0;  // int32 [1]
@@ -67,8 +70,6 @@ struct MoeScratchLayout {
   explicit MoeScratchLayout(const MoeShape& shape) {
     constexpr int64_t kBf16Bytes = 2;
     const int64_t assignments = int64_t{shape.rows} * shape.top_k;
-    logits = Place(int64_t{shape.rows} * shape.num_experts * int64_t{sizeof(float)});
-    counts = Place(shape.num_experts * int64_t{sizeof(int32_t)});
     places = Place(assignments * int64_t{sizeof(int32_t)});
     order = Place(assignments * int64_t{sizeof(int32_t)});
     num_groups = Place(sizeof(int32_t));
