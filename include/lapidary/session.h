@@ -39,8 +39,8 @@ struct SessionOptions {
   std::string draft_model = {};  // empty: the one beside the model, if there is one
   int num_draft_tokens = 0;
 
-  // Most pictures, sounds and videos of a conversation, where the model takes any; 0: none, and what
-  // reads them is not loaded.
+  // Most pictures, sounds and videos of a conversation, where the model takes any; 0: none, and
+  // what reads them is not loaded.
   int max_images = 4;
   int max_sounds = 1;
   int max_videos = 1;

@@ -15,9 +15,9 @@ void ThrowIfRefused(const ApiStatus& status) {
 
 struct ParsedConversation {
   ChatInput input;
-  RequestMedia media;  // behind the input's placeholders
-  int max_soft_tokens = 0;       // 0: what the checkpoint says
-  ChatDetails details;           // but for what the prompt decides
+  RequestMedia media;       // behind the input's placeholders
+  int max_soft_tokens = 0;  // 0: what the checkpoint says
+  ChatDetails details;      // but for what the prompt decides
 };
 
 ParsedConversation ParseConversation(std::string_view text) {
