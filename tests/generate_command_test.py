@@ -248,6 +248,14 @@ class GenerateTest(command_harness.CommandTest):
         grammar = self.file("sum.gbnf", 'root ::= num ("+" num){1,3}\nnum ::= [0-9]{1,4}\n')
         self.assertRegex(self.constrained("--grammar", grammar), r"^\d{1,4}(\+\d{1,4}){1,3}$")
 
+    def test_text_without_a_choice_need_not_be_sampled(self):
+        arguments = ("--chat", "Hello", "--temperature", "1.5", "--seed", "3",
+                     "--regex", r"the answer, they say, is [a-c]{2}!")
+        answer = self.generate(*arguments, "--jump-forward")
+        self.assertRegex(answer["text"], r"^the answer, they say, is [a-c]{2}!$")
+        self.assertGreater(answer["forced_tokens"], 10)
+        self.assertLess(answer["steps"], len(answer["output_ids"]) - 10)
+
     def test_a_thought_comes_before_the_form(self):
         answer = self.generate("--chat", "Hello", "--think", "--max-tokens", "200", "--seed", "3",
                                "--choice", "yes", "--choice", "no")
