@@ -1,5 +1,6 @@
 // `lapidary eval`: questions with known answers, and how many a model gets right.
 #include <cstdio>
+#include <functional>
 
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
@@ -8,6 +9,7 @@
 #include "base/progress.h"
 #include "eval/agreement.h"
 #include "eval/mmlu.h"
+#include "eval/pebble_media.h"
 #include "eval/pebble_suite.h"
 #include "eval/subset.h"
 
@@ -15,6 +17,7 @@ namespace lapidary {
 namespace {
 
 constexpr const char* kPebbleItems = "pebble-eval.jsonl";
+constexpr const char* kPebbleMediaItems = "pebble-media-eval.jsonl";
 
 struct EvalFlags {
   ModelFlags model;
@@ -38,24 +41,30 @@ Result<ModelFiles> OpenModel(const EvalFlags& flags) {
   return files;
 }
 
-// The outputs of all requests, with a progress line. `drafts`: what drafting came to.
-Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, const ModelFiles& files,
-                                                 std::vector<Request> requests,
-                                                 DraftStats& drafts) {
+// A session with room for all of the requests.
+Result<std::unique_ptr<Session>> LoadFor(const EvalFlags& flags, const ModelFiles& files,
+                                         const std::vector<const std::vector<Request>*>& lists) {
   int64_t max_tokens = 0;
-  for (const Request& request : requests) {
-    const std::vector<int32_t>& ids = request.prompt.ids;
-    RETURN_IF_ERROR(CheckPrompt(files.description.plan, ids, *request.max_new_tokens));
-    max_tokens = std::max(max_tokens, std::ssize(ids) + *request.max_new_tokens);
+  size_t num_requests = 0;
+  for (const std::vector<Request>* requests : lists) {
+    for (const Request& request : *requests) {
+      const std::vector<int32_t>& ids = request.prompt.ids;
+      RETURN_IF_ERROR(CheckPrompt(files.description.plan, ids, *request.max_new_tokens));
+      max_tokens = std::max(max_tokens, std::ssize(ids) + *request.max_new_tokens);
+    }
+    num_requests = std::max(num_requests, requests->size());
   }
+  const auto in_flight = std::min<int64_t>(flags.concurrency, static_cast<int64_t>(num_requests));
+  return flags.model.LoadSession(files, max_tokens, static_cast<int>(in_flight));
+}
+
+// The outputs of all requests, with a progress line.
+Result<std::vector<std::vector<int32_t>>> RunAll(const EvalFlags& flags, Session& session,
+                                                 const char* suite, std::vector<Request> requests) {
   const auto num_requests = static_cast<int64_t>(requests.size());
   const auto in_flight = static_cast<int>(std::min<int64_t>(flags.concurrency, num_requests));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
-                   flags.model.LoadSession(files, max_tokens, in_flight));
-  Progress progress(flags.suite, num_requests, Progress::Unit::kItems);
-  auto outputs = session->RunAll(std::move(requests), in_flight, [&] { progress.Advance(1); });
-  drafts = session->engine().stats().drafts;
-  return outputs;
+  Progress progress(suite, num_requests, Progress::Unit::kItems);
+  return session.RunAll(std::move(requests), in_flight, [&] { progress.Advance(1); });
 }
 
 std::vector<size_t> Choose(const EvalFlags& flags, const std::vector<std::string>& task_of) {
@@ -75,76 +84,191 @@ void Print(const EvalFlags& flags, const Scores& scores, Json json, const std::s
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// Items of a Pebble set, ready to be asked.
+struct Questions {
+  struct Item {
+    std::string id;
+    std::string task;
+    std::string bin;
+  };
+  std::vector<Item> items;
+  std::vector<Request> requests;  // as items
+  std::function<PebbleAnswer(size_t place, std::vector<int32_t> ids)> judge;
+  std::optional<std::filesystem::path> answers_path;  // those to compare with
+  PebbleAnswers recorded;
+};
+
 // The answers to compare with: those named, or those found beside the model.
-std::optional<std::filesystem::path> AnswersPath(const EvalFlags& flags,
-                                                 const ModelDescription& description) {
-  if (!flags.answers.empty()) return flags.answers;
-  return description.directory ? FindPebbleAnswers(*description.directory) : std::nullopt;
+Status FindRecorded(const EvalFlags& flags, const ModelDescription& description,
+                    std::string_view set, Questions* questions) {
+  if (!flags.answers.empty()) {
+    questions->answers_path = flags.answers;
+  } else if (description.directory) {
+    questions->answers_path = FindPebbleAnswers(*description.directory, set);
+  }
+  if (!questions->answers_path) return {};
+  ASSIGN_OR_RETURN(questions->recorded, LoadPebbleAnswers(*questions->answers_path));
+  for (const Questions::Item& item : questions->items) {
+    if (questions->recorded.contains(item.id)) continue;
+    return MakeError("{}: there is no recorded answer to item {}: it belongs to another set",
+                     questions->answers_path->string(), item.id);
+  }
+  return {};
+}
+
+template <typename Item>
+std::vector<size_t> ChooseItems(const EvalFlags& flags, const std::vector<Item>& items) {
+  std::vector<std::string> task_of;
+  for (const Item& item : items) task_of.push_back(item.task);
+  return Choose(flags, task_of);
+}
+
+Result<std::string> ItemsPath(const EvalFlags& flags, const char* bundled) {
+  if (!flags.items.empty()) return flags.items;
+  return FindBundled(bundled);
+}
+
+Result<Questions> TextQuestions(const EvalFlags& flags, const ModelFiles& model) {
+  ASSIGN_OR_RETURN(const std::string path, ItemsPath(flags, kPebbleItems));
+  ASSIGN_OR_RETURN(const std::vector<PebbleItem> all, LoadPebbleItems(path));
+  Questions questions;
+  std::vector<PebbleItem> asked;
+  for (const size_t idx : ChooseItems(flags, all)) {
+    asked.push_back(all[idx]);
+    questions.items.push_back({all[idx].id, all[idx].task, all[idx].bin});
+  }
+  RETURN_IF_ERROR(FindRecorded(flags, model.description, "answers", &questions));
+  std::vector<bool> starts_in_thought;
+  for (const PebbleItem& item : asked) {
+    ASSIGN_OR_RETURN(Request request, MakePebbleRequest(*model.text, item));
+    starts_in_thought.push_back(request.prompt.starts_in_thought);
+    questions.requests.push_back(std::move(request));
+  }
+  questions.judge = [asked = std::move(asked), starts_in_thought = std::move(starts_in_thought),
+                     text = model.text](size_t place, std::vector<int32_t> ids) {
+    return JudgePebbleAnswer(*text->tokenizer, asked[place], starts_in_thought[place],
+                             std::move(ids));
+  };
+  return questions;
+}
+
+// Of the kinds that the model's towers take; they are read for it, where the model will run.
+Result<Questions> MediaQuestions(const EvalFlags& flags, const ModelFiles& model,
+                                 const TowersPlan& towers) {
+  ASSIGN_OR_RETURN(const std::string path, ItemsPath(flags, kPebbleMediaItems));
+  ASSIGN_OR_RETURN(std::vector<PebbleMediaItem> all, LoadPebbleMediaItems(path));
+  std::erase_if(all, [&](const PebbleMediaItem& item) {
+    return item.is_picture() ? !towers.has_vision() : !towers.has_audio();
+  });
+  if (all.empty())
+    return MakeError("{} takes nothing that {} asks about", model.description.name, path);
+  Questions questions;
+  std::vector<PebbleMediaItem> asked;
+  for (const size_t idx : ChooseItems(flags, all)) {
+    asked.push_back(all[idx]);
+    questions.items.push_back({all[idx].id, all[idx].task, ""});
+  }
+  RETURN_IF_ERROR(FindRecorded(flags, model.description, "media-answers", &questions));
+  ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.model.device));
+  ASSIGN_OR_RETURN(const auto encoder,
+                   MediaEncoder::Load(towers, *model.description.directory, towers.has_vision(),
+                                      towers.has_audio(), flags.model.threads, device));
+  for (const PebbleMediaItem& item : asked) {
+    ASSIGN_OR_RETURN(Request request,
+                     MakePebbleMediaRequest(*model.text, model.description.plan, *encoder, item));
+    questions.requests.push_back(std::move(request));
+  }
+  questions.judge = [asked = std::move(asked), text = model.text](size_t place,
+                                                                  std::vector<int32_t> ids) {
+    return JudgePebbleMediaAnswer(*text->tokenizer, asked[place], std::move(ids));
+  };
+  return questions;
+}
+
+struct Judged {
+  std::vector<PebbleAnswer> answers;
+  Scores scores;
+  Json agreement;  // null: there is nothing to compare with
+  std::string agreement_text;
+};
+
+Judged Judge(const EvalFlags& flags, const ModelFiles& model, const Questions& questions,
+             std::vector<std::vector<int32_t>> outputs) {
+  Judged judged;
+  std::vector<PebbleAnswer> references;
+  for (size_t place = 0; place < questions.items.size(); ++place) {
+    const Questions::Item& item = questions.items[place];
+    judged.answers.push_back(questions.judge(place, std::move(outputs[place])));
+    judged.scores.Add(item.task, item.bin, judged.answers.back().is_right);
+    // Judged again: the verdict on both is one judge's.
+    if (questions.answers_path) {
+      references.push_back(questions.judge(place, questions.recorded.at(item.id).ids));
+    }
+  }
+  if (!questions.answers_path) return judged;
+  const std::string path = questions.answers_path->string();
+  const Agreement agreement = CompareAnswers(*model.text->tokenizer, judged.answers, references);
+  judged.agreement = agreement.ToJson();
+  judged.agreement["answers"] = path;
+  judged.agreement_text = "\n" + agreement.ToText(path, flags.verbose);
+  return judged;
+}
+
+// The bundled set, all of it, has questions about pictures and sounds for models that take any.
+Result<std::optional<TowersPlan>> AskedTowers(const EvalFlags& flags, const ModelFiles& model) {
+  const bool is_whole = flags.num_items == 0 && flags.items.empty() && flags.answers.empty() &&
+                        flags.save_answers.empty();
+  const bool asks_media_alone = flags.suite == "pebble-media";
+  if (!asks_media_alone && !(is_whole && FindBundled(kPebbleMediaItems).ok())) {
+    return std::optional<TowersPlan>();
+  }
+  ASSIGN_OR_RETURN(TowersPlan towers,
+                   MakeTowersPlan(model.description.config, model.description.name));
+  if (model.description.directory && (towers.has_vision() || towers.has_audio())) {
+    return std::optional(std::move(towers));
+  }
+  if (!asks_media_alone) return std::optional<TowersPlan>();
+  return MakeError("{} takes neither images nor audio", model.description.name);
 }
 
 Status EvalPebble(const EvalFlags& flags) {
   ASSIGN_OR_RETURN(const ModelFiles model, OpenModel(flags));
-  std::string items_path = flags.items;
-  if (items_path.empty()) {
-    ASSIGN_OR_RETURN(items_path, FindBundled(kPebbleItems));
+  ASSIGN_OR_RETURN(const std::optional<TowersPlan> towers, AskedTowers(flags, model));
+  const bool asks_text = flags.suite == "pebble";
+  Questions questions;  // the suite's own
+  Questions beside;     // about pictures and sounds, where the suite is text
+  if (asks_text) {
+    ASSIGN_OR_RETURN(questions, TextQuestions(flags, model));
   }
-  ASSIGN_OR_RETURN(const std::vector<PebbleItem> items, LoadPebbleItems(items_path));
-  const auto answers_path = AnswersPath(flags, model.description);
-  PebbleAnswers recorded;
-  if (answers_path) {
-    ASSIGN_OR_RETURN(recorded, LoadPebbleAnswers(*answers_path));
+  if (towers) {
+    ASSIGN_OR_RETURN((asks_text ? beside : questions), MediaQuestions(flags, model, *towers));
   }
-  std::vector<std::string> task_of;
-  for (const PebbleItem& item : items) task_of.push_back(item.task);
-  const std::vector<size_t> chosen = Choose(flags, task_of);
-
   // What would be refused after the run is refused before it.
   if (!flags.save_answers.empty()) {
     RETURN_IF_ERROR(SavePebbleAnswers({}, flags.save_answers));
   }
-  std::vector<Request> requests;
-  std::vector<bool> starts_in_thought;
-  for (const size_t idx : chosen) {
-    if (answers_path && !recorded.contains(items[idx].id)) {
-      return MakeError("{}: there is no recorded answer to item {}: it belongs to another set",
-                       answers_path->string(), items[idx].id);
-    }
-    ASSIGN_OR_RETURN(Request request, MakePebbleRequest(*model.text, items[idx]));
-    starts_in_thought.push_back(request.prompt.starts_in_thought);
-    requests.push_back(std::move(request));
-  }
-  DraftStats drafts;
-  ASSIGN_OR_RETURN(auto outputs, RunAll(flags, model, std::move(requests), drafts));
-
-  Scores scores;
-  std::vector<PebbleAnswer> answers;
-  for (size_t place = 0; place < chosen.size(); ++place) {
-    const PebbleItem& item = items[chosen[place]];
-    answers.push_back(JudgePebbleAnswer(*model.text->tokenizer, item, starts_in_thought[place],
-                                        std::move(outputs[place])));
-    scores.Add(item.task, item.bin, answers.back().is_right);
-  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                   LoadFor(flags, model, {&questions.requests, &beside.requests}));
+  ASSIGN_OR_RETURN(auto outputs,
+                   RunAll(flags, *session, flags.suite.c_str(), std::move(questions.requests)));
+  const DraftStats drafts = session->engine().stats().drafts;
+  const Judged judged = Judge(flags, model, questions, std::move(outputs));
   if (!flags.save_answers.empty()) {
-    RETURN_IF_ERROR(SavePebbleAnswers(answers, flags.save_answers));
+    RETURN_IF_ERROR(SavePebbleAnswers(judged.answers, flags.save_answers));
   }
   Json json = Json::object();
-  std::string remarks;
-  if (answers_path) {
-    // Judged again: the verdict on both is one judge's.
-    std::vector<PebbleAnswer> references;
-    for (size_t place = 0; place < chosen.size(); ++place) {
-      const PebbleItem& item = items[chosen[place]];
-      references.push_back(JudgePebbleAnswer(*model.text->tokenizer, item, starts_in_thought[place],
-                                             recorded.at(item.id).ids));
-    }
-    const Agreement agreement = CompareAnswers(*model.text->tokenizer, answers, references);
-    json["agreement"] = agreement.ToJson();
-    json["agreement"]["answers"] = answers_path->string();
-    remarks = "\n" + agreement.ToText(answers_path->string(), flags.verbose);
-  }
+  if (!judged.agreement.is_null()) json["agreement"] = judged.agreement;
   json["drafting"] = DraftReport(drafts);
-  remarks += DraftReportText(drafts);
-  Print(flags, scores, std::move(json), remarks);
+  std::string remarks = judged.agreement_text + DraftReportText(drafts);
+  if (!beside.items.empty()) {
+    ASSIGN_OR_RETURN(auto seen,
+                     RunAll(flags, *session, "pebble-media", std::move(beside.requests)));
+    const Judged media = Judge(flags, model, beside, std::move(seen));
+    json["media"] = media.scores.ToJson();
+    if (!media.agreement.is_null()) json["media"]["agreement"] = media.agreement;
+    remarks += "\nabout pictures and sounds:\n" + media.scores.ToText() + media.agreement_text;
+  }
+  Print(flags, judged.scores, std::move(json), remarks);
   return {};
 }
 
@@ -182,8 +306,10 @@ Status EvalMmlu(const EvalFlags& flags) {
     RETURN_IF_ERROR(AddMmluRequests(encoder, *subject, questions,
                                     model.description.plan.max_context, &requests));
   }
-  DraftStats drafts;
-  ASSIGN_OR_RETURN(const auto outputs, RunAll(flags, model, std::move(requests.requests), drafts));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                   LoadFor(flags, model, {&requests.requests}));
+  ASSIGN_OR_RETURN(const auto outputs,
+                   RunAll(flags, *session, "mmlu", std::move(requests.requests)));
 
   Scores scores;
   for (size_t place = 0; place < asked.size(); ++place) {
@@ -212,10 +338,11 @@ void AddEvalCommand(CommandLine& command_line) {
   constexpr const char* kGroup = "Questions";
   command
       ->add_option("--suite", flags->suite,
-                   "pebble: the bundled 500 tasks of a small made-up world; mmlu: 5-shot, from "
-                   "--data")
+                   "pebble: the bundled 500 tasks of a small made-up world, and beside them 150 "
+                   "questions about drawn pictures and sounds for a model that takes any "
+                   "(pebble-media: those alone); mmlu: 5-shot, from --data")
       ->group(kGroup)
-      ->check(CLI::IsMember({"pebble", "mmlu"}))
+      ->check(CLI::IsMember({"pebble", "pebble-media", "mmlu"}))
       ->capture_default_str();
   command
       ->add_option("--n", flags->num_items,
@@ -258,7 +385,8 @@ void AddEvalCommand(CommandLine& command_line) {
       "or wrong in both: two numerically sound runs may part at a near-tie, and one of them may "
       "still be no worse. Items that differ are listed with the first differing token (counted "
       "from 0) and how either answer goes on.\n"
-      "JSON keys: suite, model, accuracy, correct, count, tasks{}; agreement{answers, count, "
+      "JSON keys: suite, model, accuracy, correct, count, tasks{}; media{}, with the same for the "
+      "questions about pictures and sounds; agreement{answers, count, "
       "same_answer, same_verdict, differences[{id, position, same_verdict, correct, text, "
       "continuation, reference_correct, reference_text, reference_continuation}]}.");
 }

@@ -2,7 +2,8 @@
 
 Every models/pebble-* with weights answers the evaluation set (or N items of it, pebble-e alone) as its recorded
 float32 answers say, but for one item at most, and scores what its card says. It is drafted for by its assistant, three
-tokens a round, of which as many are accepted as that one's card says.
+tokens a round, of which as many are accepted as that one's card says. Those that see and hear are asked about pictures
+and sounds as well.
 """
 
 import json
@@ -16,6 +17,8 @@ MAX_DIFFERENCES = 1
 NUM_ITEMS = 500
 REQUIRED_MODEL = "pebble-e"
 REQUIRED_ACCURACY = 0.9  # of pebble-e, in every task
+NUM_MEDIA_ITEMS = 150
+REQUIRED_MEDIA_ACCURACY = 0.9  # of every model that sees and hears, over all
 ACCEPT_LENGTH_TOLERANCE = 0.02
 
 
@@ -61,10 +64,23 @@ class PebbleEvalTest(unittest.TestCase):
         self.assertGreater(report["drafting"]["accept_length"], 2.0)
         if not SUBSET:
             self.check_card(model, report)
+            self.check_media(model, report)
             card = (model.parent / f"{model.name}-assistant" / "README.md").read_text(encoding="utf-8")
             expected = card_accept_length(card)
             self.assertAlmostEqual(report["drafting"]["accept_length"], expected,
                                    delta=ACCEPT_LENGTH_TOLERANCE * expected)
+
+    def check_media(self, model, report):
+        """Pictures and sounds: the models that take them are asked about all, by themselves and as transformers answers."""
+        self.assertEqual("media" in report, (model / "processor_config.json").exists())
+        if "media" not in report:
+            return
+        media, agreement = report["media"], report["media"]["agreement"]
+        print(f"{model.name}: {media['correct']} of {media['count']} about pictures and sounds right, "
+              f"{agreement['same_answer']} as recorded")
+        self.assertEqual([media["count"], agreement["count"]], [NUM_MEDIA_ITEMS] * 2)
+        self.assertGreaterEqual(media["accuracy"], REQUIRED_MEDIA_ACCURACY, media["tasks"])
+        self.assertLessEqual(agreement["count"] - agreement["same_answer"], MAX_DIFFERENCES, agreement["differences"])
 
     def check_card(self, model, report):
         differing = {line["id"].rsplit("-", 1)[0] for line in report["agreement"]["differences"]}

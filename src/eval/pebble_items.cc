@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "base/json_fields.h"
-#include "base/read_file.h"
+#include "eval/json_lines.h"
 #include "text/float_repr.h"
 #include "text/unicode.h"
 
@@ -90,22 +90,6 @@ Result<PebbleItem::Check> ParseCheck(const std::string& kind, std::string_view w
     if (kind == name) return check;
   }
   return MakeError("{}: check.kind '{}' is not known", where, ShortUtf8(kind, 40));
-}
-
-// Calls visit(line, where) for every line of the file that is not blank.
-template <typename Visit>
-Status ForEachLine(const std::filesystem::path& path, Visit visit) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxDataFileBytes));
-  int line_number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    RETURN_IF_ERROR(visit(line, fmt::format("{}: line {}", path.string(), line_number)));
-  }
-  return {};
 }
 
 Result<PebbleAnswer> ParseAnswer(std::string_view line, const std::string& where) {
@@ -215,11 +199,12 @@ Status SavePebbleAnswers(const std::vector<PebbleAnswer>& answers,
   return {};
 }
 
-std::optional<std::filesystem::path> FindPebbleAnswers(const std::filesystem::path& model_dir) {
+std::optional<std::filesystem::path> FindPebbleAnswers(const std::filesystem::path& model_dir,
+                                                       std::string_view set) {
   std::error_code error;
   const std::filesystem::path directory = std::filesystem::canonical(model_dir, error);
   if (error) return std::nullopt;
-  const std::string name = directory.filename().string() + "-answers.jsonl";
+  const std::string name = fmt::format("{}-{}.jsonl", directory.filename().string(), set);
   for (const auto& path : {directory.parent_path() / name, directory / name}) {
     if (std::filesystem::exists(path, error)) return path;
   }

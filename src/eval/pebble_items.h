@@ -60,7 +60,9 @@ Result<PebbleAnswers> LoadPebbleAnswers(const std::filesystem::path& path);
 Status SavePebbleAnswers(const std::vector<PebbleAnswer>& answers,
                          const std::filesystem::path& path);
 
-// MODEL-answers.jsonl beside the model's directory or in it; none when there is no such file.
-std::optional<std::filesystem::path> FindPebbleAnswers(const std::filesystem::path& model_dir);
+// MODEL-answers.jsonl beside the model's directory or in it, or another set's (media-answers); none
+// when there is no such file.
+std::optional<std::filesystem::path> FindPebbleAnswers(const std::filesystem::path& model_dir,
+                                                       std::string_view set = "answers");
 
 }  // namespace lapidary
