@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "front/video_text.h"
 #include "server/generation_request.h"
 #include "text/stop_strings.h"
 
@@ -27,6 +28,20 @@ void CheckGeneration(const GenerationRequest& request) {
   for (const int32_t id : request.stop_token_ids) CHECK_GE(id, 0);
 }
 
+// A medium has its bytes or says where they are; of a video at most 32 frames are left.
+void CheckMedia(const ChatRequest& chat) {
+  size_t num_frames = 0;
+  for (const MediaPart& part : chat.media.parts) {
+    CHECK(!part.where.empty());
+    CHECK(part.path.empty() || part.url.empty());
+    CHECK(part.file.empty() || (part.path.empty() && part.url.empty()));
+    num_frames += part.is_video_frame;
+  }
+  CHECK_LE(num_frames, chat.media.video_texts.size() * kMaxVideoFrames);
+  CHECK_GE(num_frames, chat.media.video_texts.size());
+  CHECK_EQ(chat.input.video_texts.size(), chat.media.video_texts.size());
+}
+
 void CheckBody(std::string_view body) {
   OrderedJson json;
   if (const ApiStatus error = ParseRequestJson(body, &json)) return CheckError(*error);
@@ -35,6 +50,7 @@ void CheckBody(std::string_view body) {
     CheckError(*error);
   } else {
     CheckGeneration(chat.generation);
+    CheckMedia(chat);
     CHECK(NormalizeMessages(&chat.input.messages).ok());
   }
   CompletionRequest completion;
