@@ -84,13 +84,21 @@ class Stream {
 
 class Event {
  public:
-  Event() { LAPIDARY_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  explicit Event(unsigned flags = cudaEventDisableTiming) {
+    LAPIDARY_CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags));
+  }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   ~Event() { cudaEventDestroy(event_); }
   cudaEvent_t get() const { return event_; }
   void Record(cudaStream_t stream) { LAPIDARY_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void Wait() const { LAPIDARY_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  // From an earlier one to this; both are over, and made with cudaEventDefault.
+  double MillisecondsSince(const Event& earlier) const {
+    float ms = 0.0f;
+    LAPIDARY_CUDA_CHECK(cudaEventElapsedTime(&ms, earlier.event_, event_));
+    return ms;
+  }
   // What is queued on the stream from now on waits, on the device.
   void MakeWait(cudaStream_t stream) const {
     LAPIDARY_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));

@@ -255,10 +255,14 @@ bool Engine::SubmitNextStep() {
   return true;
 }
 
-void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now) {
+void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now,
+                         std::optional<double> device_ms) {
   const Clock::time_point began = std::max(submitted, last_collected_);
   last_collected_ = now;
-  scheduler_.Observe(plan.shape, Milliseconds(began, now));
+  // Steps overlap with the work between them: by our clock a part of one may pass for its
+  // neighbour's.
+  const double ms = device_ms.value_or(Milliseconds(began, now));
+  scheduler_.Observe(plan.shape, ms);
   if (options_.limits.num_drafts == 0) return;
   int num_decoding = 0;
   int max_drafts = 0;
@@ -273,7 +277,7 @@ void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Cloc
   if (num_decoding > 0) num_decoding_ = num_decoding;
   // Near their end sequences have fewer drafts: a few of those still make a step of its kind.
   if (only_decodes && 4 * num_drafts >= 3 * num_decoding * max_drafts) {
-    draft_policy_.AddStep(num_decoding, max_drafts, 1e-3 * Milliseconds(began, now));
+    draft_policy_.AddStep(num_decoding, max_drafts, 1e-3 * ms);
   }
 }
 
@@ -314,7 +318,7 @@ void Engine::CollectStep() {
   const Clock::time_point submitted = in_flight_.front().submitted;
   in_flight_.pop_front();
   const Clock::time_point now = Clock::now();
-  MeasureStep(plan, submitted, now);
+  MeasureStep(plan, submitted, now, output.device_ms);
   for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
     const auto open = open_.find(progress.id);
     if (open == open_.end()) continue;

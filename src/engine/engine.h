@@ -159,7 +159,8 @@ class Engine {
   void CollectStep();
   void MarkStarted(const StepPlan& plan);
   // What a finished step says about cost and drafting, before its plan is given up.
-  void MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now);
+  void MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now,
+                   std::optional<double> device_ms);
   void CountRound(const SequenceProgress& progress, RequestUsage& usage);
   // The last event of a request without news.
   void End(RequestId id, FinishReason reason, std::string error);

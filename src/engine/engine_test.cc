@@ -69,6 +69,31 @@ std::unique_ptr<Engine> FakeEngine(int num_pages, const EngineOptions& options) 
       std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), num_pages), options);
 }
 
+// Says that each of its steps took 40 ms.
+class TimedExecutor : public FakeExecutor {
+ public:
+  static constexpr double kStepMs = 40.0;
+  using FakeExecutor::FakeExecutor;
+
+  StepOutput Collect() override {
+    StepOutput output = FakeExecutor::Collect();
+    output.device_ms = kStepMs;
+    return output;
+  }
+};
+
+TEST(EngineTest, StepsTakeAsLongAsTheDeviceSays) {
+  const ModelPlan plan = PresetPlan("tiny-e");
+  Engine engine(std::make_unique<TimedExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
+  Collector collector;
+  const auto prompt = RandomIds(1, 9, plan.vocab_size);
+  ASSERT_TRUE(engine.Submit(Spec(prompt, 30), collector.sink()).ok());
+  collector.Wait();
+  StepShape one_decode;
+  one_decode.AddDecode(1, 30);
+  EXPECT_NEAR(engine.stats().step_cost.Milliseconds(one_decode), TimedExecutor::kStepMs, 4.0);
+}
+
 TEST(EngineTest, EveryRequestEndsExactlyOnceWhateverThreadsDo) {
   auto engine = FakeEngine(200, {});
   const int vocab_size = engine->plan().vocab_size;

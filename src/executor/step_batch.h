@@ -99,6 +99,8 @@ struct StepOutput {
   // where that scored nothing: [drafts], [drafts, vocab].
   std::vector<int32_t> draft_ids;
   std::vector<float> draft_logits;
+  // How long the device was at it, by its own clock. None: as long as the caller waited.
+  std::optional<double> device_ms;
 };
 
 }  // namespace lapidary

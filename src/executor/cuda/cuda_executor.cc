@@ -71,7 +71,9 @@ struct CudaExecutor::InFlight {
   std::vector<int32_t> rounds_with_draft;  // StepArrays
   std::vector<MaskedSequence> masked;
   bool has_advanced = false;  // its tokens have moved the grammars on
-  Event done;
+  // The stream comes to the first when the step before is done.
+  Event began{cudaEventDefault};
+  Event done{cudaEventDefault};
 };
 
 struct CudaExecutor::Graph {
@@ -319,6 +321,7 @@ void CudaExecutor::Submit(StepBatch batch) {
   std::unique_ptr<InFlight> step = std::move(idle_.back());
   idle_.pop_back();
   step->batch = std::move(batch);
+  step->began.Record(stream_.get());
   if (slots_->Bind(context_, step->batch.bindings, step->bindings)) {
     graphs_.clear();
   }
@@ -493,6 +496,7 @@ StepOutput CudaExecutor::Collect() {
   in_flight_.pop_front();
   step->done.Wait();
   StepOutput output;
+  output.device_ms = step->done.MillisecondsSince(step->began);
   output.sequences.resize(step->batch.sequences.size());
   for (size_t idx = 0; idx < step->batch.sequences.size(); ++idx) {
     TakeTokens(*step, idx, output.sequences[idx]);
