@@ -1,4 +1,5 @@
 // Drafting on the GPU: the reference's rounds, the tokens of plain decoding, the CPU's acceptance.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -14,16 +15,28 @@ const DeviceChoice kGpu = {.kind = DeviceKind::kCuda, .gpu_ordinal = 0, .reason 
 
 class CudaDraftGoldenTest : public testing::TestWithParam<std::string> {};
 
-// |a - b| / |b| over the tokens that the assistant's head has scored.
-double RowError(const float* actual, const float* expected, size_t count) {
+struct RowComparison {
+  double error = 0.0;         // |a - b| / |b| over the tokens that both heads have scored
+  double common_share = 0.0;  // of those that the reference's has
+};
+
+// The reference gives all tokens that it has not scored one logit, below the others.
+RowComparison CompareRows(const float* actual, const float* expected, size_t count) {
+  const float lowest = *std::min_element(expected, expected + count);
+  const bool leaves_out = std::count(expected, expected + count, lowest) > 1;
   double error = 0.0;
   double norm = 0.0;
+  int num_scored = 0;
+  int num_common = 0;
   for (size_t idx = 0; idx < count; ++idx) {
+    if (leaves_out && expected[idx] == lowest) continue;
+    ++num_scored;
     if (!std::isfinite(actual[idx])) continue;
+    ++num_common;
     error += std::pow(double{actual[idx]} - expected[idx], 2);
     norm += std::pow(double{expected[idx]}, 2);
   }
-  return std::sqrt(error / norm);
+  return {std::sqrt(error / norm), double(num_common) / num_scored};
 }
 
 TEST_P(CudaDraftGoldenTest, ARoundIsTheReferencesWithinBf16) {
@@ -60,7 +73,10 @@ TEST_P(CudaDraftGoldenTest, ARoundIsTheReferencesWithinBf16) {
       const float* actual = round->draft_logits.data() + draft * vocab_size;
       const float* reference = expected.As<float>() + draft * vocab_size;
       // Of the tiny models' own logits, bf16 moves as much.
-      EXPECT_LE(RowError(actual, reference, vocab_size), 0.12) << prompt << ": draft " << draft;
+      const RowComparison row = CompareRows(actual, reference, vocab_size);
+      EXPECT_LE(row.error, 0.12) << prompt << ": draft " << draft;
+      // Of four clusters that are scored one may be another, where two are nearly as near.
+      EXPECT_GE(row.common_share, 0.75) << prompt << ": draft " << draft;
       if (round->draft_ids[draft] != expected_ids[draft]) break;
       ++num_alike;
     }
