@@ -175,8 +175,8 @@ def test_jumps_change_no_answer_and_no_count(jumping, hello):
         for form in forms:
             def create(**options):
                 return client.chat.completions.create(
-                    model="tiny", messages=hello, max_tokens=200, temperature=2.0, seed=3, logit_bias=NO_THOUGHT,
-                    extra_body={"return_token_ids": True}, **(form | options))
+                    model="tiny", messages=hello, temperature=2.0, seed=3, logit_bias=NO_THOUGHT,
+                    extra_body={"return_token_ids": True}, **({"max_tokens": 200} | form | options))
             jumped = create(n=2)
             sampled = create(n=2, logprobs=True)  # of sampled tokens: nothing is jumped over
             assert jumped.usage.completion_tokens == sampled.usage.completion_tokens
