@@ -1,5 +1,6 @@
 #include "server/http_server.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
@@ -11,6 +12,7 @@
 #include <unordered_map>
 
 #include "server/connection.h"
+#include "server/limited_warning.h"
 #include "server/tls.h"
 
 namespace lapidary {
@@ -135,7 +137,10 @@ class HttpServer::Impl {
       if (error == asio::error::operation_aborted) return;
       if (error) {
         // Out of files, most likely: give others time to close theirs.
-        spdlog::warn("a connection was not accepted: {}", error.message());
+        const auto line =
+            not_accepted_.Next(fmt::format("a connection was not accepted: {}", error.message()),
+                               LimitedWarning::Clock::now());
+        if (line) spdlog::warn("{}", *line);
         retry_.expires_after(std::chrono::milliseconds(100));
         retry_.async_wait([this](ErrorCode cancelled) {
           if (!cancelled) Accept();
@@ -225,6 +230,7 @@ class HttpServer::Impl {
   asio::steady_timer tick_{io_};
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
+  LimitedWarning not_accepted_;
   bool draining_ = false;  // a signal has come
   bool refusing_ = false;
   uint64_t next_key_ = 0;
