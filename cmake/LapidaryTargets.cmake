@@ -38,6 +38,15 @@ endif()
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Messages name files from the root of the tree, whatever machine compiled them.
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
+# Against what a hostile request or file might find: what runs over an array on the stack, or over a buffer whose size
+# is known, ends the program. Sanitizers see more, by themselves; _FORTIFY_SOURCE needs an optimiser. Not for CUDA
+# sources: they read no bytes from outside.
+if(NOT LAPIDARY_SANITIZE)
+  target_compile_options(
+    lapidary_flags
+    INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>
+              "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")
+endif()
 # The dynamic linker's tables are complete, and read-only, before a byte from outside is read.
 target_link_options(lapidary_flags INTERFACE LINKER:-z,relro,-z,now)
 if(LAPIDARY_SANITIZE)

@@ -81,6 +81,9 @@ run readelf --dynamic --program-headers --wide "$LAPIDARY_BUILD_DIR/lapidary"
 expect "the program is bound before it runs" out_has BIND_NOW
 expect "and its tables are read-only then" out_has GNU_RELRO
 expect "it lies anywhere in memory" out_has "Position-Independent Executable"
+run readelf --dyn-syms --wide "$LAPIDARY_BUILD_DIR/lapidary"
+expect "what runs over an array on the stack ends it" out_has __stack_chk_fail
+expect "and what runs over a buffer of known size" out_has __memcpy_chk
 
 # Two at once: both must get through, whoever takes the lock first.
 "$wrapper" --version >"$scratch/other" 2>/dev/null &
