@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/read_file.h"
 
@@ -26,6 +27,19 @@ Status ForEachLine(const std::filesystem::path& path, Visit visit) {
     RETURN_IF_ERROR(visit(line, fmt::format("{}: line {}", path.string(), line_number)));
   }
   return {};
+}
+
+// An Item::Parse(line, where) for each of them; at least one.
+template <typename Item>
+Result<std::vector<Item>> LoadItems(const std::filesystem::path& path) {
+  std::vector<Item> items;
+  const auto take = [&](std::string_view line, const std::string& where) -> Status {
+    ASSIGN_OR_RETURN(items.emplace_back(), Item::Parse(line, where));
+    return {};
+  };
+  RETURN_IF_ERROR(ForEachLine(path, take));
+  if (items.empty()) return MakeError("{} holds no items", path.string());
+  return items;
 }
 
 }  // namespace lapidary

@@ -165,14 +165,7 @@ Result<PebbleItem> PebbleItem::Parse(std::string_view line, std::string_view whe
 }
 
 Result<std::vector<PebbleItem>> LoadPebbleItems(const std::filesystem::path& path) {
-  std::vector<PebbleItem> items;
-  const auto take = [&](std::string_view line, const std::string& where) -> Status {
-    ASSIGN_OR_RETURN(items.emplace_back(), PebbleItem::Parse(line, where));
-    return {};
-  };
-  RETURN_IF_ERROR(ForEachLine(path, take));
-  if (items.empty()) return MakeError("{} holds no items", path.string());
-  return items;
+  return LoadItems<PebbleItem>(path);
 }
 
 Result<PebbleAnswers> LoadPebbleAnswers(const std::filesystem::path& path) {

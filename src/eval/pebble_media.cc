@@ -75,14 +75,7 @@ Result<PebbleMediaItem> PebbleMediaItem::Parse(std::string_view line, std::strin
 }
 
 Result<std::vector<PebbleMediaItem>> LoadPebbleMediaItems(const std::filesystem::path& path) {
-  std::vector<PebbleMediaItem> items;
-  const auto take = [&](std::string_view line, const std::string& where) -> Status {
-    ASSIGN_OR_RETURN(items.emplace_back(), PebbleMediaItem::Parse(line, where));
-    return {};
-  };
-  RETURN_IF_ERROR(ForEachLine(path, take));
-  if (items.empty()) return MakeError("{} holds no items", path.string());
-  return items;
+  return LoadItems<PebbleMediaItem>(path);
 }
 
 Result<Request> MakePebbleMediaRequest(const TextModel& text, const ModelPlan& plan,

@@ -62,11 +62,19 @@ class Server(ServerProcess):
 
 
 @pytest.fixture(scope="session")
-def checkpoint(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    subprocess.run([request.config.getoption("--lapidary"), "synth", "--preset", "tiny-e", "--out", path],
-                   check=True, stderr=subprocess.DEVNULL)
-    return path
+def synthesize(request, tmp_path_factory):
+    """synthesize(preset, name): a checkpoint with random weights, in a folder of that name."""
+    def make(preset, name):
+        path = tmp_path_factory.mktemp("models") / name
+        subprocess.run([request.config.getoption("--lapidary"), "synth", "--preset", preset, "--out", path],
+                       check=True, stderr=subprocess.DEVNULL)
+        return path
+    return make
+
+
+@pytest.fixture(scope="session")
+def checkpoint(synthesize):
+    return synthesize("tiny-e", "tiny")
 
 
 @pytest.fixture(scope="session")

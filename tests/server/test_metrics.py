@@ -74,11 +74,8 @@ SELECTOR = re.compile(r"\$\{prefix\}:(\w+)(?:\{([^}]*)\})?")
 
 
 @pytest.fixture(scope="module")
-def expert_checkpoint(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "moe"
-    subprocess.run([request.config.getoption("--lapidary"), "synth", "--preset", "tiny-moe", "--out", path],
-                   check=True, stderr=subprocess.DEVNULL)
-    return path
+def expert_checkpoint(synthesize):
+    return synthesize("tiny-moe", "moe")
 
 
 @pytest.fixture(scope="module")

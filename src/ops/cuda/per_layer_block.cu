@@ -1,6 +1,7 @@
 #include "base/check.h"
 #include "device/device_scope.h"
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/active_clusters.h"
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/per_layer_block.h"
 #include "ops/cuda/ptx/mma.cuh"
@@ -380,22 +381,8 @@ bool PerLayerBlockSupports(const DeviceInfo& device, int hidden_size, int ple_wi
   if (layout.total + static_cast<int>(attributes.sharedSizeBytes) > device.shared_bytes_per_block) {
     return false;
   }
-  PrepareKernel(device, reinterpret_cast<const void*>(kernel), kRanks, layout.total);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kRanks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kRanks);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = layout.total;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int num_clusters = 0;
-  if (cudaOccupancyMaxActiveClusters(&num_clusters, kernel, &config) != cudaSuccess) {
-    (void)cudaGetLastError();  // No clusters of this size here.
-    return false;
-  }
-  return num_clusters > 0;
+  return MaxActiveClusters(device, reinterpret_cast<const void*>(kernel), kRanks, kThreads,
+                           layout.total) > 0;
 }
 
 void RunPerLayerBlock(const LaunchContext& context, const PerLayerBlockCall& call) {

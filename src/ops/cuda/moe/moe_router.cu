@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "ops/cuda/active_clusters.h"
 #include "ops/cuda/moe/expert_choice.cuh"
 #include "ops/cuda/moe/moe_groups.h"
 #include "ops/cuda/moe/router_sums.cuh"
@@ -425,24 +426,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   GroupRows(call.shape, call.plan, call.experts, shared.by_expert, params.scratch);
 }
 
-// Of an otherwise empty GPU; those beyond would wait until the first are done.
-int ClustersAtOnce(const DeviceInfo& device, void (*kernel)(RouterParams)) {
-  const auto* const function = reinterpret_cast<const void*>(kernel);
-  PrepareKernel(device, function, kSlices, sizeof(RouterShared));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {kSlices, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kSlices);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = sizeof(RouterShared);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int num_clusters = 0;
-  LAPIDARY_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&num_clusters, function, &config));
-  return std::max(num_clusters, 1);
-}
-
 }  // namespace
 
 void RunRouter(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch) {
@@ -455,7 +438,10 @@ void RunRouter(const LaunchContext& context, const RouteCall& call, const MoeScr
   const auto kernel = !IsHeld(shape)              ? RouterKernel<RouterForm::kGeneral>
                       : shape.rows <= kNarrowRows ? RouterKernel<RouterForm::kNarrow>
                                                   : RouterKernel<RouterForm::kHeld>;
-  const int num_clusters = std::min(num_tiles, ClustersAtOnce(context.Device(), kernel));
+  // Those beyond would wait until the first are done.
+  const int at_once = MaxActiveClusters(context.Device(), reinterpret_cast<const void*>(kernel),
+                                        kSlices, kThreads, sizeof(RouterShared));
+  const int num_clusters = std::min(num_tiles, std::max(at_once, 1));
   LaunchClusters(context, kernel, kSlices, dim3(kSlices * num_clusters), dim3(kThreads),
                  sizeof(RouterShared), params);
 }
