@@ -58,7 +58,10 @@ Status BenchThroughput(ThroughputFlags& flags) {
   const auto per_second = [&](int64_t count) {
     return static_cast<double>(count) / std::max(run.duration_s, 1e-9);
   };
-  const std::vector<double> ttft = bench::FirstTokenSeconds(run);
+  const double ttft_ms = 1e3 * bench::Median(bench::FirstTokenSeconds(run));
+  const std::vector<double> token_seconds = bench::TokenSeconds(run);
+  const double mean_tpot_ms = 1e3 * bench::Mean(token_seconds);
+  const double median_tpot_ms = 1e3 * bench::Median(token_seconds);
   const DraftStats drafts = session->engine().stats().drafts;
   const nlohmann::ordered_json json = {
       {"bench", "throughput"},
@@ -76,14 +79,18 @@ Status BenchThroughput(ThroughputFlags& flags) {
       {"requests_per_second", per_second(flags.num_prompts)},
       {"tokens_per_second", per_second(num_tokens)},
       {"output_tokens_per_second", per_second(run.num_output_tokens)},
-      {"median_ttft_ms", 1e3 * bench::Median(ttft)},
+      {"median_ttft_ms", ttft_ms},
+      {"mean_tpot_ms", mean_tpot_ms},
+      {"median_tpot_ms", median_tpot_ms},
       {"drafting", DraftReport(drafts)}};
   const std::string text = fmt::format(
       "{}: {} prompts, {} tokens in, {} out, in {:.2f} s\n"
-      "{:.2f} requests/s, {:.2f} tokens/s, of them {:.2f} output tokens/s\n{}",
+      "{:.2f} requests/s, {:.2f} tokens/s, of them {:.2f} output tokens/s\n"
+      "TTFT median {:.1f} ms, TPOT mean {:.2f} ms, median {:.2f} ms\n{}",
       flags.engine.model.model, flags.num_prompts, num_input_tokens, run.num_output_tokens,
       run.duration_s, per_second(flags.num_prompts), per_second(num_tokens),
-      per_second(run.num_output_tokens), DraftReportText(drafts));
+      per_second(run.num_output_tokens), ttft_ms, mean_tpot_ms, median_tpot_ms,
+      DraftReportText(drafts));
   return flags.engine.Print(text, json);
 }
 
@@ -114,7 +121,8 @@ void AddBenchThroughput(CommandLine& command_line, CLI::App* group) {
       "(s), "
       "num_requests, num_input_tokens, num_output_tokens, total_num_tokens, requests_per_second, "
       "tokens_per_second, output_tokens_per_second, median_ttft_ms (from the beginning of the "
-      "run), drafting (null, or rounds, draft_tokens, accepted_tokens, accept_length, "
+      "run), mean_tpot_ms and median_tpot_ms (of a request's tokens after its first), drafting "
+      "(null, or rounds, draft_tokens, accepted_tokens, accept_length, "
       "accepted_at).");
 }
 

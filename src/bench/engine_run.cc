@@ -116,6 +116,31 @@ std::vector<double> FirstTokenSeconds(const EngineRun& run) {
   return seconds;
 }
 
+std::vector<double> TokenSeconds(const EngineRun& run) {
+  struct Answer {
+    double first_at = 0.0;
+    double last_at = 0.0;
+    int num_first = 0;  // tokens of its first event
+    int num_tokens = 0;
+  };
+  std::vector<Answer> answers(run.submitted.size());
+  for (const TokenEvent& event : run.events) {
+    Answer& answer = answers[event.request];
+    if (answer.num_tokens == 0) {
+      answer.first_at = event.at;
+      answer.num_first = event.num_tokens;
+    }
+    answer.last_at = event.at;
+    answer.num_tokens += event.num_tokens;
+  }
+  std::vector<double> seconds;
+  for (const Answer& answer : answers) {
+    const int num_after = answer.num_tokens - answer.num_first;
+    if (num_after > 0) seconds.push_back((answer.last_at - answer.first_at) / num_after);
+  }
+  return seconds;
+}
+
 std::vector<DecodeStep> DecodeSteps(const EngineRun& run) {
   const std::vector<Step> steps = SplitIntoSteps(run);
   const int num_requests = static_cast<int>(run.submitted.size());

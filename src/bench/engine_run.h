@@ -38,6 +38,9 @@ Result<EngineRun> RunOnEngine(Session& session, std::span<const BenchPrompt> pro
 // Seconds from a request's submission to its first token, by request.
 std::vector<double> FirstTokenSeconds(const EngineRun& run);
 
+// Seconds a token of each request's answer, from its first event to its last.
+std::vector<double> TokenSeconds(const EngineRun& run);
+
 // A step that decoded one row for each of `num_requests` requests and did nothing else.
 struct DecodeStep {
   double seconds = 0.0;

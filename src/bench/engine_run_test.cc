@@ -35,6 +35,13 @@ TEST(DecodeSteps, AreTheGapsOfOneRequestAfterItsFirstToken) {
   EXPECT_THAT(FirstTokenSeconds(run), ElementsAre(5.0));
 }
 
+// Tokens that come with the first are not waited for; an answer of one event has no time a token.
+TEST(TokenSeconds, AreOfTheTokensAfterTheFirstEvent) {
+  const EngineRun run =
+      RunOf(3, {{5.0, 0, 1}, {5.0, 1, 2}, {5.5, 0, 3}, {6.0, 1, 1}, {6.5, 0, 1}, {6.5, 2, 4}});
+  EXPECT_THAT(TokenSeconds(run), ElementsAre(1.5 / 4, 1.0));
+}
+
 // Request 1's prompt takes three more steps, in which request 0 decodes already; request 0 ends
 // first.
 TEST(DecodeSteps, LeaveOutStepsWithPromptsAndStepsOfFewer) {
