@@ -11,11 +11,11 @@
 namespace lapidary {
 namespace {
 
-// Rows of decode graphs that go through cuBLASLt, then ends of buckets that prompts fall into.
-constexpr int kRows[] = {16,  24,  32,  48,  64,  80,  96,  128,  160, 192,
-                         224, 256, 384, 512, 640, 768, 896, 1024, 2048};
-constexpr int kMaxLogitRows = 256;
-constexpr int kCandidates = 6;
+// Rows of graphs that go through cuBLASLt, then ends of buckets that prompts fall into.
+constexpr int kRows[] = {112, 128, 160, 192, 224, 256, 288, 320,  352, 384,
+                         416, 448, 480, 512, 640, 768, 896, 1024, 2048};
+constexpr int kMaxLogitRows = 512;
+constexpr int kCandidates = 10;
 constexpr int kQuickReplays = 3;
 constexpr int kCarefulReplays = 9;
 constexpr double kWorthwhile = 1.03;  // times faster; less is noise

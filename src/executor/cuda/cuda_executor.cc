@@ -223,7 +223,7 @@ StepShape CudaExecutor::GraphShape(const UniformStep& padded) const {
 
 UniformStep CudaExecutor::PadForGraph(const StepBatch& batch) const {
   UniformStep step = FindUniformStep(batch);
-  step.sequences = PaddedSequences(step.sequences);
+  step.sequences = PaddedSequences(step.sequences, step.rows_per_sequence);
   const CudaForwardLimits limits = ForwardLimits(options_);
   const int rows = step.sequences * step.rows_per_sequence;
   const int most = std::min(limits.max_sequences * (1 + limits.max_drafts), limits.max_rows);

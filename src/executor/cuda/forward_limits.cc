@@ -9,17 +9,22 @@ namespace {
 // Decode steps are padded to these. Close enough that padding costs little, few enough to capture.
 constexpr std::array kGraphSequences = {1,  2,  4,  8,   16,  24,  32,  48,
                                         64, 80, 96, 112, 128, 160, 192, 256};
-static_assert(kGraphSequences.size() <= 16);
 
 }  // namespace
 
-int PaddedSequences(int sequences) {
+int PaddedSequences(int sequences, int rows_per_sequence) {
+  // Where drafts are verified every sequence costs arithmetic, not only its keys.
+  constexpr int kManySequences = 32;
+  constexpr int kMostExact = 128;
+  if (rows_per_sequence > 1 && sequences > kManySequences && sequences <= kMostExact) {
+    return (sequences + 7) / 8 * 8;
+  }
   const auto it = std::lower_bound(kGraphSequences.begin(), kGraphSequences.end(), sequences);
   return it == kGraphSequences.end() ? 0 : *it;
 }
 
 CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options) {
-  options.max_num_seqs = std::max(options.max_num_seqs, PaddedSequences(options.max_num_seqs));
+  options.max_num_seqs = std::max(options.max_num_seqs, PaddedSequences(options.max_num_seqs, 1));
   return options;
 }
 

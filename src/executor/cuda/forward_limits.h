@@ -21,8 +21,9 @@ struct CudaForwardLimits {
 
 inline constexpr int kMaxAttentionPartials = 4096;
 
-// Sequences of the graph that a decode step of so many runs as; 0: no graph has so many.
-int PaddedSequences(int sequences);
+// Sequences of the graph that a step of so many runs as, each with one row or with its drafts; 0:
+// no graph has so many. Never more with drafts than without.
+int PaddedSequences(int sequences, int rows_per_sequence);
 
 // The executor's own: a step of the most sequences is padded too, so there is room for its padding.
 CudaExecutorOptions WithRoomForPadding(CudaExecutorOptions options);

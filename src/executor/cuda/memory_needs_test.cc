@@ -33,6 +33,18 @@ TEST(ForwardLimits, LeaveRoomForThePaddingOfTheLargestDecodeStep) {
   EXPECT_EQ(Limits(1, 64).max_logit_rows, 16);
 }
 
+TEST(ForwardLimits, PadStepsThatVerifyDraftsLess) {
+  EXPECT_EQ(PaddedSequences(100, 1), 112);
+  EXPECT_EQ(PaddedSequences(100, 4), 104);
+  EXPECT_EQ(PaddedSequences(40, 1), 48);
+  EXPECT_EQ(PaddedSequences(40, 4), 40);
+  EXPECT_EQ(PaddedSequences(300, 4), 0);
+  for (int sequences = 1; sequences <= 256; ++sequences) {
+    EXPECT_GE(PaddedSequences(sequences, 4), sequences);
+    EXPECT_LE(PaddedSequences(sequences, 4), PaddedSequences(sequences, 1)) << sequences;
+  }
+}
+
 // E2B by hand: hidden 1536, 8 heads, MLP up to 12288, 35 layers with 256 per-layer values, of which
 // 15 own KV (12 sliding of 512 values a row, 3 full of 1024; one of each is a donor).
 TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {

@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 int GemmRowBucket(int rows) {
-  const int step = rows <= 64 ? 8 : rows <= 128 ? 16 : rows <= 256 ? 32 : rows <= 1024 ? 128 : 1024;
+  const int step = rows <= 64 ? 8 : rows <= 128 ? 16 : rows <= 512 ? 32 : rows <= 1024 ? 128 : 1024;
   return (rows + step - 1) / step * step;
 }
 

@@ -38,6 +38,9 @@ TEST(GemmAlgorithmsTest, BucketsHoldTheirRowsAndEndAtTheGraphSizes) {
   for (const int rows : {16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 512, 1024, 2048}) {
     EXPECT_EQ(GemmRowBucket(rows), rows);
   }
+  for (int sequences = 8; sequences <= 128; sequences += 8) {
+    EXPECT_EQ(GemmRowBucket(4 * sequences), 4 * sequences) << "three drafts each";
+  }
 }
 
 }  // namespace

@@ -153,16 +153,19 @@ bool GemmLt::RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream,
                         workspace_.As<void>(), kWorkspaceBytes, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
+const cublasLtMatmulAlgo_t& GemmLt::Find(const Key& key, int rows) {
+  auto found = algorithms_.find(key);
+  if (found == algorithms_.end()) found = algorithms_.emplace(key, Choose(key, rows)).first;
+  return found->second;
+}
+
 void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
                  int out_dim, int in_dim, int rows) {
   const bool aligned = reinterpret_cast<uintptr_t>(y) % 16 == 0;
   const auto run_for = [&](int bucket, int searched_rows) {
     const Key key{out_dim, in_dim, bucket, f32_output, aligned};
-    auto found = algorithms_.find(key);
-    if (found == algorithms_.end()) {
-      found = algorithms_.emplace(key, Choose(key, searched_rows)).first;
-    }
-    return RunWith(found->second, stream, weight, x, y, f32_output, out_dim, in_dim, rows);
+    return RunWith(Find(key, searched_rows), stream, weight, x, y, f32_output, out_dim, in_dim,
+                   rows);
   };
   if (run_for(GemmRowBucket(rows), GemmRowBucket(rows))) return;
   // What suits the bucket's upper end need not suit every row count in it. Exact entries are told
@@ -170,6 +173,24 @@ void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y
   if (run_for(-rows, rows)) return;
   throw CudaError(cudaErrorUnknown, fmt::format("cuBLASLt failed at {} rows, {} inputs, {} outputs",
                                                 rows, in_dim, out_dim));
+}
+
+void GemmLt::Load(const bf16* weight, bool f32_output, int out_dim, int in_dim, int fewest_rows,
+                  int most_rows) {
+  // A capture loads what it will launch and touches no operand.
+  const Stream stream;
+  const auto* x = workspace_.As<bf16>();
+  LAPIDARY_CUDA_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
+  for (int rows = GemmRowBucket(fewest_rows); rows <= GemmRowBucket(most_rows);
+       rows = GemmRowBucket(rows + 1)) {
+    const Key key{out_dim, in_dim, rows, f32_output, /*aligned=*/true};
+    if (algorithms_.contains(key)) continue;
+    RunWith(Find(key, rows), stream.get(), weight, x, workspace_.As<void>(), f32_output, out_dim,
+            in_dim, rows);
+  }
+  cudaGraph_t graph = nullptr;
+  LAPIDARY_CUDA_CHECK(cudaStreamEndCapture(stream.get(), &graph));
+  cudaGraphDestroy(graph);
 }
 
 }  // namespace lapidary::cuda

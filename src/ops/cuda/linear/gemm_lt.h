@@ -31,6 +31,11 @@ class GemmLt {
   void Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
            int out_dim, int in_dim, int rows);
 
+  // Chooses what products of so few to so many rows will take and has the driver load it: the first
+  // launch of a kernel waits for all that is under way. Runs nothing.
+  void Load(const bf16* weight, bool f32_output, int out_dim, int in_dim, int fewest_rows,
+            int most_rows);
+
   // For benchmarks and tests: the table's algorithm, if there is one that this cuBLASLt takes; the
   // algorithms cuBLASLt would try for a shape, best guess first; and a run with one of them, false
   // where it cannot run.
@@ -44,6 +49,8 @@ class GemmLt {
   // out_dim, in_dim, the upper end of the row bucket, f32 output, aligned output
   using Key = std::tuple<int, int, int, bool, bool>;
 
+  // The algorithm of a key, chosen for so many rows where it is a new one.
+  const cublasLtMatmulAlgo_t& Find(const Key& key, int rows);
   cublasLtMatmulAlgo_t Choose(const Key& key, int rows);
   std::vector<cublasLtMatmulAlgo_t> Search(const Key& key, int rows, int max_candidates);
 

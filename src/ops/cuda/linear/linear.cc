@@ -104,6 +104,12 @@ LinearRunner::LinearRunner(const LinearOptions& options) : impl_(std::make_uniqu
 
 LinearRunner::~LinearRunner() = default;
 
+void LinearRunner::Load(const MatrixRef& weight, Epilogue epilogue, int most_rows) {
+  if (impl_->gemm == nullptr || most_rows < kFewestGemmRows) return;
+  impl_->gemm->Load(Bf16Values(weight), epilogue == Epilogue::kSoftcap, weight.rows, weight.cols,
+                    kFewestGemmRows, most_rows);
+}
+
 void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   CheckCall(call, impl_->options.max_rows);
   if (impl_->options.batch_invariant) {

@@ -72,6 +72,9 @@ class LinearRunner {
   LinearRunner(const LinearRunner&) = delete;
   LinearRunner& operator=(const LinearRunner&) = delete;
 
+  // Has everything loaded that calls with this weight and up to so many rows will launch.
+  void Load(const MatrixRef& weight, Epilogue epilogue, int most_rows);
+
   // Safe to capture into a graph. Pointers are 16-byte aligned.
   void Run(const LaunchContext& context, const LinearCall& call);
 

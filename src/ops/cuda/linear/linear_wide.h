@@ -14,7 +14,8 @@
 
 namespace lapidary::cuda {
 
-constexpr int kMaxWideRows = 128;  // of one part
+constexpr int kMaxWideRows = 128;    // of one part
+constexpr int kFewestGemmRows = 97;  // fewer always go through this kernel, or the streaming one
 
 // `split` is part of the result's rounding, the rest is not.
 struct WidePlan {

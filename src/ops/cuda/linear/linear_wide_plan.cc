@@ -6,7 +6,8 @@
 namespace lapidary::cuda {
 namespace {
 
-constexpr int kFewRows = 96;  // up to here the bytes count, not yet the arithmetic
+// Up to here the bytes count, not yet the arithmetic.
+constexpr int kFewRows = kFewestGemmRows - 1;
 
 // Few rows and a weight that all multiprocessors' shared memory can hold at once: what counts is
 // how early it gets there. Small blocks, two of which find room beside each other, start early.
