@@ -80,6 +80,10 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
   has_per_layer_block_ = plan.ple && !limits.batch_invariant &&
                          PerLayerBlockSupports(device, plan.hidden_size, plan.ple->width);
   WritePrograms();
+  // The head is a step's last product. Were its kernel loaded when a step first has so many
+  // outputs, the answers of the step before would wait for nearly all of it.
+  const auto& head = std::get<ProductPhase>(programs_.front().back());
+  scratch_.linear.Load(head.weight, head.epilogue, limits_.max_logit_rows);
   if (limits.resident_steps && !limits.batch_invariant) {
     resident_ = ResidentSteps::Create(device, programs_[ProgramIndex(false, false, false)]);
   }
