@@ -1,5 +1,7 @@
 #include "executor/cuda/cuda_drafter.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace lapidary::cuda {
@@ -32,9 +34,9 @@ std::array<AttentionGeometry, kNumKvGroups> DraftGeometry(const DrafterOptions& 
   return geometry;
 }
 
-CudaDrafter::CudaDrafter(const DrafterOptions& options, const DeviceAssistantWeights& weights,
-                         const Target& target, KernelScratch& scratch,
-                         const CudaForwardLimits& limits)
+CudaDrafter::CudaDrafter(const DeviceInfo& device, const DrafterOptions& options,
+                         const DeviceAssistantWeights& weights, const Target& target,
+                         KernelScratch& scratch, const CudaForwardLimits& limits)
     : CudaBlocks(options.plan.decoder, target.layout, target.slots, scratch, limits,
                  limits.max_sequences),
       assistant_(options.plan),
@@ -47,7 +49,16 @@ CudaDrafter::CudaDrafter(const DrafterOptions& options, const DeviceAssistantWei
   inputs.layers = InputsFromTarget(assistant_, target);
   for (const LayerPlan& layer : plan_.layers) inputs.layers[layer.index].rope = RopeOf(layer.index);
   program_ = MakeAssistantProgram(plan_, weights.decoder, inputs);
-  final_read_ = std::get<ProductPhase>(program_.back()).residual;
+  for (DecoderPhase& phase : program_) {
+    auto& attention = std::get<ProductPhase>(phase).attention;
+    if (attention) attention->window = geometry_[attention->group].window;
+  }
+  auto& head = std::get<ProductPhase>(program_.back());
+  if (assistant_.ordered_head) head.weight = weights.centroids;
+  final_read_ = head.residual;
+  if (limits.resident_steps && !limits.batch_invariant) {
+    resident_ = ResidentSteps::Create(device, program_);
+  }
   program_.pop_back();
 
   const DrafterBytes sizes = PlanDrafter(assistant_, limits);
@@ -133,6 +144,39 @@ void CudaDrafter::RunLayers(const DeviceStep& step) {
                     x_.As<bf16>());
 }
 
+bool CudaDrafter::IsResident(const DeviceStep& step) const {
+  const std::vector<int32_t>& rows = step.rounds_with_draft;
+  return resident_ != nullptr && std::find(rows.begin(), rows.end(), 1) != rows.end();
+}
+
+void CudaDrafter::RunResident(const DeviceStep& step, float* scores) {
+  ResidentStepCall call;
+  call.eps = plan_.rms_norm_eps;
+  call.hidden_in = Stream(0);
+  call.hidden_out = Stream(1);
+  call.logits = scores;
+  call.pool = pool_;
+  call.page_bytes = layout_.page_bytes;
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    call.tokens_per_page[group] = layout_.tokens_per_page[group];
+    call.page_ids[group] = slots_.table(group);
+    call.sequences[group] = step.At<AttentionSequence>(step.offsets.attention[group][kDraftRows]);
+  }
+  resident_->Run(Context(kDependOther), call);
+
+  ResidualUpdate normed;
+  normed.hidden = Stream(1);
+  normed.pre_norm = final_read_.pre_norm;
+  normed.eps = plan_.rms_norm_eps;
+  RunResidualUpdate(Context(kDependOther), normed, rows_, plan_.hidden_size, x_.As<bf16>());
+}
+
+float* CudaDrafter::HeadScores(const SamplingCall& sampling) const {
+  if (!assistant_.ordered_head) return sampling.logits;
+  const auto places = DrafterBytes::PlaceHead(assistant_, limits_.max_sequences);
+  return head_scratch_.As<float>(places.scores);
+}
+
 void CudaDrafter::RunHead(const SamplingCall& sampling, bool wants_logits) {
   const DrafterBytes::HeadPlaces places =
       DrafterBytes::PlaceHead(assistant_, limits_.max_sequences);
@@ -140,14 +184,7 @@ void CudaDrafter::RunHead(const SamplingCall& sampling, bool wants_logits) {
                           head_scratch_.As<int32_t>(places.counters)};
   // Nothing but the row decides.
   const bool is_plain = likeliest_ && !sampling.needs.adjustments && !wants_logits;
-  LinearCall linear;
-  linear.x = x_.As<bf16>();
-  linear.epilogue = Epilogue::kSoftcap;
   if (assistant_.ordered_head) {
-    linear.weight = weights_.centroids;
-    linear.y = head_scratch_.As<float>(places.scores);
-    RunLinear(linear, kDependLinear);
-
     OrderedHeadCall head;
     head.rows = rows_;
     head.hidden_size = plan_.hidden_size;
@@ -155,7 +192,7 @@ void CudaDrafter::RunHead(const SamplingCall& sampling, bool wants_logits) {
     head.num_centroids = assistant_.ordered_head->num_centroids;
     head.top_k = assistant_.ordered_head->top_k;
     head.x = x_.As<bf16>();
-    head.centroid_scores = head_scratch_.As<float>(places.scores);
+    head.centroid_scores = HeadScores(sampling);
     head.head = weights_.decoder.embedding;
     head.token_ordering = token_ordering_.As<int32_t>();
     head.chosen = head_scratch_.As<int32_t>(places.chosen);
@@ -163,17 +200,12 @@ void CudaDrafter::RunHead(const SamplingCall& sampling, bool wants_logits) {
     head.draft = sampling.draft;
     if (!is_plain) head.logits = sampling.logits;
     RunOrderedHead(Context(kDependOther), head);
-  } else {
-    linear.weight = weights_.decoder.embedding;
-    linear.y = sampling.logits;
-    RunLinear(linear, kDependOther);
-    if (is_plain) {
-      RunLikeliest(Context(kDependOther), {.rows = rows_,
-                                           .vocab_size = plan_.vocab_size,
-                                           .logits = sampling.logits,
-                                           .winner = winner,
-                                           .draft = sampling.draft});
-    }
+  } else if (is_plain) {
+    RunLikeliest(Context(kDependOther), {.rows = rows_,
+                                         .vocab_size = plan_.vocab_size,
+                                         .logits = sampling.logits,
+                                         .winner = winner,
+                                         .draft = sampling.draft});
   }
   if (!is_plain) RunSampling(Context(kDependOther), sampling);
 }
@@ -195,7 +227,15 @@ void CudaDrafter::Run(const LaunchContext& context, const DeviceStep& step,
   for (size_t draft_idx = 0; draft_idx < step.rounds_with_draft.size(); ++draft_idx) {
     rows_ = step.rounds_with_draft[draft_idx];
     MakeInputs(step, static_cast<int>(draft_idx));
-    RunLayers(step);
+    draws.rows = rows_;
+    draws.num_logits_rows = rows_;
+    draws.draft.draft_idx = static_cast<int>(draft_idx);
+    const bool is_resident = resident_ != nullptr && rows_ == 1;
+    if (is_resident) {
+      RunResident(step, HeadScores(draws));
+    } else {
+      RunLayers(step);
+    }
     if (draft_idx + 1 < step.rounds_with_draft.size()) {
       LinearCall feedback;
       feedback.weight = weights_.post_projection;
@@ -203,9 +243,14 @@ void CudaDrafter::Run(const LaunchContext& context, const DeviceStep& step,
       feedback.y = feedback_.As<bf16>();
       RunLinear(feedback, kDependLinear);
     }
-    draws.rows = rows_;
-    draws.num_logits_rows = rows_;
-    draws.draft.draft_idx = static_cast<int>(draft_idx);
+    if (!is_resident) {
+      LinearCall head;
+      head.weight = assistant_.ordered_head ? weights_.centroids : weights_.decoder.embedding;
+      head.x = x_.As<bf16>();
+      head.epilogue = Epilogue::kSoftcap;
+      head.y = HeadScores(draws);
+      RunLinear(head, assistant_.ordered_head ? kDependLinear : kDependOther);
+    }
     RunHead(draws, logits_out != nullptr);
     if (logits_out != nullptr) {
       const int64_t count = int64_t{rows_} * plan_.vocab_size;
@@ -234,7 +279,7 @@ void CudaDrafter::KeepHidden(const LaunchContext& context, const SamplingCall& s
 int64_t CudaDrafter::num_bytes_for_test() const {
   return num_block_bytes_for_test() + hidden_rows_.num_bytes() + inputs_.num_bytes() +
          feedback_.num_bytes() + token_ordering_.num_bytes() + head_scratch_.num_bytes() +
-         simulated_rates_.num_bytes();
+         simulated_rates_.num_bytes() + (resident_ ? resident_->num_bytes_for_test() : 0);
 }
 
 }  // namespace lapidary::cuda

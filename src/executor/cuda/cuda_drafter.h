@@ -7,11 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "executor/cuda/cuda_blocks.h"
 #include "executor/cuda/decoder_program.h"
 #include "executor/cuda/device_step.h"
+#include "executor/cuda/resident_steps.h"
 #include "executor/draft_options.h"
 #include "ops/cuda/drafting/drafting.h"
 
@@ -33,14 +35,18 @@ class CudaDrafter : private CudaBlocks {
   };
 
   // All arguments but `limits` must outlive the drafter. `weights` are of options.plan.
-  CudaDrafter(const DrafterOptions& options, const DeviceAssistantWeights& weights,
-              const Target& target, KernelScratch& scratch, const CudaForwardLimits& limits);
+  CudaDrafter(const DeviceInfo& device, const DrafterOptions& options,
+              const DeviceAssistantWeights& weights, const Target& target, KernelScratch& scratch,
+              const CudaForwardLimits& limits);
 
   using CudaBlocks::set_pool;
 
   // The step's part of these calls.
   void Fill(PrepareStepCall& call) const;
   void Fill(SamplingCall& call) const;
+
+  // Whether a step has drafts that run as one kernel.
+  bool IsResident(const DeviceStep& step) const;
 
   // Queues the rounds of a step that is prepared. `sampling` is the step's, with its own logits and
   // scratch, which are free until the target's head. `logits_out`: [drafts, vocab] on the host, or
@@ -55,7 +61,12 @@ class CudaDrafter : private CudaBlocks {
 
  private:
   void MakeInputs(const DeviceStep& step, int draft_idx);
+  // What the head reads, from the rows of MakeInputs; or, of one row, the first product of the head
+  // as well.
   void RunLayers(const DeviceStep& step);
+  void RunResident(const DeviceStep& step, float* scores);
+  // Of all tokens, or of the centroids of an ordered head.
+  float* HeadScores(const SamplingCall& sampling) const;
   void RunHead(const SamplingCall& sampling, bool wants_logits);
   AttentionInputs InputsOf(const LayerAttention& layer, const DeviceStep& step) const;
 
@@ -67,6 +78,7 @@ class CudaDrafter : private CudaBlocks {
   std::array<AttentionGeometry, kNumKvGroups> geometry_;
   DecoderProgram program_;
   ResidualRead final_read_;
+  std::unique_ptr<ResidentSteps> resident_;  // null: no draft is one kernel
 
   DeviceBuffer hidden_rows_;     // bf16 [slots, backbone] of the target, behind its final norm
   DeviceBuffer inputs_;          // bf16 [rounds, 2 * backbone]

@@ -113,9 +113,9 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
       RETURN_IF_ERROR(executor->LoadAssistant());
       const CudaDrafter::Target target{executor->plan_, executor->weights_, executor->layout_,
                                        *executor->slots_};
-      executor->drafter_ =
-          std::make_unique<CudaDrafter>(*executor->options_.drafter, executor->assistant_weights_,
-                                        target, *executor->scratch_, limits);
+      executor->drafter_ = std::make_unique<CudaDrafter>(
+          executor->device_, *executor->options_.drafter, executor->assistant_weights_, target,
+          *executor->scratch_, limits);
       executor->forward_->set_drafter(executor->drafter_.get());
     }
     executor->AllocateStepBuffers();
@@ -369,7 +369,7 @@ void CudaExecutor::Submit(StepBatch batch) {
   if (step->batch.return_drafts) ReserveDrafts(*step, device_step);
   {
     std::optional<DeviceTurn> turn;
-    if (forward_->IsResident(device_step)) turn.emplace(device_, stream_.get());
+    if (forward_->TakesAllSms(device_step)) turn.emplace(device_, stream_.get());
     if (uses_graph) {
       RunOrReplay(padded, device_step);
       if (device_step.defers_sampling) forward_->Sample(context_, device_step);

@@ -15,6 +15,10 @@ bool CudaForward::IsResident(const DeviceStep& step) const {
   return resident_ != nullptr && step.shape.rows == 1 && step.shape.outputs == 1;
 }
 
+bool CudaForward::TakesAllSms(const DeviceStep& step) const {
+  return IsResident(step) || (drafter_ != nullptr && drafter_->IsResident(step));
+}
+
 void CudaForward::Run(const LaunchContext& context, const DeviceStep& step) {
   CHECK_LE(step.shape.rows, limits_.max_rows);
   context_ = context;

@@ -33,8 +33,8 @@ class CudaForward : private CudaBlocks {
   // Proposes the drafts that steps ask for; must outlive this.
   void set_drafter(CudaDrafter* drafter) { drafter_ = drafter; }
 
-  // Whether a step is one of those that run as one kernel.
-  bool IsResident(const DeviceStep& step) const;
+  // Whether a step, or a draft of it, runs as one kernel whose blocks wait for each other.
+  bool TakesAllSms(const DeviceStep& step) const;
 
   // Queues the kernels of a step: the sampled rows are then on their way to sampled().
   void Run(const LaunchContext& context, const DeviceStep& step);
@@ -50,6 +50,8 @@ class CudaForward : private CudaBlocks {
   int64_t num_bytes_for_test() const;
 
  private:
+  // Whether a step is one of those that run as one kernel.
+  bool IsResident(const DeviceStep& step) const;
   // The step's own arrays, from what the host planned and where the slots stand.
   void Prepare();
   // h = E[token] * sqrt(hidden), and the rotary tables of the rows.

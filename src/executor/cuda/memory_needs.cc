@@ -68,6 +68,14 @@ bool RunsAsOneKernel(const ModelPlan& plan, const CudaForwardLimits& limits) {
              ResidentBlocks(limits.num_sms, exchanges.hidden, exchanges.min_mlp_width));
 }
 
+// 0: no step is one kernel.
+int64_t ResidentBytes(const ModelPlan& plan, const CudaForwardLimits& limits) {
+  if (!RunsAsOneKernel(plan, limits)) return 0;
+  const ResidentExchanges exchanges = PlanExchanges(plan);
+  return ResidentScratchLayout(limits.num_sms, exchanges).total +
+         ResidentProgramLayout::Total(exchanges.num_phases);
+}
+
 }  // namespace
 
 bool IsMatrix(const TensorSpec& spec) { return spec.shape.size() > 1; }
@@ -224,11 +232,7 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
     bytes.expert_counts = int64_t{plan.num_layers} * plan.moe->num_experts * sizeof(uint64_t);
   }
   bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
-  if (RunsAsOneKernel(plan, limits)) {
-    const ResidentExchanges exchanges = PlanExchanges(plan);
-    bytes.resident = ResidentScratchLayout(limits.num_sms, exchanges).total +
-                     ResidentProgramLayout::Total(exchanges.num_phases);
-  }
+  bytes.resident = ResidentBytes(plan, limits);
   // One slot more than sequences: that of padding rows.
   bytes.slots = PlanSlots(plan, layout, limits.max_sequences + 1).total();
   bytes.step_arrays = StepArrayBytes(plan, layout, limits);
@@ -265,6 +269,7 @@ DrafterBytes PlanDrafter(const AssistantPlan& plan, const CudaForwardLimits& lim
   if (plan.ordered_head) bytes.token_ordering = plan.decoder.vocab_size * kInt32;
   bytes.head = DrafterBytes::PlaceHead(plan, rounds).end;
   bytes.simulated_rates = kMaxDrafts * kF32;
+  bytes.resident = ResidentBytes(plan.decoder, limits);
   return bytes;
 }
 

@@ -114,10 +114,11 @@ struct DrafterBytes {
   int64_t token_ordering = 0;
   int64_t head = 0;
   int64_t simulated_rates = 0;
+  int64_t resident = 0;
 
   int64_t total() const {
     return blocks.total() + hidden_rows + inputs + feedback + token_ordering + head +
-           simulated_rates;
+           simulated_rates + resident;
   }
 
   // Where in `head` what lies, for so many rows.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/assistant_preset.h"
 #include "model/footprint.h"
 #include "model/presets.h"
 
@@ -134,6 +135,20 @@ TEST(PlanWeights, TheTableOfPerLayerEmbeddingsMayLiveOnTheHost) {
   const WeightBytes host = PlanWeights(plan, PlePlacement::kHost);
   EXPECT_EQ(host.host_table, 2 * MakeFootprint(plan).per_layer_embedding);
   EXPECT_EQ(host.on_device() + host.host_table, device.on_device());
+}
+
+// A draft of one sequence is one kernel unless steps are to be the same bits in every batch.
+TEST(PlanDrafter, HasRoomForDraftsAsOneKernel) {
+  const AssistantPlan assistant =
+      MakeAssistantPlan(ParseAssistantConfig(*AssistantPresetConfig("e2b"), "assistant").value());
+  CudaForwardLimits limits = Limits(8, 64);
+  const DrafterBytes bytes = PlanDrafter(assistant, limits);
+  const ResidentExchanges exchanges = PlanExchanges(assistant.decoder);
+  EXPECT_EQ(exchanges.num_phases, 4 * assistant.decoder.num_layers + 1);
+  EXPECT_EQ(bytes.resident, ResidentScratchLayout(limits.num_sms, exchanges).total +
+                                ResidentProgramLayout::Total(exchanges.num_phases));
+  limits.batch_invariant = true;
+  EXPECT_EQ(PlanDrafter(assistant, limits).total(), bytes.total() - bytes.resident);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ struct ResidualRead {
 // From q, k and v to the rows that the output projection reads.
 struct LayerAttention {
   int layer = 0;
-  int kv_layer = 0;                     // whose KV is read
+  int kv_layer = 0;                     // whose KV is read; below 0: of another decoder
   const float* q_norm = nullptr;        // [head_dim]
   const float* k_norm = nullptr;        // [head_dim], own
   const float* owner_k_norm = nullptr;  // [head_dim], of kv_layer

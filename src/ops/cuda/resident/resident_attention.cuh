@@ -39,7 +39,7 @@ struct ResidentAttentionMemory {
 // In shared memory too, of its own: what is known before the phase (PrepareSplit), and the entry.
 struct ResidentEntries {
   uint32_t rows[2][kMaxSplitKeys];  // of the keys of two rounds, used in turns: shared addresses
-  alignas(16) bf16 made[kMaxEntryLen];  // of the new token
+  alignas(16) bf16 made[kMaxEntryLen];  // of the new token; zero before there is one
   alignas(16) float q_norm[kMaxHeadDim];
   float k_norm[kMaxHeadDim];
   float owner_k_norm[kMaxHeadDim];
@@ -76,7 +76,7 @@ template <int kSlotBytes, int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
 class AttentionSplit {
  public:
   // Of block number `split`; num_splits of them have one.
-  __device__ AttentionSplit(float eps, const ResidentAttention& layer, int position,
+  __device__ AttentionSplit(float eps, const ResidentAttention& layer, int num_cached,
                             const SplitPlan& plan, int split, const Ring<kSlotBytes>& ring,
                             const TeamPosition& team, ResidentAttentionMemory& memory,
                             ResidentEntries& entries)
@@ -86,7 +86,7 @@ class AttentionSplit {
         entries_(entries),
         ring_(ring),
         team_(team),
-        position_(position),
+        num_cached_(num_cached),
         kv_head_(split / plan.splits_per_head),
         first_key_(plan.first_key + split % plan.splits_per_head * plan.keys_per_split),
         end_key_(min(plan.end_key, first_key_ + plan.keys_per_split)),
@@ -105,7 +105,7 @@ class AttentionSplit {
     FindRows(0, team_.Next(ring_.num_slots));
     MakeQueries(number);
     SyncWorkers();
-    if (layer_.owns_kv && position_ < end_key_) KeepEntry(number);
+    if (layer_.owns_kv && num_cached_ < end_key_) KeepEntry(number);
 
     float sums[kColumns][4] = {};
     float maximum[2] = {-INFINITY, -INFINITY};  // of heads group, group + 8
@@ -194,7 +194,7 @@ class AttentionSplit {
     if (idx >= kKeys) return;
     uint32_t row = SharedAddress(entries_.made);
     const int key = Runs().KeyOf(idx);
-    if (first_key_ + round * kKeys + key < min(end_key_, position_)) {
+    if (first_key_ + round * kKeys + key < min(end_key_, num_cached_)) {
       int slot = at.slot + Runs().SlotOfKey(key);
       if (slot >= ring_.num_slots) slot -= ring_.num_slots;
       row = SharedAddress(ring_.slots) + slot * kSlotBytes + Runs().PlaceOfKey(key);
@@ -261,7 +261,7 @@ class AttentionSplit {
   // If another layer has made that, it is received whole.
   __device__ void MakeQueries(uint32_t number) {
     const int warp = threadIdx.x / 32;
-    const bool has_entry = position_ < end_key_ && warp >= kResidentWarps - 2;
+    const bool has_entry = num_cached_ < end_key_ && warp >= kResidentWarps - 2;
     const bool makes_key = has_entry && layer_.owns_kv && warp == kResidentWarps - 1;
     const bool makes_value = has_entry && layer_.owns_kv && !makes_key;
     if (has_entry && !layer_.owns_kv && warp == kResidentWarps - 1) ReceiveEntry(number);
@@ -435,7 +435,7 @@ class AttentionSplit {
   ResidentEntries& entries_;
   const Ring<kSlotBytes> ring_;
   TeamPosition team_;
-  const int position_;
+  const int num_cached_;
   const int kv_head_;
   const int first_key_;
   const int end_key_;

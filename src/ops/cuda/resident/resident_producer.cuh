@@ -216,8 +216,9 @@ class Producer {
 template <int kSlotBytes, int kInFlight>
 __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
                                                const ResidentKv& layer, const SplitPlan& plan,
-                                               const int32_t* page_ids, RoundPages pages,
+                                               const ResidentSequence& sequence, RoundPages pages,
                                                Producer<kSlotBytes, kInFlight>& producer) {
+  const int32_t* page_ids = call.page_ids[layer.group] + sequence.table_base;
   const SplitKeys keys(plan, blockIdx.x);
   const EntryRuns runs = EntryRunsOf<kSlotBytes>(layer.entry_len);
   const int num_runs = runs.keys() == 1 ? plan.round_keys : plan.round_keys / EntryRuns::kLongKeys;
@@ -231,9 +232,9 @@ __device__ __forceinline__ void ProduceEntries(const ResidentStepCall& call,
     for (int first = 0; first < num_runs; first += runs.per_slot()) {
       const int run = first + lane;
       const int key = round + run * runs.keys();
-      // The last one is not cached yet. What is copied behind it, of its page, nobody reads.
+      // The row's own one is not cached yet. What is copied behind it, of its page, nobody reads.
       const bool is_cached =
-          lane < runs.per_slot() && run < num_runs && key < keys.end && key < plan.end_key - 1;
+          lane < runs.per_slot() && run < num_runs && key < keys.end && key < sequence.num_cached;
       const int page = pages.Of(run * runs.keys());
       const bf16* entry = is_cached ? EntryOf(call, layer, page, keys.kv_head, key) : nullptr;
       producer.Produce(is_cached, entry, runs.num_bytes(), runs.PlaceOf(run, lane));
@@ -273,8 +274,7 @@ __device__ __forceinline__ void BringAll(const Ring<kSlotBytes>& ring, const Res
         may_read_cache = true;
       }
       if (blockIdx.x < plans[kv.group].num_splits) {
-        ProduceEntries(call, kv, plans[kv.group],
-                       call.page_ids[kv.group] + sequences[kv.group].table_base,
+        ProduceEntries(call, kv, plans[kv.group], sequences[kv.group],
                        kv.group == 0 ? first_pages[0] : first_pages[1], producer);
       }
     }

@@ -196,13 +196,15 @@ class ProgramMaker {
   // Of the next phase. `raw`: packets of q, k, v.
   ResidentAttention Attention(const LayerAttention& layer, const uint64_t* raw) {
     const int phase = static_cast<int>(phases_.size());
+    // An assistant's layers read another decoder's KV.
+    const bool reads_own = layer.kv_layer >= 0;
     if (layer.owns_kv()) phase_of_owner_[layer.layer] = phase;
     return {.raw = raw,
             .q_norm = layer.q_norm,
             .k_norm = layer.k_norm,
             .owner_k_norm = layer.owner_k_norm,
             .rope = layer.rope,
-            .kept = Packets(layout_.kept[layer.kv_layer]),
+            .kept = reads_own ? Packets(layout_.kept[layer.kv_layer]) : nullptr,
             .layer_offset = layer.layer_offset,
             .rotary_pairs = layer.rotary_pairs,
             .num_heads = layer.num_heads,
@@ -211,7 +213,7 @@ class ProgramMaker {
             .window = layer.window,
             .group = layer.group,
             .entry_len = layer.entry.entry_len,
-            .phases_since_owner = phase - phase_of_owner_[layer.kv_layer],
+            .phases_since_owner = reads_own ? phase - phase_of_owner_[layer.kv_layer] : 0,
             .keys_are_apart = !layer.entry.k_is_v(),
             .owns_kv = layer.owns_kv(),
             .k_is_v = layer.k_is_v};

@@ -16,9 +16,10 @@ __device__ __forceinline__ int SplitRoundKeys(const ResidentKvGroup& layer, int 
   return layer.head_dim > 256 || num_keys <= most_splits * kFewKeys ? kFewKeys : kMaxSplitKeys;
 }
 
-// Where the row stands, and its pages in a group's list; the same in all layers.
+// Keys that are in the cache, and their pages in a group's list; the same in all layers. Of a row
+// that is to be stored, all but its own; of one that only looks, all.
 struct ResidentSequence {
-  int position;
+  int num_cached;
   int table_base;
 };
 

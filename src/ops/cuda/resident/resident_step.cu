@@ -47,7 +47,7 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
 template <int kSlotBytes, int kKeys, int kValueLen, int kKeyOffset, int kKeyLen>
 __device__ __forceinline__ void RunSplit(const ResidentAttention& attention, uint32_t number) {
   AttentionSplit<kSlotBytes, kKeys, kValueLen, kKeyOffset, kKeyLen> split(
-      State().params.call.eps, attention, State().sequences[attention.group].position,
+      State().params.call.eps, attention, State().sequences[attention.group].num_cached,
       State().plans[attention.group], blockIdx.x, TheRing<kSlotBytes>(), StateOfWarp().team,
       *reinterpret_cast<ResidentAttentionMemory*>(Input()), State().entries);
   split.Run(State().program.partials, blockIdx.x, number);
@@ -311,8 +311,14 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const AttentionSequence sequence = *params.call.sequences[group];
     const ResidentKvGroup layers =
         static_cast<const ResidentProgram*>(params.call.program)->groups[group];
-    State().sequences[group] = {sequence.first_position, sequence.table_base};
+    State().sequences[group] = {sequence.num_cached, sequence.table_base};
     if (layers.num_heads > 0) State().plans[group] = SplitPlan(layers, sequence.first_position);
+  }
+  // What stands for keys behind the last one counts for nothing, but must be numbers.
+  constexpr int kMadeVectors = sizeof(ResidentEntries::made) / sizeof(uint4);
+  static_assert(kMadeVectors <= kResidentWorkers);
+  if (threadIdx.x < kMadeVectors) {
+    reinterpret_cast<uint4*>(State().entries.made)[threadIdx.x] = uint4{};
   }
   AllowNextKernel();
   __syncthreads();

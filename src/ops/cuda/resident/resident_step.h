@@ -1,4 +1,5 @@
-// All layers and the head of a one-token step as one kernel that stays on every SM.
+// All layers and the head of a one-token step, or of a draft for one sequence, as one kernel that
+// stays on every SM.
 //
 // Small steps are bound by the gaps between kernels, not by memory. Here each block owns a fixed
 // part of the rows of every matrix. Its producer warp does nothing but load these parts into shared
@@ -60,7 +61,8 @@ struct ResidentStepCall {
   int tokens_per_page[kNumKvGroups] = {};
   const int32_t* page_ids[kNumKvGroups] = {};
   const AttentionSequence* sequences[kNumKvGroups] = {};  // one
-  const int32_t* write_pages[kNumKvGroups] = {};          // one; 0: the entry is not kept
+  // Where layers own KV.
+  const int32_t* write_pages[kNumKvGroups] = {};  // one; 0: the entry is not kept
   const int32_t* write_slots[kNumKvGroups] = {};
 };
 
