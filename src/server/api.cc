@@ -39,13 +39,6 @@ constexpr size_t kLongBodyBytes = size_t{64} << 10;
 
 constexpr std::string_view kMessagesPath = "/v1/messages";
 
-// An API has its own way to say what went wrong.
-HttpResponse ErrorFor(const std::string& path, const ApiError& error) {
-  HttpResponse response = ErrorResponse(error);
-  if (path.starts_with(kMessagesPath)) response.body = DumpJson(MessagesError(error));
-  return response;
-}
-
 bool EqualsIgnoringCase(std::string_view left, std::string_view right) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   return std::equal(left.begin(), left.end(), right.begin(), right.end(),
@@ -177,9 +170,15 @@ void Api::Handle(HttpRequest request, ResponderPtr responder) {
   }
   ApiError error{404, fmt::format("there is no {} {}", request.method, request.path)};
   if (!allowed.empty()) error.status = 405;
-  HttpResponse response = ErrorResponse(error);
+  HttpResponse response = ErrorFor(request.path, error);
   if (!allowed.empty()) response.headers.emplace_back("Allow", allowed + ", OPTIONS");
   responder->Send(std::move(response));
+}
+
+HttpResponse Api::ErrorFor(const std::string& path, const ApiError& error) const {
+  HttpResponse response = ErrorResponse(error);
+  if (path.starts_with(kMessagesPath)) response.body = DumpJson(MessagesError(error));
+  return response;
 }
 
 void Api::OnDone(const AccessRecord& access) {
@@ -275,7 +274,7 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
       spdlog::error("a request could not be prepared: {}", error.what());
       status = InternalError();
     }
-    responder->Post([responder, status, result, then, path = request.path] {
+    responder->Post([this, responder, status, result, then, path = request.path] {
       if (status) return responder->Send(ErrorFor(path, *status));
       then(std::move(*result));
     });

@@ -27,6 +27,7 @@ class Api final : public HttpHandler {
 
   ApiStatus CheckHead(const HttpRequest& request) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
+  HttpResponse ErrorFor(const std::string& path, const ApiError& error) const override;
   void OnDone(const AccessRecord& access) override;
 
  private:

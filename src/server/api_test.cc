@@ -31,7 +31,7 @@ class FakeClient final : public Responder {
   void SendEvent(std::string_view, std::string_view data) override { events_.emplace_back(data); }
   void EndEvents() override { Complete(); }
   bool gone() const override { return false; }
-  void OnGone(std::function<void()>) override {}
+  void OnCutShort(std::function<void(const ApiStatus&)>) override {}
   AccessRecord& access() override { return access_; }
 
   bool is_complete() {

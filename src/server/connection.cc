@@ -119,15 +119,11 @@ void Connection::GiveUp() {
     draining_ = true;
     if (state_ != State::kBusy) return Close();
     if (gone()) return;  // It is being sent.
-    const auto callback = std::exchange(on_gone_, nullptr);
-    if (events_begun_) {
-      SendEvent("", DumpJson(ShuttingDown().ToJson()));
-      SendEvent("", "[DONE]");
-      EndEvents();
-    } else {
-      Send(ErrorResponse(ShuttingDown()));
+    if (const auto callback = std::exchange(on_cut_short_, nullptr)) {
+      callback(ShuttingDown());
+    } else {  // It is being prepared.
+      Send(handler_.ErrorFor(access_.path, ShuttingDown()));
     }
-    if (callback) callback();
   });
 }
 
@@ -356,7 +352,7 @@ void Connection::Reject(const ApiError& error) {
   lease_.reset();
   if (access_.id.empty()) access_.id = RandomId("req-");  // Its head was not even read.
   state_ = State::kBusy;
-  Send(ErrorResponse(error));
+  Send(handler_.ErrorFor(access_.path, error));
 }
 
 void Connection::WatchForDeparture() {
@@ -475,7 +471,7 @@ void Connection::OnWritten(ErrorCode error) {
 
 void Connection::FinishResponse() {
   if (!response_complete_) return;  // More events will come.
-  on_gone_ = nullptr;
+  on_cut_short_ = nullptr;
   EndAccess();
   if (keep_alive_ && !draining_) {
     writing_ = {};
@@ -524,7 +520,7 @@ void Connection::Close() {
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();
-  if (auto callback = std::exchange(on_gone_, nullptr)) callback();
+  if (auto callback = std::exchange(on_cut_short_, nullptr)) callback({});
   on_closed_();
 }
 

@@ -46,7 +46,9 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void SendEvent(std::string_view name, std::string_view data) override;
   void EndEvents() override;
   bool gone() const override { return closed() || response_complete_; }
-  void OnGone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
+  void OnCutShort(std::function<void(const ApiStatus&)> callback) override {
+    on_cut_short_ = std::move(callback);
+  }
   AccessRecord& access() override { return access_; }
 
  private:
@@ -114,7 +116,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   const std::shared_ptr<ByteBudget> memory_;
   HttpHandler& handler_;
   std::function<void()> on_closed_;
-  std::function<void()> on_gone_;
+  std::function<void(const ApiStatus&)> on_cut_short_;
 
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;

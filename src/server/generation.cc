@@ -19,9 +19,10 @@ void Generation::Start() {
   if (responder_->gone()) return;
   if (session_.engine().has_failed()) return SendError(EngineFailed());
   if (const ApiStatus refused = Submit()) return SendError(*refused);
-  responder_->OnGone([weak = weak_from_this()] {
+  responder_->OnCutShort([weak = weak_from_this()](const ApiStatus& why) {
     const auto self = weak.lock();
     if (!self) return;
+    if (why) return self->Fail(*why);
     self->answered_ = true;
     self->CancelAll();
   });

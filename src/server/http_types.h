@@ -68,8 +68,9 @@ class Responder {
 
   // Nobody will read the response any more; sending is harmless then.
   virtual bool gone() const = 0;
-  // Calls once if the client goes before the response is complete.
-  virtual void OnGone(std::function<void()> callback) = 0;
+  // Calls once if the response cannot be completed: with nothing if the client has gone, else with
+  // what it is to be told instead, now.
+  virtual void OnCutShort(std::function<void(const ApiStatus& why)> callback) = 0;
 
   // For whoever knows more about the answer than its bytes.
   virtual AccessRecord& access() = 0;
@@ -82,6 +83,8 @@ class HttpHandler {
   virtual ApiStatus CheckHead(const HttpRequest& request) = 0;
   // Answers through `responder`, now or later, exactly once.
   virtual void Handle(HttpRequest request, std::shared_ptr<Responder> responder) = 0;
+  // How clients of that path are told of an error.
+  virtual HttpResponse ErrorFor(const std::string& path, const ApiError& error) const = 0;
   // A request is over, answered or not.
   virtual void OnDone(const AccessRecord& access) = 0;
 };

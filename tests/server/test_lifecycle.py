@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 CHAT = "/v1/chat/completions"
-LONG = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True}
+HELLO = [{"role": "user", "content": "Hello"}]
+LONG = {"messages": HELLO, "ignore_eos": True}
 
 
 def connect(server):
@@ -213,6 +214,22 @@ def test_sigterm_gives_up_after_the_timeout(start):
     assert time.monotonic() - began < 10
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize("path, body, last", [
+    ("/v1/chat/completions", {"messages": HELLO}, "[DONE]"),
+    ("/v1/responses", {"input": "Hello"}, '{"type":"response.failed"'),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 900}, '{"type":"error"'),
+])
+def test_a_stream_that_is_given_up_ends_as_its_api_says(start, path, body, last):
+    server = start("--shutdown-timeout", "0.1", "--max-num-seqs", "1")
+    with connect(server) as other, httpx.stream("POST", server.url + path, json={**body, "stream": True},
+                                                timeout=60) as response:
+        other.sendall(raw_post({**LONG, "n": 100}))  # so that the stream cannot be done in time
+        server.process.send_signal(signal.SIGTERM)
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    assert events[-1].startswith(last), events[-2:]
+    assert "shutting down" in events[-2 if last == "[DONE]" else -1]
 
 
 def test_flags_come_from_the_environment_too(start, monkeypatch):

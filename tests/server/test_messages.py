@@ -3,6 +3,7 @@
 import json
 
 import anthropic
+import httpx
 import pytest
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -100,6 +101,24 @@ def test_errors_have_the_shape_of_this_api(server, body, words):
     assert response.json()["type"] == "error"
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert words in response.json()["error"]["message"]
+
+
+REFUSED_BY_THEIR_HEADS = [
+    ("POST", "/v1/messages", {}, 401),
+    ("POST", "/v1/messages", {"Host": "evil.example"}, 403),
+    ("POST", "/v1/messages/unknown", {"x-api-key": "sesame"}, 404),
+    ("GET", "/v1/messages", {"x-api-key": "sesame"}, 405),
+    ("POST", "/v1/messages", {"Content-Encoding": "gzip"}, 415),
+]
+
+
+def test_what_is_refused_by_its_head_has_that_shape_too(start):
+    server = start("--api-key", "sesame")
+    for method, path, headers, status in REFUSED_BY_THEIR_HEADS:
+        response = httpx.request(method, server.url + path, headers=headers)
+        assert response.status_code == status
+        assert response.json()["type"] == "error", status
+        assert response.json()["error"]["message"]
 
 
 def test_the_key_comes_in_their_header(start):
