@@ -13,16 +13,31 @@ class ByteBudget {
  public:
   explicit ByteBudget(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  bool TryTake(size_t num_bytes) {
+  // A request that holds little may take all there is; the others leave an eighth, so that large
+  // ones never shut out small ones.
+  static constexpr size_t kSmallRequestBytes = size_t{256} << 10;
+
+  // Whether a request that holds `num_held` bytes would get so many more now.
+  bool HasRoom(size_t num_bytes, size_t num_held) const {
+    return Fits(num_bytes, num_held, taken_.load());
+  }
+  bool TryTake(size_t num_bytes, size_t num_held) {
     size_t taken = taken_.load();
     do {
-      if (num_bytes > max_bytes_ - taken) return false;
+      if (!Fits(num_bytes, num_held, taken)) return false;
     } while (!taken_.compare_exchange_weak(taken, taken + num_bytes));
     return true;
   }
   void Give(size_t num_bytes) { taken_.fetch_sub(num_bytes); }
 
  private:
+  bool Fits(size_t num_bytes, size_t num_held, size_t taken) const {
+    const bool is_small =
+        num_held <= kSmallRequestBytes && num_bytes <= kSmallRequestBytes - num_held;
+    const size_t max_taken = is_small ? max_bytes_ : max_bytes_ - max_bytes_ / 8;
+    return taken <= max_taken && num_bytes <= max_taken - taken;
+  }
+
   const size_t max_bytes_;
   std::atomic<size_t> taken_{0};
 };
@@ -36,7 +51,7 @@ class ByteLease {
   ByteLease& operator=(const ByteLease&) = delete;
 
   bool Grow(size_t num_bytes) {
-    if (!budget_->TryTake(num_bytes)) return false;
+    if (!budget_->TryTake(num_bytes, num_bytes_)) return false;
     num_bytes_ += num_bytes;
     return true;
   }

@@ -230,12 +230,11 @@ ApiStatus Connection::CheckHead() const {
   return CheckFraming();
 }
 
-ApiStatus Connection::TakeMemory() {
-  const size_t body_bytes =
-      parser_->chunked() ? options_.max_body_bytes : parser_->content_length().value_or(0);
+ApiStatus Connection::PrepareMemory() {
+  parser_->get().body().lease = std::make_shared<ByteLease>(memory_);
+  const uint64_t body_bytes = parser_->content_length().value_or(0);
   if (body_bytes > options_.max_body_bytes) return {};  // Reading it says so.
-  lease_ = std::make_shared<ByteLease>(memory_);
-  if (!lease_->Grow(body_bytes)) return OutOfMemory();
+  if (!memory_->HasRoom(static_cast<size_t>(body_bytes), /*num_held=*/0)) return OutOfMemory();
   return {};
 }
 
@@ -268,7 +267,7 @@ void Connection::OnHead() {
   const std::string host = ToString(head[http::field::host]);
   if (const ApiStatus refused = origins_.Check(host, origin_)) return Reject(*refused);
   if (const ApiStatus refused = handler_.CheckHead(TakeRequest())) return Reject(*refused);
-  if (const ApiStatus refused = TakeMemory()) return Reject(*refused);
+  if (const ApiStatus refused = PrepareMemory()) return Reject(*refused);
   if (!boost::beast::iequals(head[http::field::expect], "100-continue")) return ReadBody();
   WithStream([&](auto& stream) {
     asio::async_write(stream, asio::buffer(kContinue),
@@ -307,9 +306,9 @@ void Connection::OnBody() {
   reading_timer_.cancel();
   WatchForDeparture();
   HttpRequest request = TakeRequest();
-  request.body = std::move(parser_->get().body());
-  lease_->ShrinkTo(request.body.size());
-  request.memory = std::move(lease_);
+  LeasedBody::value_type body = std::move(parser_->get().body());
+  request.body = std::move(body.bytes);
+  request.memory = std::move(body.lease);
   handler_.Handle(std::move(request), shared_from_this());
 }
 
@@ -338,6 +337,7 @@ void Connection::OnReadError(ErrorCode error) {
   if (error == http::error::body_limit) {
     return Reject({413, fmt::format("the body exceeds {} bytes", options_.max_body_bytes)});
   }
+  if (error == boost::system::errc::not_enough_memory) return Reject(OutOfMemory());
   const bool is_malformed = error.category() == make_error_code(http::error::bad_method).category();
   if (is_malformed && error != http::error::end_of_stream &&
       error != http::error::partial_message) {
@@ -349,7 +349,7 @@ void Connection::OnReadError(ErrorCode error) {
 void Connection::Reject(const ApiError& error) {
   keep_alive_ = false;
   reading_timer_.cancel();
-  lease_.reset();
+  parser_->get().body() = {};
   if (access_.id.empty()) access_.id = RandomId("req-");  // Its head was not even read.
   state_ = State::kBusy;
   Send(handler_.ErrorFor(access_.path, error));

@@ -15,11 +15,11 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <optional>
 
 #include "server/http_head.h"
 #include "server/http_server.h"
+#include "server/leased_body.h"
 #include "server/origin_check.h"
 
 namespace lapidary {
@@ -53,7 +53,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
 
  private:
   enum class State { kIdle, kReading, kBusy, kLingering, kClosed };
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<LeasedBody>;
   using ErrorCode = boost::beast::error_code;
 
   // action(stream) with the one that carries HTTP.
@@ -74,8 +74,8 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   ApiStatus CheckFraming() const;
   // What must be right about any head; our own checks come behind.
   ApiStatus CheckHead() const;
-  // Takes the memory that the body will need.
-  ApiStatus TakeMemory();
+  // Refuses a body for which there is no memory now. What comes takes it as it comes.
+  ApiStatus PrepareMemory();
   void LimitReading();
   void BeginAccess();
   void EndAccess();
@@ -131,7 +131,6 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   AccessRecord access_;
   std::chrono::steady_clock::time_point request_begin_;
   std::chrono::steady_clock::time_point last_event_;
-  std::shared_ptr<ByteLease> lease_;  // until the handler has it
   bool watching_ = false;
   bool is_half_closed_ = false;  // and probed
   bool chunked_ = false;
