@@ -28,6 +28,9 @@ namespace {
 // Two, so that one long prompt does not hold up the short ones.
 constexpr int kNumWorkers = 2;
 
+// They wait more than they work.
+constexpr int kNumFetchers = 8;
+
 constexpr std::string_view kModelsPath = "/v1/models";
 
 // Of responses that can be gone on from.
@@ -38,6 +41,33 @@ constexpr size_t kMaxStoredBytes = size_t{64} << 20;
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
 
 constexpr std::string_view kMessagesPath = "/v1/messages";
+
+bool HoldsAddress(const OrderedJson& json) {
+  if (json.is_string()) {
+    const auto& text = json.get_ref<const std::string&>();
+    return text.starts_with("http://") || text.starts_with("https://");
+  }
+  return json.is_structured() && std::any_of(json.begin(), json.end(), HoldsAddress);
+}
+
+// Whether a request may have to wait for another host: some text of it is an address, or may be one
+// in the conversation that it goes on with.
+bool MayFetch(const OrderedJson& body) {
+  return body.contains("previous_response_id") || HoldsAddress(body);
+}
+
+// What is thrown is an internal error, or a lack of memory.
+template <typename Work>
+ApiStatus CatchAll(const Work& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  } catch (const std::exception& error) {
+    spdlog::error("a request could not be prepared: {}", error.what());
+    return InternalError();
+  }
+}
 
 bool EqualsIgnoringCase(std::string_view left, std::string_view right) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
@@ -111,7 +141,9 @@ Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
       body_limits_(body_limits),
       created_(UnixTime()),
       responses_(std::make_shared<ResponseStore>(kMaxStoredResponses, kMaxStoredBytes)),
-      workers_(kNumWorkers) {}
+      workers_(kNumWorkers) {
+  if (!session.media_limits().hosts.empty()) fetchers_.emplace(kNumFetchers);
+}
 
 const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
@@ -260,26 +292,25 @@ template <typename T>
 void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
                    std::function<void(T)> then, ParseBody parse) {
   const bool is_long = request.body.size() >= kLongBodyBytes;
-  auto task = [this, responder, request = std::move(request), work = std::move(work),
-               then = std::move(then), parse] {
-    auto result = std::make_shared<T>();
-    ApiStatus status;
-    try {
-      OrderedJson body;
-      status = (this->*parse)(request, &body);
-      if (!status) status = work(body, result.get());
-    } catch (const std::bad_alloc&) {
-      status = OutOfMemory();
-    } catch (const std::exception& error) {
-      spdlog::error("a request could not be prepared: {}", error.what());
-      status = InternalError();
-    }
-    responder->Post([this, responder, status, result, then, path = request.path] {
+  const auto shared = std::make_shared<const HttpRequest>(std::move(request));
+  const auto body = std::make_shared<OrderedJson>();
+  const auto answer = [=, this, path = shared->path](const ApiStatus& status, auto result) {
+    responder->Post([=, this] {
       if (status) return responder->Send(ErrorFor(path, *status));
       then(std::move(*result));
     });
   };
-  is_long ? workers_.PostLong(std::move(task)) : workers_.Post(std::move(task));
+  const auto run = [=, work = std::move(work), memory = shared->memory] {
+    const auto result = std::make_shared<T>();
+    answer(CatchAll([&] { return work(*body, result.get()); }), result);
+  };
+  auto read = [=, this] {
+    const ApiStatus bad = CatchAll([&] { return (this->*parse)(*shared, body.get()); });
+    if (bad) return answer(bad, std::shared_ptr<T>());
+    const bool may_wait = fetchers_.has_value() && MayFetch(*body);
+    may_wait ? fetchers_->Post(run) : run();
+  };
+  is_long ? workers_.PostLong(std::move(read)) : workers_.Post(std::move(read));
 }
 
 void Api::Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,

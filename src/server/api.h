@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,7 @@ class Api final : public HttpHandler {
   void Detokenize(HttpRequest request, ResponderPtr responder);
 
   // Runs `work` on a worker and then, on the responder's strand, sends its error or goes on with
-  // `then`. What `work` throws is an internal error, or a lack of memory.
+  // `then`.
   template <typename T>
   using Work = std::function<ApiStatus(const OrderedJson& body, T* result)>;
   using ParseBody = ApiStatus (Api::*)(const HttpRequest& request, OrderedJson* body) const;
@@ -94,6 +95,9 @@ class Api final : public HttpHandler {
   const int64_t created_;
   // Shared with answers that are stored when they end.
   const std::shared_ptr<ResponseStore> responses_;
+  // For requests that name files on other hosts, which may let them wait; there if any may be
+  // asked.
+  std::optional<WorkerPool> fetchers_;
   WorkerPool workers_;
 };
 

@@ -3,6 +3,7 @@
 import http.server
 import pathlib
 import threading
+import time
 
 import openai
 import pytest
@@ -15,6 +16,7 @@ class Files(http.server.BaseHTTPRequestHandler):
     """Answers by path; remembers what was asked for."""
 
     asked = []
+    may_answer = threading.Event()  # to those who want a slow file
 
     def do_GET(self):
         self.asked.append(self.path)
@@ -34,6 +36,8 @@ class Files(http.server.BaseHTTPRequestHandler):
                     self.wfile.write(bytes(1 << 20))
             except OSError:
                 return
+        if self.path == "/slow.jpg":
+            self.may_answer.wait(60)
         found = {"/picture.jpg": PICTURE, "/text.jpg": b"no picture"}.get(self.path)
         self.send_response(200 if found else 404)
         self.send_header("Content-Length", str(len(found or b"")))
@@ -107,3 +111,21 @@ def test_without_hosts_nothing_is_fetched(start, files, request, tmp_path_factor
     with pytest.raises(openai.BadRequestError, match="--allowed-media-domains"):
         ask(start(model=checkpoint), f"http://127.0.0.1:{files}/picture.jpg")
     assert not Files.asked
+
+
+def test_a_host_that_is_slow_holds_up_no_other_request(seeing, files):
+    Files.may_answer.clear()
+    slow = [threading.Thread(target=seeing.post, args=["/v1/chat/completions"], kwargs={"json": {"messages": [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {
+            "url": f"http://127.0.0.1:{files}/slow.jpg"}}]}]}}) for _ in range(4)]
+    for thread in slow:
+        thread.start()
+    while Files.asked.count("/slow.jpg") < len(slow):
+        time.sleep(0.01)
+    answer = seeing.post("/v1/completions", json={"prompt": "Hello", "max_tokens": 1})
+    num_waiting = sum(thread.is_alive() for thread in slow)
+    Files.may_answer.set()
+    for thread in slow:
+        thread.join()
+    assert answer.status_code == 200
+    assert num_waiting == len(slow)
