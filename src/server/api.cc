@@ -241,9 +241,12 @@ void Api::Version(HttpRequest, ResponderPtr responder) {
 }
 
 void Api::OpenApi(HttpRequest, ResponderPtr responder) {
-  OrderedJson description = OrderedJson::parse(kOpenApi);
-  description["info"]["version"] = kVersion;
-  responder->Send(JsonResponse(description));
+  static const HttpResponse response = [] {
+    OrderedJson description = OrderedJson::parse(kOpenApi);
+    description["info"]["version"] = kVersion;
+    return JsonResponse(description);
+  }();
+  responder->Send(response);
 }
 
 void Api::Metrics(HttpRequest, ResponderPtr responder) {
