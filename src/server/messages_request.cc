@@ -31,6 +31,24 @@ ApiStatus ReadTexts(const OrderedJson& content, const std::string& where, Ordere
   return {};
 }
 
+// A block {"type": "image", "source": {"type": "base64", "media_type", "data"} or {"type": "url",
+// "url"}} as a part of a chat.
+ApiStatus ImageToChat(const OrderedJson& block, const std::string& where, OrderedJson* part) {
+  const OrderedJson source = block.contains("source") ? block["source"] : OrderedJson();
+  const std::string type = source.is_object() ? StringOr(source, "type", "") : "";
+  std::string url;
+  if (type == "base64") {
+    url = fmt::format("data:{};base64,{}", StringOr(source, "media_type", ""),
+                      StringOr(source, "data", ""));
+  } else if (type == "url") {
+    url = StringOr(source, "url", "");
+  } else {
+    return BadRequest(where, "{} must be of type base64 or url", where);
+  }
+  *part = {{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}};
+  return {};
+}
+
 // Of a user's message: results of tools become messages of their own, in front of what else it
 // says.
 ApiStatus AddUserBlocks(const OrderedJson& blocks, const std::string& where,
@@ -40,7 +58,14 @@ ApiStatus AddUserBlocks(const OrderedJson& blocks, const std::string& where,
     const OrderedJson& block = blocks[idx];
     const std::string at = fmt::format("{}[{}]", where, idx);
     if (!block.is_object()) return BadRequest(at, "{} must be an object", at);
-    if (StringOr(block, "type", "") != "tool_result") {
+    const std::string type = StringOr(block, "type", "");
+    if (type == "image") {
+      OrderedJson part;
+      RETURN_IF_API_ERROR(ImageToChat(block, at + ".source", &part));
+      parts.push_back(std::move(part));
+      continue;
+    }
+    if (type != "tool_result") {
       OrderedJson part = block;
       part.erase("cache_control");
       part.erase("citations");

@@ -10,6 +10,14 @@ std::string StringOr(const OrderedJson& object, const char* name, std::string fa
   return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
 }
 
+// {"type": "input_image", "image_url": URL, "detail": ...}: a chat has the last two in one object.
+OrderedJson ImageToChat(const OrderedJson& part) {
+  OrderedJson image = OrderedJson::object();
+  if (part.contains("image_url")) image["url"] = part["image_url"];
+  if (part.contains("detail")) image["detail"] = part["detail"];
+  return {{"type", "image_url"}, {"image_url", std::move(image)}};
+}
+
 // Parts: "input_text" and "output_text" are texts here; what else there is, the chat parser judges.
 OrderedJson ContentToChat(const OrderedJson& content) {
   if (!content.is_array()) return content;
@@ -19,6 +27,8 @@ OrderedJson ContentToChat(const OrderedJson& content) {
     if (type == "input_text" || type == "output_text" || type == "summary_text" ||
         type == "reasoning_text") {
       part = {{"type", "text"}, {"text", part.contains("text") ? part["text"] : OrderedJson()}};
+    } else if (type == "input_image") {
+      part = ImageToChat(part);
     }
     parts.push_back(std::move(part));
   }

@@ -83,6 +83,26 @@ def test_the_same_image_is_found_again_and_another_is_not(seeing):
     assert other.usage.prompt_tokens_details.cached_tokens < 10
 
 
+def test_the_younger_apis_see_the_same(seeing):
+    seen = ask(seeing, image(), text("What is it?"))
+    asked = {"model": "seeing", "temperature": 0}
+    parts = [{"type": "input_image", "image_url": data_uri("turned.jpg"), "detail": "auto"},
+             {"type": "input_text", "text": "What is it?"}]
+    response = seeing.client().responses.create(**asked, max_output_tokens=8, input=[{"role": "user", "content": parts}])
+    assert response.usage.input_tokens == seen.usage.prompt_tokens
+    assert response.output_text == seen.choices[0].message.content
+    source = {"type": "base64", "media_type": "image/jpeg", "data": data_uri("turned.jpg").split(",")[1]}
+    message = seeing.post("/v1/messages", json={**asked, "max_tokens": 8, "messages": [
+        {"role": "user", "content": [{"type": "image", "source": source}, text("What is it?")]}]}).json()
+    usage = message["usage"]  # what was cached comes apart
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == seen.usage.prompt_tokens
+    assert message["content"][0]["text"] == seen.choices[0].message.content
+    for source in ({"type": "file", "file_id": "f"}, {"type": "base64", "data": "%"}, {"type": "url", "url": "http://x/y.png"}, 7):
+        refused = seeing.post("/v1/messages", json={**asked, "max_tokens": 8, "messages": [
+            {"role": "user", "content": [{"type": "image", "source": source}]}]})
+        assert refused.status_code == 400, source
+
+
 @pytest.fixture(scope="module")
 def with_files(start, seeing_checkpoint, tmp_path_factory):
     """A server that reads files of a directory, and that directory."""
