@@ -346,9 +346,11 @@ void Api::Complete(HttpRequest request, ResponderPtr responder) {
 }
 
 void Api::Responses(HttpRequest request, ResponderPtr responder) {
-  Generate(
-      std::move(request), std::move(responder),
-      [this](const OrderedJson& body, GenerationJob* job) { return PrepareResponse(body, job); });
+  const std::shared_ptr<ByteLease> memory = request.memory;
+  Generate(std::move(request), std::move(responder),
+           [this, memory](const OrderedJson& body, GenerationJob* job) {
+             return PrepareResponse(body, memory, job);
+           });
 }
 
 void Api::Messages(HttpRequest request, ResponderPtr responder) {
@@ -441,15 +443,16 @@ ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
   return {};
 }
 
-ApiStatus Api::PrepareResponse(const OrderedJson& body, GenerationJob* job) {
+ApiStatus Api::PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
+                               GenerationJob* job) {
   OrderedJson chat;
   size_t num_instructions = 0;
   ResponsesExtras extras;
   RETURN_IF_API_ERROR(ResponsesToChat(body, &chat, &num_instructions, &extras));
   OrderedJson& messages = chat["messages"];
   if (!extras.previous_response_id.empty()) {
-    const std::optional<OrderedJson> previous = responses_->Get(extras.previous_response_id);
-    if (!previous) {
+    const std::optional<std::string> stored = responses_->Get(extras.previous_response_id);
+    if (!stored) {
       ApiError error{404,
                      fmt::format("the response '{}' is not stored here (any more)",
                                  extras.previous_response_id),
@@ -457,19 +460,23 @@ ApiStatus Api::PrepareResponse(const OrderedJson& body, GenerationJob* job) {
       error.code = "previous_response_not_found";
       return error;
     }
-    messages.insert(messages.begin() + static_cast<ptrdiff_t>(num_instructions), previous->begin(),
-                    previous->end());
+    if (memory != nullptr && !memory->Grow(2 * stored->size())) return OutOfMemory();
+    const OrderedJson previous = OrderedJson::parse(*stored);
+    messages.insert(messages.begin() + static_cast<ptrdiff_t>(num_instructions), previous.begin(),
+                    previous.end());
   }
   RETURN_IF_API_ERROR(PrepareChat(chat, job));
   if (job->request.num_choices > 1) return NotSupportedYet("n");
   ResponsesFormat::OutputSink on_output;
   if (extras.store) {
     messages.erase(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(num_instructions));
-    on_output = [store = responses_, conversation = std::move(messages)](const std::string& id,
-                                                                         const OrderedJson& items) {
-      OrderedJson whole = conversation;
-      whole.push_back(OutputToMessage(items));
-      store->Put(id, whole);
+    std::string conversation = DumpJson(messages);
+    if (memory != nullptr) memory->ShrinkTo(conversation.size());
+    conversation.pop_back();  // The list goes on with the answer.
+    if (!messages.empty()) conversation += ',';
+    on_output = [store = responses_, conversation = std::move(conversation), memory](
+                    const std::string& id, const OrderedJson& items) {
+      store->Put(id, fmt::format("{}{}]", conversation, DumpJson(OutputToMessage(items))));
     };
   }
   job->format = std::make_unique<ResponsesFormat>(model_.name(), std::move(extras.echoed),

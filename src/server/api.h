@@ -78,7 +78,9 @@ class Api final : public HttpHandler {
                               std::shared_ptr<const grammar::CompiledGrammar>* compiled) const;
   ApiStatus PrepareChat(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus PrepareCompletion(const OrderedJson& body, GenerationJob* job) const;
-  ApiStatus PrepareResponse(const OrderedJson& body, GenerationJob* job);
+  // Of `memory`, what an answer is stored with stays taken while it is made.
+  ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
+                            GenerationJob* job);
   ApiStatus PrepareMessage(const OrderedJson& body, GenerationJob* job) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
   ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;

@@ -8,8 +8,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "server/api_error.h"
-
 namespace lapidary {
 
 class ResponseStore {
@@ -17,14 +15,15 @@ class ResponseStore {
   ResponseStore(size_t max_responses, size_t max_bytes)
       : max_responses_(max_responses), max_bytes_(max_bytes) {}
 
-  // `messages`: the conversation with its answer, without the instructions.
-  void Put(const std::string& id, const OrderedJson& messages);
-  std::optional<OrderedJson> Get(const std::string& id);
+  // `messages`: a list as JSON text (a tree takes many times the memory), the conversation with its
+  // answer, without the instructions.
+  void Put(const std::string& id, std::string messages);
+  std::optional<std::string> Get(const std::string& id);
 
  private:
   struct Entry {
     std::string id;
-    std::string messages;  // as text: a tree takes many times the memory
+    std::string messages;
   };
   void DropOldest();
 

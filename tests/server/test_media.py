@@ -1,12 +1,14 @@
 """Images and audio in chat messages."""
 
 import base64
+import contextlib
 import io
 import json
 import pathlib
 import subprocess
 import wave
 
+import httpx
 import openai
 import pytest
 from seeing_checkpoint import make_seeing_checkpoint
@@ -101,6 +103,23 @@ def test_the_younger_apis_see_the_same(seeing):
         refused = seeing.post("/v1/messages", json={**asked, "max_tokens": 8, "messages": [
             {"role": "user", "content": [{"type": "image", "source": source}]}]})
         assert refused.status_code == 400, source
+
+
+def test_conversations_count_as_memory_until_their_answers_are_stored(start, seeing_checkpoint):
+    server = start("--max-request-memory", "4MB", "--max-num-seqs", "1", model=seeing_checkpoint)
+    large_file = (FILES / "turned.jpg").read_bytes() + bytes(450_000)
+    padded = {"type": "input_image", "image_url": f"data:image/jpeg;base64,{base64.b64encode(large_file).decode()}"}
+
+    def respond(store):
+        body = {"input": [{"role": "user", "content": [padded]}], "store": store, "stream": True, "ignore_eos": True,
+                "max_output_tokens": 300}
+        return httpx.stream("POST", server.url + "/v1/responses", json=body, timeout=60)
+
+    for store in (False, True):
+        with contextlib.ExitStack() as streams:
+            statuses = [streams.enter_context(respond(store)).status_code for _ in range(8)]
+        assert (503 in statuses) == store, statuses
+        server.wait_until_idle(60)
 
 
 @pytest.fixture(scope="module")
