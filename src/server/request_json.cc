@@ -63,6 +63,14 @@ JsonShape ScanJson(std::string_view text) {
   return shape;
 }
 
+// Also of a float that is whole.
+std::optional<int32_t> AsTokenId(const OrderedJson& json) {
+  if (!json.is_number()) return std::nullopt;
+  const double number = json.get<double>();
+  const bool fits = number >= 0 && number <= INT32_MAX && std::trunc(number) == number;
+  return fits ? std::optional(static_cast<int32_t>(number)) : std::nullopt;
+}
+
 // As OrderedJson::parse without exceptions, with lists of token ids as binary values. They never
 // are a tree.
 OrderedJson ParseWithIds(std::string_view body) {
@@ -75,9 +83,9 @@ OrderedJson ParseWithIds(std::string_view body) {
       has_ids = HoldsTokenIds(value.get_ref<const std::string&>());
     }
     if (!has_ids) return true;
-    const bool is_id = event == Event::value && depth >= 2 && value.is_number_unsigned() &&
-                       value.get<uint64_t>() <= INT32_MAX;
-    if (is_id) ids.push_back(value.get<int32_t>());
+    const std::optional<int32_t> id =
+        event == Event::value && depth >= 2 ? AsTokenId(value) : std::nullopt;
+    if (id) ids.push_back(*id);
     is_mixed |= event == Event::array_start && !ids.empty();
     if (event == Event::array_end && !ids.empty()) {
       std::vector<uint8_t> bytes(ids.size() * sizeof(int32_t));
@@ -87,7 +95,7 @@ OrderedJson ParseWithIds(std::string_view body) {
                                          : OrderedJson::array({nullptr});
       ids.clear();
     }
-    return !is_id;
+    return !id;
   };
   return OrderedJson::parse(body, on_event, /*allow_exceptions=*/false);
 }
@@ -139,9 +147,10 @@ std::optional<std::vector<int32_t>> ReadTokenIds(const OrderedJson& json) {
     return ids;
   }
   if (!json.is_array()) return std::nullopt;
-  for (const OrderedJson& id : json) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return std::nullopt;
-    ids.push_back(id.get<int32_t>());
+  for (const OrderedJson& value : json) {
+    const std::optional<int32_t> id = AsTokenId(value);
+    if (!id) return std::nullopt;
+    ids.push_back(*id);
   }
   return ids;
 }

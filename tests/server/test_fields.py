@@ -160,6 +160,12 @@ def test_whole_floats_are_integers_and_an_empty_stop_is_none(server):
     assert as_floats.json()["choices"][0]["text"] == as_integers.json()["choices"][0]["text"]
     for wrong in (2.5, 1e300):
         assert "integer" in server.post("/v1/completions", json={**body, "max_tokens": wrong}).text
+    ids = server.post("/v1/completions", json={**body, "prompt": [2, 5, 9], "allowed_token_ids": [7, 8]})
+    as_floats = server.post("/v1/completions", json={**body, "prompt": [2.0, 5.0, 9.0], "allowed_token_ids": [7.0, 8.0]})
+    assert as_floats.status_code == 200, as_floats.text
+    assert as_floats.json()["choices"] == ids.json()["choices"]
+    for wrong in ([2, 5.5], [2, -5.0], [2, 1e10]):
+        assert server.post("/v1/completions", json={**body, "prompt": wrong}).status_code == 400
 
 
 def test_a_text_completion_stops_at_sixteen_tokens_unless_asked(server):
