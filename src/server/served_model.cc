@@ -1,5 +1,6 @@
 #include "server/served_model.h"
 
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -28,7 +29,10 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
 
 ApiStatus ServedModel::CheckName(const std::string& name) const {
   if (name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end()) return {};
-  ApiError error{404, fmt::format("the model '{}' does not exist", name), "model"};
+  ApiError error{404,
+                 fmt::format("the model '{}' does not exist; this server has '{}'", name,
+                             fmt::join(names_, "', '")),
+                 "model"};
   error.code = "model_not_found";
   return error;
 }

@@ -86,7 +86,9 @@ def test_too_long_names_the_counts(server):
 
 
 def test_unknown_model(server):
-    assert refuse(server, CHAT, {"messages": HELLO, "model": "gpt"}, 404)["code"] == "model_not_found"
+    error = refuse(server, CHAT, {"messages": HELLO, "model": "gpt"}, 404)
+    assert error["code"] == "model_not_found"
+    assert "'tiny'" in error["message"], "what there is instead"
     with server.client() as client, pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt")
 
