@@ -1,50 +1,72 @@
 #include "executor/cpu/panel_weights.h"
 
+#include <vector>
+
+#include "base/check.h"
 #include "base/huge_pages.h"
 #include "base/release_pages.h"
 #include "ops/cpu/panels.h"
 
 namespace lapidary::cpu {
+namespace {
 
-MatrixRef PanelWeights::Panels(const MatrixRef& matrix, int64_t unit, ThreadPool& threads) {
-  if (matrix.data == nullptr || !IsBlockDType(matrix.dtype) || unit % kPanelRows != 0) {
-    return matrix;
-  }
-  const DType dtype = PanelTypeOf(matrix.dtype);
-  const int64_t bytes = DTypeBytes(dtype, int64_t{matrix.rows} * matrix.cols);
-  auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  AdviseHugePages(memory.get(), bytes);
-  threads.ParallelFor(matrix.rows, kPanelRows, [&](int64_t begin, int64_t end, int) {
-    RepackPanels(matrix, begin, end, memory.get());
-  });
-  const MatrixRef panels{
-      .data = memory.get(), .dtype = dtype, .rows = matrix.rows, .cols = matrix.cols};
-  memory_.push_back(std::move(memory));
-  if (release_) ReleasePages(matrix.data, matrix.rows * matrix.row_bytes());
-  return panels;
-}
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr int64_t kLine = 64;
 
-void PanelWeights::Repack(const ModelPlan& plan, ThreadPool& threads, ModelWeights& weights) {
-  const auto repack = [&](MatrixRef& matrix) { matrix = Panels(matrix, matrix.rows, threads); };
-  const auto repack_experts = [&](MatrixRef& matrix) {
-    matrix = Panels(matrix, matrix.rows / plan.moe->num_experts, threads);
+// The matrices that become panels.
+std::vector<MatrixRef*> MatricesToRepack(const ModelPlan& plan, ModelWeights& weights) {
+  std::vector<MatrixRef*> matrices;
+  // `num_parts`: whose rows are used apart from each other.
+  const auto add = [&](MatrixRef& matrix, int num_parts = 1) {
+    if (matrix.data == nullptr || !IsBlockDType(matrix.dtype)) return;
+    if (matrix.rows / num_parts % kPanelRows == 0) matrices.push_back(&matrix);
   };
   for (LayerWeights& layer : weights.layers) {
-    repack(layer.attention.q_proj);
-    repack(layer.attention.k_proj);
-    repack(layer.attention.v_proj);
-    repack(layer.attention.o_proj);
-    repack(layer.mlp.gate_proj);
-    repack(layer.mlp.up_proj);
-    repack(layer.mlp.down_proj);
-    repack(layer.ple.gate);
-    repack(layer.ple.projection);
+    add(layer.attention.q_proj);
+    add(layer.attention.k_proj);
+    add(layer.attention.v_proj);
+    add(layer.attention.o_proj);
+    add(layer.mlp.gate_proj);
+    add(layer.mlp.up_proj);
+    add(layer.mlp.down_proj);
+    add(layer.ple.gate);
+    add(layer.ple.projection);
     if (!plan.moe) continue;
-    repack_experts(layer.moe.gate_up_proj);
-    repack_experts(layer.moe.down_proj);
+    add(layer.moe.gate_up_proj, plan.moe->num_experts);
+    add(layer.moe.down_proj, plan.moe->num_experts);
   }
+  add(weights.head);
+  return matrices;
+}
+
+int64_t PanelBytes(const MatrixRef& matrix) {
+  const int64_t bytes = DTypeBytes(PanelTypeOf(matrix.dtype), int64_t{matrix.rows} * matrix.cols);
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+void PanelWeights::Repack(const ModelPlan& plan, ThreadPool& threads, ModelWeights& weights) {
   const bool is_tied = weights.head.data == weights.embedding.data;
-  repack(weights.head);
+  const std::vector<MatrixRef*> matrices = MatricesToRepack(plan, weights);
+  size_t bytes = 0;
+  for (const MatrixRef* matrix : matrices) bytes += PanelBytes(*matrix);
+  if (bytes == 0) return;
+  bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, bytes)));
+  CHECK(memory_ != nullptr) << "out of memory";
+  AdviseHugePages(memory_.get(), bytes);
+  std::byte* to = memory_.get();
+  for (MatrixRef* matrix : matrices) {
+    const MatrixRef source = *matrix;
+    threads.ParallelFor(source.rows, kPanelRows, [&](int64_t begin, int64_t end, int) {
+      RepackPanels(source, begin, end, to);
+    });
+    *matrix = {
+        .data = to, .dtype = PanelTypeOf(source.dtype), .rows = source.rows, .cols = source.cols};
+    to += PanelBytes(source);
+    if (release_) ReleasePages(source.data, source.rows * source.row_bytes());
+  }
   if (is_tied) weights.embedding = weights.head;
 }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
-#include <vector>
 
 #include "base/thread_pool.h"
 #include "model/weights.h"
@@ -22,11 +22,13 @@ class PanelWeights {
   void Repack(const ModelPlan& plan, ThreadPool& threads, ModelWeights& weights);
 
  private:
-  // `unit`: rows that are used together.
-  MatrixRef Panels(const MatrixRef& matrix, int64_t unit, ThreadPool& threads);
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
 
   bool release_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  // Of all matrices: of one piece, so that all of it can be in huge pages.
+  std::unique_ptr<std::byte[], Free> memory_;
 };
 
 }  // namespace lapidary::cpu

@@ -164,12 +164,13 @@ void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* pan
   const DTypeBlock from_block = BlockOf(w.dtype);
   const int zero = ZeroOf(w.dtype);
   const int64_t block_bytes = int64_t{BlockOf(to).bytes} * kPanelRows;
+  const int64_t row_bytes = w.row_bytes();
   for (int64_t panel = begin; panel < end; panel += kPanelRows) {
     auto* out = reinterpret_cast<uint8_t*>(panels) + DTypeBytes(to, panel * w.cols);
-    for (int64_t col = 0; col < w.cols; col += from_block.elements) {
+    const std::byte* first = w.As<std::byte>() + panel * row_bytes;  // block of the first row
+    for (int64_t col = 0; col < w.cols; col += from_block.elements, first += from_block.bytes) {
       for (int row = 0; row < kPanelRows; ++row) {
-        const std::byte* at =
-            w.As<std::byte>() + (panel + row) * w.row_bytes() + DTypeBytes(w.dtype, col);
+        const std::byte* at = first + row * row_bytes;
         const auto* block = reinterpret_cast<const uint8_t*>(at);
         if (w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1 || w.dtype == DType::kQ8_0) {
           CopyRow(w.dtype, block, row, out);
