@@ -74,6 +74,8 @@ TEST_P(ModeEqualityTest, ThreadsAndPageSizesDoNotChangeABit) {
   const Logits base = RunChunks({.name = "base"}, ids, {16});
   ExpectSameBits(base, RunChunks({.name = "t1", .num_threads = 1}, ids, {16}), "one thread");
   ExpectSameBits(base, RunChunks({.name = "t5", .num_threads = 5}, ids, {16}), "five threads");
+  ExpectSameBits(base, RunChunks({.name = "h5", .num_threads = 5}, ids, {30, 1, 1, 1, 1}),
+                 "one token at a time, its heads on threads of their own");
   ExpectSameBits(base, RunChunks({.name = "p1", .tokens_per_page = {1, 1}}, ids, {16}),
                  "pages of one token");
   ExpectSameBits(base, RunChunks({.name = "p7", .tokens_per_page = {7, 5}}, ids, {16}),

@@ -82,13 +82,23 @@ void CpuBlocks::ProjectQueries(const LayerPlan& layer, const std::vector<float>&
   });
 }
 
+HeadGroups CpuBlocks::GroupHeads(const LayerPlan& layer, int64_t num_blocks) const {
+  // Together the heads of a KV head read its keys once. But one sequence of a model that has a
+  // single KV head would then keep one thread busy.
+  int heads = layer.heads_per_kv_head();
+  while (heads % 2 == 0 && num_blocks * layer.num_heads / heads < threads_.num_threads()) {
+    heads /= 2;
+  }
+  return {.heads = heads, .count = layer.num_heads / heads};
+}
+
 void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegment> segments,
-                               int64_t active_idx, int kv_head, int thread_idx) {
-  const int heads = layer.heads_per_kv_head();
-  const int64_t first_head = active_idx * layer.num_heads + int64_t{kv_head} * heads;
-  AttendRow(segments, layer.kv_entry, queries_.data() + first_head * layer.kv_entry.key_len, heads,
-            attention_scratch_[thread_idx], attended_.data() + first_head * layer.head_dim);
-  RestoreValueOrder(layer.kv_entry, heads, attended_.data() + first_head * layer.head_dim);
+                               int64_t active_idx, int first_head, int num_heads, int thread_idx) {
+  const int64_t head = active_idx * layer.num_heads + first_head;
+  float* out = attended_.data() + head * layer.head_dim;
+  AttendRow(segments, layer.kv_entry, queries_.data() + head * layer.kv_entry.key_len, num_heads,
+            attention_scratch_[thread_idx], out);
+  RestoreValueOrder(layer.kv_entry, num_heads, out);
 }
 
 void CpuBlocks::AddAttention(const LayerPlan& layer) {

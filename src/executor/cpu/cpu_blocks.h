@@ -25,6 +25,12 @@ void AddPageSegments(const KvLayout& layout, const KvMemory& kv, const SlotTable
                      const LayerPlan& owner, int kv_head, int32_t first_key, int32_t end_key,
                      std::vector<KeySegment>& segments);
 
+// Heads of a row in groups of as many, each within a KV head.
+struct HeadGroups {
+  int heads = 1;  // of a group
+  int count = 1;  // of groups in a row
+};
+
 // Buffers grow to the largest step seen and stay.
 class CpuBlocks {
  protected:
@@ -49,20 +55,24 @@ class CpuBlocks {
   // normed = rmsnorm(h); queries = their projection in the form that the owner's entries are read
   // with. `owner_k_norm` [head_dim]: of the layer that owns the entries.
   void ProjectQueries(const LayerPlan& layer, const std::vector<float>& owner_k_norm);
-  // task(active row, KV head, thread) over the threads.
+  // How the heads of `num_blocks` blocks of rows are shared out.
+  HeadGroups GroupHeads(const LayerPlan& layer, int64_t num_blocks) const;
+  // task(active row, first head, heads, thread) over the threads.
   template <typename Task>
-  void ForEachKvHead(const LayerPlan& layer, const Task& task) {
+  void ForEachHeadGroup(const LayerPlan& layer, const Task& task) {
     attended_.resize(num_active() * layer.num_heads * layer.head_dim);
+    const HeadGroups groups = GroupHeads(layer, num_active());
     threads_.ParallelFor(
-        num_active() * layer.num_kv_heads, 1, [&](int64_t begin, int64_t end, int thread_idx) {
+        num_active() * groups.count, 1, [&](int64_t begin, int64_t end, int thread_idx) {
           for (int64_t idx = begin; idx < end; ++idx) {
-            task(idx / layer.num_kv_heads, static_cast<int>(idx % layer.num_kv_heads), thread_idx);
+            const int first_head = static_cast<int>(idx % groups.count) * groups.heads;
+            task(idx / groups.count, first_head, groups.heads, thread_idx);
           }
         });
   }
-  // The heads of one KV head of an active row over the keys given.
+  // Heads of an active row, all of one KV head, over its keys.
   void AttendSegments(const LayerPlan& layer, std::span<const KeySegment> segments,
-                      int64_t active_idx, int kv_head, int thread_idx);
+                      int64_t active_idx, int first_head, int num_heads, int thread_idx);
   // h += rmsnorm(Wo a)
   void AddAttention(const LayerPlan& layer);
   // block_out = W_down(gelu(W_gate n) * (W_up n)), n = rmsnorm(h)

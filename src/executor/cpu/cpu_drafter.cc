@@ -70,7 +70,8 @@ void CpuDrafter::RunLayer(const LayerPlan& layer) {
   const int donor_idx = assistant_.kv_donors[layer.index];
   const LayerPlan& donor = target_.plan.layers[donor_idx];
   ProjectQueries(layer, target_.weights.layers[donor_idx].attention.k_norm);
-  ForEachKvHead(layer, [&](int64_t row, int kv_head, int thread_idx) {
+  ForEachHeadGroup(layer, [&](int64_t row, int first_head, int num_heads, int thread_idx) {
+    const int kv_head = first_head / layer.heads_per_kv_head();
     const DraftStart& start = starts_[row];
     const SlotTables::Table& table = target_.tables.Of(start.slot, KvGroupOf(layer.kind));
     // The last key is there even where the window ends before it.
@@ -79,7 +80,7 @@ void CpuDrafter::RunLayer(const LayerPlan& layer) {
     std::vector<KeySegment> segments;
     AddPageSegments(target_.layout, target_.kv, table, donor, kv_head, first_key, start.length,
                     segments);
-    AttendSegments(layer, segments, row, kv_head, thread_idx);
+    AttendSegments(layer, segments, row, first_head, num_heads, thread_idx);
   });
   AddAttention(layer);
   RunMlp(layer);

@@ -138,13 +138,14 @@ std::vector<CpuForward::RowBlock> CpuForward::AttentionBlocks(const LayerPlan& l
 void CpuForward::Attend(const LayerPlan& layer) {
   attended_.resize(num_active() * layer.num_heads * layer.head_dim);
   const std::vector<RowBlock> blocks = AttentionBlocks(layer);
-  const int64_t num_tasks = static_cast<int64_t>(blocks.size()) * layer.num_kv_heads;
+  const HeadGroups groups = GroupHeads(layer, std::ssize(blocks));
+  const int64_t num_tasks = std::ssize(blocks) * groups.count;
   threads_.ParallelFor(num_tasks, 1, [&](int64_t begin, int64_t end, int thread_idx) {
     for (int64_t task = begin; task < end; ++task) {
       // Later rows see more keys: the longest tasks go first.
-      const int64_t block_idx = blocks.size() - 1 - task / layer.num_kv_heads;
-      AttendBlock(layer, blocks[block_idx], static_cast<int>(task % layer.num_kv_heads),
-                  attention_scratch_[thread_idx]);
+      const RowBlock& block = blocks[blocks.size() - 1 - task / groups.count];
+      const int first_head = static_cast<int>(task % groups.count) * groups.heads;
+      AttendBlock(layer, block, first_head, groups.heads, thread_idx);
     }
   });
 }
@@ -172,28 +173,27 @@ int32_t CpuForward::LastKey(const LayerPlan& layer, int32_t row) const {
   return sees_ahead ? rows_.last_seen[row] : rows_.positions[row];
 }
 
-void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int kv_head,
-                             AttentionScratch& scratch) {
-  const int heads = layer.heads_per_kv_head();
+void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int first_head, int num_heads,
+                             int thread_idx) {
+  const int kv_head = first_head / layer.heads_per_kv_head();
   const int32_t first_key = FirstKey(layer, rows_.positions[active_[block.begin]]);
   const int32_t last_key = LastKey(layer, active_[block.end - 1]);
   const std::vector<KeySegment> segments =
       KeySegments(layer, rows_.sequence_of[active_[block.begin]], kv_head, first_key, last_key);
+  if (block.end - block.begin == 1) {
+    return AttendSegments(layer, segments, block.begin, first_head, num_heads, thread_idx);
+  }
   std::vector<AttentionRow> rows;
   for (int64_t row = block.begin; row < block.end; ++row) {
     const int32_t position = rows_.positions[active_[row]];
-    const int64_t first_head = row * layer.num_heads + int64_t{kv_head} * heads;
-    rows.push_back({.q = queries_.data() + first_head * layer.kv_entry.key_len,
-                    .out = attended_.data() + first_head * layer.head_dim,
+    const int64_t head = row * layer.num_heads + first_head;
+    rows.push_back({.q = queries_.data() + head * layer.kv_entry.key_len,
+                    .out = attended_.data() + head * layer.head_dim,
                     .begin = FirstKey(layer, position) - first_key,
                     .end = LastKey(layer, active_[row]) - first_key + 1});
   }
-  if (rows.size() == 1) {
-    AttendRow(segments, layer.kv_entry, rows[0].q, heads, scratch, rows[0].out);
-  } else {
-    AttendRows(segments, layer.kv_entry, heads, rows, scratch);
-  }
-  for (const AttentionRow& row : rows) RestoreValueOrder(layer.kv_entry, heads, row.out);
+  AttendRows(segments, layer.kv_entry, num_heads, rows, attention_scratch_[thread_idx]);
+  for (const AttentionRow& row : rows) RestoreValueOrder(layer.kv_entry, num_heads, row.out);
 }
 
 void CpuForward::AttentionOutput(const LayerPlan& layer) { AddAttention(layer); }

@@ -51,7 +51,9 @@ class CpuForward : public ForwardOps, private CpuBlocks {
     int64_t end;
   };
   std::vector<RowBlock> AttentionBlocks(const LayerPlan& layer) const;
-  void AttendBlock(const LayerPlan& layer, RowBlock block, int kv_head, AttentionScratch& scratch);
+  // Heads of all rows of a block, all of one KV head.
+  void AttendBlock(const LayerPlan& layer, RowBlock block, int first_head, int num_heads,
+                   int thread_idx);
   // The keys [first_key, last_key] of a sequence and one KV head.
   std::vector<KeySegment> KeySegments(const LayerPlan& layer, int32_t sequence_idx, int kv_head,
                                       int32_t first_key, int32_t last_key);
