@@ -24,8 +24,8 @@ CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
 CLI::Option* QuantisationFlag::AddFastMathTo(CLI::App& command) {
   return command.add_flag(
       "--fast-math", fast_math,
-      "Round activations to 8 bits where weights are in blocks: faster, and not "
-      "exact (CPU)");
+      "Round activations to 8 bits where weights are in blocks, and to bf16 where weights are and "
+      "the processor has AMX: faster, and not exact (CPU)");
 }
 
 std::optional<DType> QuantisationFlag::Type() const {

@@ -139,7 +139,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
                      DTypeName(*options.quantisation));
   }
   if (options.fast_math) {
-    return MakeError("--fast-math is about weights in blocks, which run on the CPU only");
+    return MakeError("--fast-math rounds activations on the CPU only; add --device cpu");
   }
   if (model.is_compressed()) {
     return MakeError("{}: quantised checkpoints run on the CPU only; add --device cpu", model.name);

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/linear.h"
 
 namespace lapidary::cpu {
 
@@ -24,8 +23,9 @@ void AddPageSegments(const KvLayout& layout, const KvMemory& kv, const SlotTable
   }
 }
 
-CpuBlocks::CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads)
-    : plan_(plan), weights_(weights), threads_(threads) {
+CpuBlocks::CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads,
+                     Bf16Math bf16_math)
+    : plan_(plan), weights_(weights), threads_(threads), bf16_math_(bf16_math) {
   for (const LayerPlan& layer : plan.layers) {
     const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
     rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
@@ -41,6 +41,11 @@ void CpuBlocks::BeginRows(std::span<const int32_t> positions) {
   for (size_t idx = 0; idx < rope_plans_.size(); ++idx) {
     rope_tables_[idx].Fill(rope_plans_[idx].Frequencies(), positions);
   }
+}
+
+void CpuBlocks::Multiply(const std::vector<float>& x, const MatrixRef& w, std::vector<float>& y) {
+  y.resize(num_active() * w.rows);
+  Linear(x.data(), num_active(), w, y.data(), w.rows, threads_, bf16_math_);
 }
 
 void CpuBlocks::NormHidden(const std::vector<float>& weight, std::vector<float>& out) {
@@ -66,9 +71,8 @@ void CpuBlocks::ProjectQueries(const LayerPlan& layer, const std::vector<float>&
   NormHidden(weights_.layers[layer.index].input_norm, normed_);
   const int64_t raw_len = int64_t{layer.num_heads} * layer.head_dim;
   const int64_t query_len = int64_t{layer.num_heads} * layer.kv_entry.key_len;
-  raw_.resize(num_active() * raw_len);
   queries_.resize(num_active() * query_len);
-  Linear(normed_.data(), num_active(), weights.q_proj, raw_.data(), raw_len, threads_);
+  Multiply(normed_, weights.q_proj, raw_);
   const RopeTable& rope = RopeFor(layer);
   const RotaryHead rotary = RotaryOf(layer);
   ForEachActive([&](int64_t row) {
@@ -103,9 +107,7 @@ void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegmen
 
 void CpuBlocks::AddAttention(const LayerPlan& layer) {
   const LayerWeights& weights = weights_.layers[layer.index];
-  block_out_.resize(num_active() * plan_.hidden_size);
-  Linear(attended_.data(), num_active(), weights.attention.o_proj, block_out_.data(),
-         plan_.hidden_size, threads_);
+  Multiply(attended_, weights.attention.o_proj, block_out_);
   AddNormed(block_out_, weights.post_attention_norm, /*scale=*/1.0f);
 }
 
@@ -113,15 +115,11 @@ void CpuBlocks::RunMlp(const LayerPlan& layer) {
   const LayerWeights& weights = weights_.layers[layer.index];
   const int64_t width = layer.mlp_width;
   NormHidden(weights.pre_mlp_norm, normed_);
-  gate_.resize(num_active() * width);
-  up_.resize(num_active() * width);
-  Linear(normed_.data(), num_active(), weights.mlp.gate_proj, gate_.data(), width, threads_);
-  Linear(normed_.data(), num_active(), weights.mlp.up_proj, up_.data(), width, threads_);
+  Multiply(normed_, weights.mlp.gate_proj, gate_);
+  Multiply(normed_, weights.mlp.up_proj, up_);
   ForEachActive(
       [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
-  block_out_.resize(num_active() * plan_.hidden_size);
-  Linear(gate_.data(), num_active(), weights.mlp.down_proj, block_out_.data(), plan_.hidden_size,
-         threads_);
+  Multiply(gate_, weights.mlp.down_proj, block_out_);
 }
 
 }  // namespace lapidary::cpu

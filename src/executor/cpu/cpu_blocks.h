@@ -12,6 +12,7 @@
 #include "executor/slot_tables.h"
 #include "model/weights.h"
 #include "ops/cpu/attention.h"
+#include "ops/cpu/linear.h"
 #include "ops/cpu/rope.h"
 
 namespace lapidary::cpu {
@@ -34,7 +35,8 @@ struct HeadGroups {
 // Buffers grow to the largest step seen and stay.
 class CpuBlocks {
  protected:
-  CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads);
+  CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads,
+            Bf16Math bf16_math);
 
   // All rows of a step, at these positions; all of them active.
   void BeginRows(std::span<const int32_t> positions);
@@ -47,6 +49,8 @@ class CpuBlocks {
       for (int64_t row = begin; row < end; ++row) body(row);
     });
   }
+  // y [active, rows of w] = x [active, columns of w] * w^T; y is resized.
+  void Multiply(const std::vector<float>& x, const MatrixRef& w, std::vector<float>& y);
   // out[row] = rmsnorm(h[row]; weight) for the active rows.
   void NormHidden(const std::vector<float>& weight, std::vector<float>& out);
   // h = (h + rmsnorm(x; weight)) * scale for the active rows.
@@ -85,6 +89,7 @@ class CpuBlocks {
   const ModelPlan& plan_;
   const ModelWeights& weights_;
   ThreadPool& threads_;
+  const Bf16Math bf16_math_;
 
   std::vector<int32_t> active_;  // rows still being computed, of those of BeginRows
 

@@ -54,7 +54,8 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       kv_(std::move(kv)),
       skip_unneeded_rows_(options.skip_unneeded_rows),
       threads_(options.num_threads),
-      forward_(plan_, weights_, layout_, kv_, tables_, threads_, expert_counts_.get()) {
+      forward_(plan_, weights_, layout_, kv_, tables_, threads_, expert_counts_.get(),
+               options.fast_math ? Bf16Math::kTiles : Bf16Math::kExact) {
   if (expert_counts_ && plan_.moe) {
     expert_counts_->Resize(plan_.num_layers, plan_.moe->num_experts);
   }

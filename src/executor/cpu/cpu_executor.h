@@ -28,7 +28,8 @@ struct CpuExecutorOptions {
   std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
   bool skip_unneeded_rows = true;
-  // Activations are rounded to 8 bits where weights are in blocks (linear_panels.h).
+  // Activations are rounded to 8 bits where weights are in blocks (linear_panels.h), and to bf16
+  // where weights are and the machine has AMX (linear_tiles.h).
   bool fast_math = false;
   // What was repacked for it is given back to the system. Only where nobody else reads the source.
   bool release_repacked = false;

@@ -18,8 +18,8 @@ int32_t FirstKey(const LayerPlan& layer, int32_t position) {
 
 CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
                        const KvMemory& kv, const SlotTables& tables, ThreadPool& threads,
-                       ExpertCounts* expert_counts)
-    : CpuBlocks(plan, weights, threads),
+                       ExpertCounts* expert_counts, Bf16Math bf16_math)
+    : CpuBlocks(plan, weights, threads, bf16_math),
       layout_(layout),
       kv_(kv),
       tables_(tables),
@@ -56,8 +56,7 @@ void CpuForward::Embed() {
 void CpuForward::MakePerLayerInputs() {
   const int64_t columns = int64_t{plan_.ple->width} * plan_.num_layers;
   ple_inputs_.resize(num_active() * columns);
-  raw_.resize(num_active() * columns);
-  Linear(hidden_.data(), num_active(), weights_.ple_projection, raw_.data(), columns, threads_);
+  Multiply(hidden_, weights_.ple_projection, raw_);
   ForEachActive([&](int64_t row) {
     MakePerLayerInputsRow(weights_.ple_table, rows_.token_ids[row], weights_.ple_projection_norm,
                           plan_.rms_norm_eps, plan_.hidden_size, raw_.data() + row * columns,
@@ -90,12 +89,8 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
   const int64_t row_len = int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len;
   std::vector<float>& entries = NewEntries(layer.index);
   entries.resize(num_active() * row_len);
-  raw_.resize(num_active() * raw_len);
-  raw_v_.resize(num_active() * raw_len);
-  Linear(normed_.data(), num_active(), weights.k_proj, raw_.data(), raw_len, threads_);
-  if (!layer.k_is_v) {
-    Linear(normed_.data(), num_active(), weights.v_proj, raw_v_.data(), raw_len, threads_);
-  }
+  Multiply(normed_, weights.k_proj, raw_);
+  if (!layer.k_is_v) Multiply(normed_, weights.v_proj, raw_v_);
   const RopeTable& rope = RopeFor(layer);
   ForEachActive([&](int64_t row) {
     for (int head = 0; head < layer.num_kv_heads; ++head) {
@@ -212,6 +207,7 @@ void CpuForward::Experts(const LayerPlan& layer) {
                     normed_.data() + row * dim);
   });
   raw_.resize(num_active() * moe.num_experts);
+  // Exact: rounding would choose other experts.
   Linear(normed_.data(), num_active(), weights.router_proj, raw_.data(), moe.num_experts, threads_);
   choices_.resize(num_active() * moe.top_k);
   ForEachActive([&](int64_t row) {
@@ -226,7 +222,7 @@ void CpuForward::Experts(const LayerPlan& layer) {
   NormHidden(weights.pre_norm, normed_);
   expert_out_.resize(num_active() * dim);
   RunExperts(weights.gate_up_proj, weights.down_proj, moe.top_k, normed_.data(), num_active(),
-             choices_, expert_scratch_, expert_out_.data(), threads_);
+             choices_, expert_scratch_, expert_out_.data(), threads_, bf16_math_);
   ForEachActive([&](int64_t row) {
     float* dense = block_out_.data() + row * dim;
     RmsNorm(dense, weights.post_dense_norm.data(), plan_.rms_norm_eps, dim, dense);
@@ -244,15 +240,12 @@ void CpuForward::PerLayerGate(const LayerPlan& layer) {
   const LayerWeights& weights = weights_.layers[layer.index];
   const int64_t width = plan_.ple->width;
   const int64_t columns = width * plan_.num_layers;
-  gate_.resize(num_active() * width);
-  Linear(hidden_.data(), num_active(), weights.ple.gate, gate_.data(), width, threads_);
+  Multiply(hidden_, weights.ple.gate, gate_);
   ForEachActive([&](int64_t row) {
     GeluMul(gate_.data() + row * width, ple_inputs_.data() + row * columns + layer.index * width,
             width);
   });
-  block_out_.resize(num_active() * plan_.hidden_size);
-  Linear(gate_.data(), num_active(), weights.ple.projection, block_out_.data(), plan_.hidden_size,
-         threads_);
+  Multiply(gate_, weights.ple.projection, block_out_);
   AddNormed(block_out_, weights.ple.post_norm, weights.layer_scalar);
 }
 
@@ -276,10 +269,8 @@ void CpuForward::StoreKv(const LayerPlan& layer) {
 }
 
 void CpuForward::Head() {
-  const int64_t vocab = plan_.vocab_size;
   NormHidden(weights_.final_norm, normed_);
-  logits_.resize(num_active() * vocab);
-  Linear(normed_.data(), num_active(), weights_.head, logits_.data(), vocab, threads_);
+  Multiply(normed_, weights_.head, logits_);
   if (plan_.logit_softcap == 0.0f) return;
   constexpr int64_t kPiece =
       1 << 14;  // a multiple of every vector length: elements keep their lane

@@ -18,7 +18,7 @@ class CpuForward : public ForwardOps, private CpuBlocks {
  public:
   CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
              const KvMemory& kv, const SlotTables& tables, ThreadPool& threads,
-             ExpertCounts* expert_counts);
+             ExpertCounts* expert_counts, Bf16Math bf16_math);
 
   void Begin(StepRows rows);
   const StepRows& rows() const { return rows_; }

@@ -8,6 +8,7 @@
 #include "ops/cpu/dequantise.h"
 #include "ops/cpu/linear_blocks.h"
 #include "ops/cpu/linear_panels.h"
+#include "ops/cpu/linear_tiles.h"
 
 #ifndef LAPIDARY_OPS_CPU_LINEAR_TASK
 #define LAPIDARY_OPS_CPU_LINEAR_TASK
@@ -350,9 +351,12 @@ void RunBlocks(const LinearTask& task, int64_t block, int64_t begin, int64_t end
 }  // namespace
 
 void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out_begin,
-                   int64_t out_end, float* y, int64_t y_stride) {
+                   int64_t out_end, float* y, int64_t y_stride, Bf16Math bf16_math) {
   const int64_t in = w.cols;
   if (rows == 0) return;
+  if (bf16_math == Bf16Math::kTiles && FitsTiles(w)) {
+    return LinearTileColumns(x, rows, w, out_begin, out_end, y, y_stride);
+  }
   if (IsPanelDType(w.dtype)) {
     return LinearPanelColumns(x, rows, w, out_begin, out_end, y, y_stride);
   }
@@ -374,10 +378,13 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
 }
 
 void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t y_stride,
-            ThreadPool& threads) {
+            ThreadPool& threads, Bf16Math bf16_math) {
   const int64_t out = w.rows;
   const int64_t in = w.cols;
   if (rows == 0) return;
+  if (bf16_math == Bf16Math::kTiles && FitsTiles(w)) {
+    return LinearTiles(x, rows, w, y, y_stride, threads);
+  }
   if (IsPanelDType(w.dtype)) return LinearPanels(x, rows, w, y, y_stride, threads);
   const int64_t num_pieces = int64_t{4} * threads.num_threads();
   if (FitsInRegisters(w, rows)) {

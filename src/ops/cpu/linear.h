@@ -17,12 +17,17 @@
 
 namespace lapidary::cpu {
 
+// What is done to x where weights are bf16 (others do not ask). kTiles: it is rounded to bf16 where
+// the machine has AMX (linear_tiles.h), and stays as it is elsewhere.
+enum class Bf16Math { kExact, kTiles };
+
 void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t y_stride,
-            ThreadPool& threads);
+            ThreadPool& threads, Bf16Math bf16_math = Bf16Math::kExact);
 
 // The same on columns [out_begin, out_end) of y, on the calling thread; for callers that split the
 // work themselves (experts).
 void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out_begin,
-                   int64_t out_end, float* y, int64_t y_stride);
+                   int64_t out_end, float* y, int64_t y_stride,
+                   Bf16Math bf16_math = Bf16Math::kExact);
 
 }  // namespace lapidary::cpu

@@ -12,6 +12,7 @@
 
 #include "base/huge_pages.h"
 #include "ops/cpu/linear.h"
+#include "ops/cpu/linear_tiles.h"
 
 namespace lapidary::cpu {
 namespace {
@@ -53,7 +54,7 @@ const std::vector<uint16_t>& Weights() {
 
 // Any bits will do for codes; a scale that is an infinity costs no more than another.
 void BM_Linear(benchmark::State& state, const Shape& shape, DType dtype, int64_t rows,
-               int num_threads) {
+               int num_threads, Bf16Math bf16_math) {
   ThreadPool threads(num_threads);
   const std::vector<float> x(rows * shape.in, 0.5f);
   std::vector<float> y(rows * shape.out);
@@ -66,7 +67,7 @@ void BM_Linear(benchmark::State& state, const Shape& shape, DType dtype, int64_t
                       .dtype = dtype,
                       .rows = static_cast<int>(shape.out),
                       .cols = static_cast<int>(shape.in)};
-    Linear(x.data(), rows, w, y.data(), shape.out, threads);
+    Linear(x.data(), rows, w, y.data(), shape.out, threads, bf16_math);
     benchmark::ClobberMemory();
     copy = (copy + 1) % num_copies;
   }
@@ -103,14 +104,18 @@ void RegisterAll() {
   for (const int num_threads : thread_counts) {
     const std::string suffix = "/threads:" + std::to_string(num_threads);
     Register(benchmark::RegisterBenchmark(("Read" + suffix).c_str(), BM_Read, num_threads));
-    for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256}) {
+    for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256, 512}) {
       for (const Shape& shape : kShapes) {
         for (const DType dtype : kTypes) {
           if (shape.in % BlockOf(dtype).elements != 0) continue;
-          const std::string name =
-              "Linear/" + std::to_string(rows) + "/" + shape.name + "/" + DTypeName(dtype) + suffix;
-          Register(benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, dtype, rows,
-                                                num_threads));
+          const auto add = [&](const char* type, Bf16Math bf16_math) {
+            const std::string name =
+                "Linear/" + std::to_string(rows) + "/" + shape.name + "/" + type + suffix;
+            Register(benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, dtype, rows,
+                                                  num_threads, bf16_math));
+          };
+          add(DTypeName(dtype), Bf16Math::kExact);
+          if (dtype == DType::kBF16 && HasTiles()) add("BF16_TILES", Bf16Math::kTiles);
         }
       }
     }

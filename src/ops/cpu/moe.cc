@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/linear.h"
 
 namespace lapidary::cpu {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 // Runs one matrix per expert over its group of rows: y[group] = x[group] * w[expert]^T.
 //   x [assignments, in], w [experts * out, in], y [assignments, out]
 void GroupedLinear(const ExpertScratch& scratch, const MatrixRef& w, const float* x, float* y,
-                   ThreadPool& threads) {
+                   ThreadPool& threads, Bf16Math bf16_math) {
   const int num_experts = static_cast<int>(scratch.expert_begin.size()) - 1;
   const int out = w.rows / num_experts;
   const int64_t in = w.cols;
@@ -33,7 +32,7 @@ void GroupedLinear(const ExpertScratch& scratch, const MatrixRef& w, const float
       const int64_t group = scratch.expert_begin[task.expert];
       const int64_t count = scratch.expert_begin[task.expert + 1] - group;
       LinearColumns(x + group * in, count, w.Rows(task.expert * out, out), task.begin,
-                    std::min(task.begin + kColumnsPerTask, out), y + group * out, out);
+                    std::min(task.begin + kColumnsPerTask, out), y + group * out, out, bf16_math);
     }
   });
 }
@@ -79,7 +78,7 @@ void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
 
 void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, const float* x,
                 int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
-                float* out, ThreadPool& threads) {
+                float* out, ThreadPool& threads, Bf16Math bf16_math) {
   const int64_t assignments = rows * top_k;
   CHECK_EQ(static_cast<int64_t>(choices.size()), assignments);
   const int64_t hidden = gate_up.cols;
@@ -94,7 +93,8 @@ void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, cons
     const int64_t row = scratch.assignment_order[idx] / top_k;
     std::copy_n(x + row * hidden, hidden, scratch.inputs.data() + idx * hidden);
   }
-  GroupedLinear(scratch, gate_up, scratch.inputs.data(), scratch.gate_up.data(), threads);
+  GroupedLinear(scratch, gate_up, scratch.inputs.data(), scratch.gate_up.data(), threads,
+                bf16_math);
   // The inputs are spent: their buffer takes the packed activations [assignments, width].
   std::vector<float>& activated = scratch.inputs;
   activated.resize(std::max(assignments * hidden, assignments * width));
@@ -107,7 +107,7 @@ void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, cons
   for (int64_t idx = 0; idx < assignments; ++idx) {
     std::copy_n(scratch.gate_up.data() + idx * 2 * width, width, activated.data() + idx * width);
   }
-  GroupedLinear(scratch, down, activated.data(), scratch.outputs.data(), threads);
+  GroupedLinear(scratch, down, activated.data(), scratch.outputs.data(), threads, bf16_math);
 
   std::vector<int> slot_of(assignments);
   for (int64_t idx = 0; idx < assignments; ++idx) slot_of[scratch.assignment_order[idx]] = idx;

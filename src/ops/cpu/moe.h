@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "ops/cpu/linear.h"
 #include "tensor/matrix_ref.h"
 
 namespace lapidary::cpu {
@@ -40,6 +41,6 @@ struct ExpertScratch {
 //   x, out [rows, hidden];  choices [rows, top_k]
 void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, const float* x,
                 int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
-                float* out, ThreadPool& threads);
+                float* out, ThreadPool& threads, Bf16Math bf16_math = Bf16Math::kExact);
 
 }  // namespace lapidary::cpu
