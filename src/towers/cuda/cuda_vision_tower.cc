@@ -69,7 +69,6 @@ CudaVisionTower::CudaVisionTower(const TowersPlan& plan, const TowerTensors& ten
     : plan_(plan),
       tower_(*plan_.vision_tower),
       mlp_width_(RoundUp(tower_.mlp_width, 8)),
-      padded_head_(PaddedHeadDim(tower_.head_dim)),
       device_(device) {
   const std::string prefix = "vision_tower.";
   input_proj_ = device.UploadMatrix(tensors.Matrix(prefix + "patch_embedder.input_proj.weight"));
@@ -182,14 +181,12 @@ void CudaVisionTower::RunAttention(const Layer& layer, const Batch& batch) {
   heads.rows = batch.patches;
   heads.num_heads = tower_.num_heads;
   heads.head_dim = tower_.head_dim;
-  heads.padded_dim = padded_head_;
   heads.eps = tower_.eps;
   for (int part = 0; part < kVisionParts; ++part) {
     heads.projected[part] = layer.qkv.Part(wide_.As<bf16>(), part, batch.patches);
     heads.bounds[part] = layer.qkv.out[part];
-    heads.heads[part] =
-        heads_.As<bf16>() + int64_t{part} * tower_.num_heads * batch.patches * padded_head_;
   }
+  heads.heads = heads_.As<bf16>();
   heads.stride = layer.qkv.stride();
   heads.q_norm = layer.q_norm;
   heads.k_norm = layer.k_norm;
@@ -200,9 +197,7 @@ void CudaVisionTower::RunAttention(const Layer& layer, const Batch& batch) {
   RunPatchAttention(device_.context(), {.rows = batch.patches,
                                         .num_heads = tower_.num_heads,
                                         .head_dim = tower_.head_dim,
-                                        .queries = heads.heads[0],
-                                        .keys = heads.heads[1],
-                                        .values = heads.heads[2],
+                                        .heads = heads.heads,
                                         .tiles = batch.tiles,
                                         .num_tiles = batch.num_tiles,
                                         .out = x_.As<bf16>(),

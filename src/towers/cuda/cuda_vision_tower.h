@@ -56,7 +56,6 @@ class CudaVisionTower {
   const TowersPlan plan_;
   const VisionTowerPlan& tower_;
   const int mlp_width_;  // a multiple of 8, the rest are zeros
-  const int padded_head_;
   TowerDevice& device_;
 
   DeviceMatrix input_proj_;
@@ -72,7 +71,7 @@ class CudaVisionTower {
   DeviceBuffer x_;       // bf16: a product's input
   DeviceBuffer wide_;    // bf16: results of qkv, or of a part of the rows' gate and up
   DeviceBuffer gated_;   // bf16 [rows of a part, mlp width]
-  DeviceBuffer heads_;   // bf16 [3, heads, patches, padded head]
+  DeviceBuffer heads_;   // bf16: q, k, v as PatchAttentionCall has them
   DeviceBuffer added_;   // bf16 [patches, hidden]
   DeviceBuffer out_;     // f32 [cells, text hidden]
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cuda/linear/narrow_map.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -33,17 +34,19 @@ EncodeFunction FindEncode() {
   return reinterpret_cast<EncodeFunction>(function);
 }
 
-// Dims from the innermost one on, of boxes of 64 values; strides in bytes, from the second dim on.
+// Dims from the innermost one on, of boxes of 64 values (or of 16, with a narrower swizzle);
+// strides in bytes, from the second dim on.
 template <int kDims>
 CUtensorMap Encode(const bf16* matrix, const cuuint64_t (&sizes)[kDims],
-                   const cuuint64_t (&strides)[kDims - 1], const cuuint32_t (&box)[kDims]) {
+                   const cuuint64_t (&strides)[kDims - 1], const cuuint32_t (&box)[kDims],
+                   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   static const EncodeFunction encode = FindEncode();
   CUtensorMap map;
   cuuint32_t steps[kDims];
   std::fill(steps, steps + kDims, 1);
   const CUresult result =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDims, const_cast<bf16*>(matrix), sizes,
-             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS))
       << "no tensor map for " << sizes[0] << " x " << sizes[1];
@@ -57,6 +60,13 @@ CUtensorMap MakeSwizzledMap(const bf16* matrix, int rows, int columns, int box_r
   return Encode<2>(matrix, {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
                    {static_cast<cuuint64_t>(columns) * sizeof(bf16)},
                    {64, static_cast<cuuint32_t>(box_rows)});
+}
+
+CUtensorMap MakeNarrowMap(const bf16* matrix, int rows, int box_rows) {
+  CHECK(box_rows >= 1 && box_rows <= 256) << box_rows;
+  constexpr int kColumns = 16;
+  return Encode<2>(matrix, {kColumns, static_cast<cuuint64_t>(rows)}, {kColumns * sizeof(bf16)},
+                   {kColumns, static_cast<cuuint32_t>(box_rows)}, CU_TENSOR_MAP_SWIZZLE_32B);
 }
 
 CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_rows,

@@ -27,13 +27,15 @@ struct PatchAttentionCall {
   int rows = 0;
   int num_heads = 0;
   int head_dim = 0;
-  const bf16* queries = nullptr;  // [num_heads, rows, PaddedHeadDim]
-  const bf16* keys = nullptr;
-  const bf16* values = nullptr;
+  const bf16* heads = nullptr;       // runs of q, k, v [3, num_heads, rows, 64], then their tails
   const PatchTile* tiles = nullptr;  // [num_tiles], on the device
   int num_tiles = 0;
   bf16* out = nullptr;  // [rows, num_heads * head_dim]
   Bounds out_bounds;
+
+  __host__ __device__ const bf16* tails() const {
+    return heads + int64_t{3} * num_heads * rows * kHeadRun;
+  }
 };
 void RunPatchAttention(const LaunchContext& context, const PatchAttentionCall& call);
 

@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/towers/padded_head.h"
 #include "ops/cuda/towers/tower_row.cuh"
 #include "ops/cuda/towers/tower_rows.h"
 
@@ -94,16 +95,32 @@ __device__ __forceinline__ void Turn(float& low, float& high, float2 by) {
 // A block per row. A thread has two dims of a head and the two that they turn with, of q, k and v.
 __global__ void __launch_bounds__(kMaxHeadThreads)
     PatchHeadsKernel(const __grid_constant__ PatchHeadsCall call) {
-  __shared__ float squares[3][kMaxHeadThreads];
+  // Of a head's threads in turn, filled up to a multiple of four with zeros.
+  __shared__ __align__(16) float squares[3][kMaxHeadThreads * 2];
   AllowNextKernel();
-  WaitForPreviousKernel();
   const int64_t row = blockIdx.x;
   const int quarter = call.head_dim / 4;
   const int head = static_cast<int>(threadIdx.x) / quarter;
-  const int place = static_cast<int>(threadIdx.x) % quarter;  // in the head
+  const int place = static_cast<int>(threadIdx.x) - head * quarter;  // in the head
   const bool by_column = 2 * place < quarter;
   const int dim = by_column ? 2 * place : 2 * place + quarter;
+  // What was there before the step is read first: one of these loads waits for another.
+  const GridPlace grid = call.places[row];
+  float2 low_weight[2];
+  float2 high_weight[2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const float* const weight = (part == 0 ? call.q_norm : call.k_norm) + dim;
+    low_weight[part] = *reinterpret_cast<const float2*>(weight);
+    high_weight[part] = *reinterpret_cast<const float2*>(weight + quarter);
+  }
+  const float4 turns =
+      *reinterpret_cast<const float4*>(call.rope + (by_column ? grid.column : grid.row) * quarter +
+                                       (by_column ? 2 * place : 2 * place - quarter));
+  WaitForPreviousKernel();
+
   const int64_t from = row * call.stride + int64_t{head} * call.head_dim + dim;
+  const int padded = (quarter + 3) / 4 * 4;
   float2 low[3];
   float2 high[3];
 #pragma unroll
@@ -113,32 +130,40 @@ __global__ void __launch_bounds__(kMaxHeadThreads)
   }
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
-    squares[part][threadIdx.x] = low[part].x * low[part].x + low[part].y * low[part].y +
-                                 high[part].x * high[part].x + high[part].y * high[part].y;
+    squares[part][head * padded + place] = low[part].x * low[part].x + low[part].y * low[part].y +
+                                           high[part].x * high[part].x +
+                                           high[part].y * high[part].y;
+    if (place < padded - quarter) squares[part][head * padded + quarter + place] = 0.0f;
   }
   __syncthreads();
-  const GridPlace grid = call.places[row];
-  const float2* const turns = call.rope + (by_column ? grid.column : grid.row) * quarter +
-                              (by_column ? 2 * place : 2 * place - quarter);
+  const int padded_dim = call.head_dim > kHeadRun ? kHeadRun + kHeadTail : kHeadRun;
+  bf16* const tails = call.heads + int64_t{3} * call.num_heads * call.rows * kHeadRun;
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     float sum = 0.0f;
-    for (int idx = 0; idx < quarter; ++idx) sum += squares[part][head * quarter + idx];
+    for (int idx = 0; idx < padded; idx += 4) {
+      const float4 of = *reinterpret_cast<const float4*>(&squares[part][head * padded + idx]);
+      sum += (of.x + of.y) + (of.z + of.w);
+    }
     const float inverse = InverseRms(sum, call.head_dim, call.eps);
     low[part] = {low[part].x * inverse, low[part].y * inverse};
     high[part] = {high[part].x * inverse, high[part].y * inverse};
     if (part < 2) {
-      const float* const weight = (part == 0 ? call.q_norm : call.k_norm) + dim;
-      low[part] = {low[part].x * weight[0], low[part].y * weight[1]};
-      high[part] = {high[part].x * weight[quarter], high[part].y * weight[quarter + 1]};
-      Turn(low[part].x, high[part].x, turns[0]);
-      Turn(low[part].y, high[part].y, turns[1]);
+      low[part] = {low[part].x * low_weight[part].x, low[part].y * low_weight[part].y};
+      high[part] = {high[part].x * high_weight[part].x, high[part].y * high_weight[part].y};
+      Turn(low[part].x, high[part].x, {turns.x, turns.y});
+      Turn(low[part].y, high[part].y, {turns.z, turns.w});
     }
-    bf16* const to = call.heads[part] + (int64_t{head} * call.rows + row) * call.padded_dim;
-    *reinterpret_cast<uint32_t*>(to + dim) = PackBf16x2(low[part].x, low[part].y);
-    *reinterpret_cast<uint32_t*>(to + dim + quarter) = PackBf16x2(high[part].x, high[part].y);
-    for (int rest = call.head_dim + 2 * place; rest < call.padded_dim; rest += 2 * quarter) {
-      *reinterpret_cast<uint32_t*>(to + rest) = 0;
+    const int64_t to_row = (int64_t{part} * call.num_heads + head) * call.rows + row;
+    const auto store = [&](int at, uint32_t pair) {
+      bf16* const to = at < kHeadRun ? call.heads + to_row * kHeadRun + at
+                                     : tails + to_row * kHeadTail + at - kHeadRun;
+      *reinterpret_cast<uint32_t*>(to) = pair;
+    };
+    store(dim, PackBf16x2(low[part].x, low[part].y));
+    store(dim + quarter, PackBf16x2(high[part].x, high[part].y));
+    for (int rest = call.head_dim + 2 * place; rest < padded_dim; rest += 2 * quarter) {
+      store(rest, 0);
     }
   }
 }

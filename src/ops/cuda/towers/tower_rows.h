@@ -69,8 +69,7 @@ void RunAddPositions(const LaunchContext& context, const AddPositionsCall& call)
 struct PatchHeadsCall {
   int rows = 0;
   int num_heads = 0;
-  int head_dim = 0;    // a multiple of 8
-  int padded_dim = 0;  // of the outputs; what is behind head_dim becomes zero
+  int head_dim = 0;  // a multiple of 8
   float eps = 1e-6f;
   // q, k, v: [rows, num_heads * head_dim] with a row stride.
   const bf16* projected[3] = {};
@@ -80,7 +79,7 @@ struct PatchHeadsCall {
   const float* k_norm = nullptr;      // [head_dim]
   const float2* rope = nullptr;       // [positions, head_dim / 4]: cosine and sine
   const GridPlace* places = nullptr;  // [rows]
-  bf16* heads[3] = {};                // q, k, v: [num_heads, rows, padded_dim]
+  bf16* heads = nullptr;              // q, k, v: as PatchAttentionCall has them
 };
 Status PatchHeadsSupports(int num_heads, int head_dim);
 void RunPatchHeads(const LaunchContext& context, const PatchHeadsCall& call);
