@@ -208,8 +208,10 @@ void CudaVisionTower::RunAttention(const Layer& layer, const Batch& batch) {
 }
 
 void CudaVisionTower::RunMlp(const Layer& layer, const Batch& batch) {
-  for (int first = 0; first < batch.patches; first += kTowerMlpRows) {
-    const int rows = std::min(kTowerMlpRows, batch.patches - first);
+  const int parts = (batch.patches + kTowerMlpRows - 1) / kTowerMlpRows;
+  const int part_rows = (batch.patches + parts - 1) / parts;
+  for (int first = 0; first < batch.patches; first += part_rows) {
+    const int rows = std::min(part_rows, batch.patches - first);
     UpdateRowsCall update = Update(first, rows);
     update.x_norm = layer.pre_mlp_norm;
     update.x = x_.As<bf16>();

@@ -30,15 +30,15 @@ struct DeviceLinear {
   Bounds out;
 };
 
-// Linears of the same input and as many outputs each: one matrix where their inputs have the same
-// bounds, else one of each.
+// Linears of the same input and as many outputs each, one product: of one matrix where their inputs
+// have the same bounds, else a batch of as many.
 struct DeviceLinearGroup {
-  std::vector<DeviceMatrix> weights;
-  std::vector<Bounds> in;   // as weights
+  DeviceMatrix weight;      // [linears * part_rows, cols]
+  std::vector<Bounds> in;   // one, or one of each linear
   std::vector<Bounds> out;  // of each linear
   int part_rows = 0;        // outputs of a linear
 
-  bool is_fused() const { return weights.size() == 1; }
+  bool is_fused() const { return in.size() == 1; }
   // Of a product of `rows` rows: where linear `part` lies in it, and from row to row.
   const bf16* Part(const bf16* product, int part, int rows) const {
     return product + int64_t{part} * part_rows * (is_fused() ? 1 : rows);
@@ -69,7 +69,8 @@ class TowerDevice {
   // y = x W^T; bf16, or f32.
   void Multiply(const DeviceMatrix& weight, const bf16* x, int rows, bf16* y);
   void Multiply(const DeviceMatrix& weight, const bf16* x, int rows, float* y);
-  // Updates rows, then multiplies what became of them (update.x) with every matrix of the group.
+  // Updates rows, then multiplies what became of them (update.x: one of each of the group's inputs)
+  // with the group.
   void UpdateAndMultiply(UpdateRowsCall update, const DeviceLinearGroup& group, bf16* y);
 
  private:

@@ -19,6 +19,12 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// q, k and v of clipped linears may each clamp their input.
+template <typename Tower>
+int64_t Inputs(const Tower& tower) {
+  return tower.is_clipped ? 3 : 1;
+}
+
 // Matrices and position tables are held as bf16, the rest as f32.
 int64_t WeightBytes(const std::vector<TensorSpec>& specs) {
   int64_t bytes = 0;
@@ -44,7 +50,7 @@ TowerBuffers PlanVisionTower(const TowersPlan& plan) {
   TowerBuffers buffers;
   buffers.staged = patches * (patch_values * kF32 + kPatchBytes) + kStagedSlack;
   buffers.hidden = patches * tower.hidden * kF32;
-  buffers.x = patches * std::max({patch_values, int64_t{tower.hidden}, head_values}) * kBf16;
+  buffers.x = patches * std::max({patch_values, Inputs(tower) * tower.hidden, head_values}) * kBf16;
   buffers.wide = std::max(patches * 3 * head_values, kTowerMlpRows * 2 * mlp_width) * kBf16;
   buffers.gated = kTowerMlpRows * mlp_width * kBf16;
   buffers.heads = 3 * patches * padded_heads * kBf16;
@@ -75,7 +81,8 @@ TowerBuffers PlanAudioTower(const TowersPlan& plan) {
   buffers.staged = int64_t{kMaxMelFrames} * kNumMelBands * kF32;
   buffers.features = int64_t{kMaxMelFrames / 2} * (kNumMelBands / 2) * tower.channels[0] * kF32;
   buffers.hidden = tokens * hidden * kF32;
-  buffers.x = tokens * std::max<int64_t>({hidden, subsampled, tower.output_dim}) * kBf16;
+  buffers.x =
+      tokens * std::max<int64_t>({Inputs(tower) * hidden, subsampled, tower.output_dim}) * kBf16;
   buffers.wide = tokens * std::max(3 * hidden, ff_width) * kBf16;
   buffers.gated = tokens * ff_width * kBf16;
   buffers.added = tokens * hidden * kBf16;

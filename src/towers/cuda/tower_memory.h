@@ -16,7 +16,7 @@ inline constexpr int kMaxMelFrames = 3000;
 inline constexpr int kMaxAudioTokens = 750;
 inline constexpr int kMaxWaveTokens = 1024;
 // Rows whose gates are computed at once: enough for full speed, and their buffers stay small.
-inline constexpr int kTowerMlpRows = 2560;
+inline constexpr int kTowerMlpRows = 5120;
 // Weights lie in pieces of at least this size.
 inline constexpr int64_t kTowerSlabBytes = int64_t{64} << 20;
 

@@ -39,6 +39,10 @@ FORWARD(MatrixLayoutCreate,
         (cublasLtMatrixLayout_t * layout, cudaDataType type, uint64_t rows, uint64_t columns,
          int64_t leading_dim),
         (layout, type, rows, columns, leading_dim))
+FORWARD(MatrixLayoutSetAttribute,
+        (cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+         const void* value, size_t num_bytes),
+        (layout, attribute, value, num_bytes))
 FORWARD(MatrixLayoutDestroy, (cublasLtMatrixLayout_t layout), (layout))
 FORWARD(MatmulDescCreate,
         (cublasLtMatmulDesc_t * operation, cublasComputeType_t compute_type,

@@ -29,12 +29,33 @@ struct LayoutDeleter {
 };
 using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDeleter>;
 
-// A row-major [rows, columns] matrix is cuBLAS's column-major [columns, rows].
-Layout MakeLayout(cudaDataType type, int rows, int columns) {
+// A row-major [rows, columns] matrix is cuBLAS's column-major [columns, rows]. `batch` of them.
+Layout MakeLayout(cudaDataType type, int rows, int columns, int batch) {
   cublasLtMatrixLayout_t layout = nullptr;
   LAPIDARY_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type, columns, rows, columns));
-  return Layout(layout);
+  Layout owner(layout);
+  if (batch > 1) {
+    const int32_t count = batch;
+    const int64_t distance = int64_t{rows} * columns;
+    LAPIDARY_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(
+        layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
+    LAPIDARY_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(
+        layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &distance, sizeof(distance)));
+  }
+  return owner;
 }
+
+// The three matrices of a product.
+struct Layouts {
+  Layout weight;
+  Layout x;
+  Layout y;
+
+  Layouts(bool f32_output, int out_dim, int in_dim, int rows, int batch)
+      : weight(MakeLayout(CUDA_R_16BF, out_dim, in_dim, batch)),
+        x(MakeLayout(CUDA_R_16BF, rows, in_dim, batch)),
+        y(MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim, batch)) {}
+};
 
 bool TableIsUsable() {
   const size_t version = cublasLtGetVersion();
@@ -50,7 +71,7 @@ bool TableIsUsable() {
 
 }  // namespace
 
-GemmLt::GemmLt() {
+GemmLt::GemmLt(int row_step) : row_step_(row_step) {
   LAPIDARY_CUBLAS_CHECK(cublasLtCreate(&handle_));
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -66,10 +87,8 @@ GemmLt::~GemmLt() {
 }
 
 std::vector<cublasLtMatmulAlgo_t> GemmLt::Search(const Key& key, int rows, int max_candidates) {
-  const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
-  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
-  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
-  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+  const auto& [out_dim, in_dim, bucket, f32_output, aligned, batch] = key;
+  const Layouts layouts(f32_output, out_dim, in_dim, rows, batch);
   cublasLtMatmulPreference_t preference = nullptr;
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
@@ -96,7 +115,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmLt::Search(const Key& key, int rows, int m
   std::vector<cublasLtMatmulHeuristicResult_t> results(max_candidates);
   int num_results = 0;
   LAPIDARY_CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(
-      handle_, operation_, weight_layout.get(), x_layout.get(), y_layout.get(), y_layout.get(),
+      handle_, operation_, layouts.weight.get(), layouts.x.get(), layouts.y.get(), layouts.y.get(),
       preference, max_candidates, results.data(), &num_results));
   CHECK_GE(num_results, 1) << "cuBLASLt knows no algorithm for " << rows << " x " << in_dim << " x "
                            << out_dim;
@@ -111,14 +130,11 @@ std::optional<cublasLtMatmulAlgo_t> GemmLt::FromTable(const GemmShape& shape) {
   cublasLtMatmulAlgo_t algorithm;
   static_assert(sizeof(algorithm) == sizeof(entry->words));
   std::memcpy(&algorithm, entry->words.data(), sizeof(algorithm));
-  const Layout weight_layout = MakeLayout(CUDA_R_16BF, shape.out_dim, shape.in_dim);
-  const Layout x_layout = MakeLayout(CUDA_R_16BF, shape.rows, shape.in_dim);
-  const Layout y_layout =
-      MakeLayout(shape.f32_output ? CUDA_R_32F : CUDA_R_16BF, shape.rows, shape.out_dim);
+  const Layouts layouts(shape.f32_output, shape.out_dim, shape.in_dim, shape.rows, /*batch=*/1);
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(handle_, operation_, weight_layout.get(), x_layout.get(),
-                              y_layout.get(), y_layout.get(), &algorithm, &result);
+      cublasLtMatmulAlgoCheck(handle_, operation_, layouts.weight.get(), layouts.x.get(),
+                              layouts.y.get(), layouts.y.get(), &algorithm, &result);
   if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes) return algorithm;
   spdlog::warn("cuBLASLt refuses the table's algorithm for {} rows, {} inputs, {} outputs ({})",
                shape.rows, shape.in_dim, shape.out_dim, cublasLtGetStatusString(status));
@@ -126,8 +142,8 @@ std::optional<cublasLtMatmulAlgo_t> GemmLt::FromTable(const GemmShape& shape) {
 }
 
 cublasLtMatmulAlgo_t GemmLt::Choose(const Key& key, int rows) {
-  const auto& [out_dim, in_dim, bucket, f32_output, aligned] = key;
-  if (aligned) {  // as the table's were measured
+  const auto& [out_dim, in_dim, bucket, f32_output, aligned, batch] = key;
+  if (aligned && batch == 1) {  // as the table's were measured
     const auto measured = FromTable({out_dim, in_dim, bucket, f32_output});
     if (measured) return *measured;
   }
@@ -138,18 +154,17 @@ cublasLtMatmulAlgo_t GemmLt::Choose(const Key& key, int rows) {
 
 std::vector<cublasLtMatmulAlgo_t> GemmLt::Candidates(bool f32_output, int out_dim, int in_dim,
                                                      int rows, int max_candidates) {
-  return Search({out_dim, in_dim, GemmRowBucket(rows), f32_output, true}, rows, max_candidates);
+  return Search({out_dim, in_dim, GemmRowBucket(rows), f32_output, true, 1}, rows, max_candidates);
 }
 
 bool GemmLt::RunWith(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const bf16* weight,
-                     const bf16* x, void* y, bool f32_output, int out_dim, int in_dim, int rows) {
-  const Layout weight_layout = MakeLayout(CUDA_R_16BF, out_dim, in_dim);
-  const Layout x_layout = MakeLayout(CUDA_R_16BF, rows, in_dim);
-  const Layout y_layout = MakeLayout(f32_output ? CUDA_R_32F : CUDA_R_16BF, rows, out_dim);
+                     const bf16* x, void* y, bool f32_output, int out_dim, int in_dim, int rows,
+                     int batch) {
+  const Layouts layouts(f32_output, out_dim, in_dim, rows, batch);
   const float one = 1.0f;
   const float zero = 0.0f;
-  return cublasLtMatmul(handle_, operation_, &one, weight, weight_layout.get(), x, x_layout.get(),
-                        &zero, y, y_layout.get(), y, y_layout.get(), &algorithm,
+  return cublasLtMatmul(handle_, operation_, &one, weight, layouts.weight.get(), x, layouts.x.get(),
+                        &zero, y, layouts.y.get(), y, layouts.y.get(), &algorithm,
                         workspace_.As<void>(), kWorkspaceBytes, stream) == CUBLAS_STATUS_SUCCESS;
 }
 
@@ -160,14 +175,16 @@ const cublasLtMatmulAlgo_t& GemmLt::Find(const Key& key, int rows) {
 }
 
 void GemmLt::Run(cudaStream_t stream, const bf16* weight, const bf16* x, void* y, bool f32_output,
-                 int out_dim, int in_dim, int rows) {
+                 int out_dim, int in_dim, int rows, int batch) {
   const bool aligned = reinterpret_cast<uintptr_t>(y) % 16 == 0;
   const auto run_for = [&](int bucket, int searched_rows) {
-    const Key key{out_dim, in_dim, bucket, f32_output, aligned};
+    const Key key{out_dim, in_dim, bucket, f32_output, aligned, batch};
     return RunWith(Find(key, searched_rows), stream, weight, x, y, f32_output, out_dim, in_dim,
-                   rows);
+                   rows, batch);
   };
-  if (run_for(GemmRowBucket(rows), GemmRowBucket(rows))) return;
+  const int bucket =
+      row_step_ == 0 ? GemmRowBucket(rows) : (rows + row_step_ - 1) / row_step_ * row_step_;
+  if (run_for(bucket, bucket)) return;
   // What suits the bucket's upper end need not suit every row count in it. Exact entries are told
   // apart from buckets by their sign.
   if (run_for(-rows, rows)) return;
@@ -183,7 +200,7 @@ void GemmLt::Load(const bf16* weight, bool f32_output, int out_dim, int in_dim, 
   LAPIDARY_CUDA_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
   for (int rows = GemmRowBucket(fewest_rows); rows <= GemmRowBucket(most_rows);
        rows = GemmRowBucket(rows + 1)) {
-    const Key key{out_dim, in_dim, rows, f32_output, /*aligned=*/true};
+    const Key key{out_dim, in_dim, rows, f32_output, /*aligned=*/true, /*batch=*/1};
     if (algorithms_.contains(key)) continue;
     RunWith(Find(key, rows), stream.get(), weight, x, workspace_.As<void>(), f32_output, out_dim,
             in_dim, rows);

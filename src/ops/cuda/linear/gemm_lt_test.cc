@@ -9,6 +9,7 @@
 
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
+#include "ops/cuda/test_values.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -107,6 +108,32 @@ TEST_F(GemmLtTest, AShapeThatTheTableDoesNotKnowTakesTheHeuristic) {
   GemmLt gemm;
   EXPECT_FALSE(gemm.FromTable(shape).has_value());
   Check<bf16>(gemm, shape, shape.rows, weight.get(), x.get());
+}
+
+TEST_F(GemmLtTest, ABatchIsItsProductsOneBehindTheOther) {
+  constexpr int kBatch = 3;
+  constexpr int kOut = 72;
+  constexpr int kIn = 136;
+  GemmLt gemm(/*row_step=*/128);
+  for (const int rows : {1, 130}) {
+    TestBuffer<bf16> weight(size_t{kBatch} * kOut * kIn);
+    TestBuffer<bf16> x(size_t{kBatch} * rows * kIn);
+    TestBuffer<bf16> y(size_t{kBatch} * rows * kOut);
+    RunFillSynthetic(TestContext(), kWeightLaw, weight.size(), weight.get());
+    RunFillSynthetic(TestContext(), kInputLaw, x.size(), x.get());
+    gemm.Run(nullptr, weight.get(), x.get(), y.get(), /*f32_output=*/false, kOut, kIn, rows,
+             kBatch);
+    const std::vector<float> all = ToFloat(y.Download());
+    for (int idx = 0; idx < kBatch; ++idx) {
+      const size_t size = size_t(rows) * kOut;
+      TestBuffer<bf16> alone(size);
+      gemm.Run(nullptr, weight.get() + idx * kOut * kIn, x.get() + int64_t{idx} * rows * kIn,
+               alone.get(), /*f32_output=*/false, kOut, kIn, rows);
+      EXPECT_LT(Distance(std::span(all).subspan(idx * size, size), ToFloat(alone.Download())), 4e-3)
+          << "product " << idx << " of " << rows << " rows";
+    }
+    EXPECT_TRUE(y.GuardsIntact());
+  }
 }
 
 }  // namespace

@@ -14,11 +14,26 @@ dim3 BlocksFor(int64_t count, int per_block) {
   return dim3(static_cast<unsigned>((count + per_block - 1) / per_block));
 }
 
+// A warp starts to bring a weight into L2; null: there is none.
+__device__ __forceinline__ void PrefetchWeight(const float* weight, int dim) {
+  constexpr int kLine = 128 / sizeof(float);
+  if (weight == nullptr) return;
+  for (int at = static_cast<int>(threadIdx.x % kWarpSize) * kLine; at < dim;
+       at += kWarpSize * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + at));
+  }
+}
+
 // A warp per row.
 template <int kQuads>
 __global__ void __launch_bounds__(kThreads)
     UpdateRowsKernel(const __grid_constant__ UpdateRowsCall call) {
   AllowNextKernel();
+  if (threadIdx.x < kWarpSize) {
+    PrefetchWeight(call.addend_norm, call.dim);
+    PrefetchWeight(call.hidden_norm, call.dim);
+    PrefetchWeight(call.x_norm, call.dim);
+  }
   WaitForPreviousKernel();
   const int row_idx = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / kWarpSize);
   if (row_idx >= call.rows) return;
@@ -49,7 +64,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (call.x == nullptr) return;
   if (call.norms_x) row.Norm(call.x_norm, call.dim, call.x_eps);
-  row.Store(call.x + at, num_quads, call.x_bounds);
+  for (int idx = 0; idx < call.num_x; ++idx) {
+    row.Store(call.x + int64_t{idx} * call.rows * call.dim + at, num_quads, call.x_bounds[idx]);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)

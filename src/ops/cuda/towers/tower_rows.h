@@ -19,6 +19,7 @@ struct Bounds {
 };
 
 inline constexpr int kMaxTowerDim = 2048;
+inline constexpr int kMaxRowInputs = 3;  // q, k and v of a row
 Status TowerRowsSupports(int dim);
 
 // h = h + bias + scale * (rmsnorm(clamp(addend)) * addend_norm, or clamp(addend) itself)
@@ -39,8 +40,9 @@ struct UpdateRowsCall {
   bool norms_x = true;
   const float* x_norm = nullptr;  // [dim]; null: ones
   float x_eps = 1e-6f;
-  bf16* x = nullptr;  // [rows, dim]; null: not wanted
-  Bounds x_bounds;
+  bf16* x = nullptr;  // [num_x, rows, dim]; null: not wanted
+  int num_x = 1;      // products of other bounds each have their own
+  Bounds x_bounds[kMaxRowInputs];
 };
 void RunUpdateRows(const LaunchContext& context, const UpdateRowsCall& call);
 
