@@ -17,7 +17,7 @@ constexpr int kRanksAtOnce = 8;
 // A block per row: ranks summed in order, then both branches normed and added. A thread takes
 // kVectors vectors.
 template <int kVectors>
-__global__ void __launch_bounds__(kCombineThreads, kVectors == 1 ? 3 : 1)
+__global__ void __launch_bounds__(kCombineThreads, kVectors == 1 ? 2 : 1)
     CombineKernel(const __grid_constant__ ExpertsCall call, const bf16* outputs) {
   __shared__ float2 squares[kCombineWarps];
   const int hidden = call.shape.hidden;
