@@ -37,7 +37,7 @@ constexpr std::string_view kModelsPath = "/v1/models";
 constexpr size_t kMaxStoredResponses = 10'000;
 constexpr size_t kMaxStoredBytes = size_t{64} << 20;
 
-// A body from here on is prepared behind other long ones.
+// A body from here on is prepared behind other long ones, as is one that takes long for its size.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
 
 constexpr std::string_view kMessagesPath = "/v1/messages";
@@ -54,6 +54,28 @@ bool HoldsAddress(const OrderedJson& json) {
 // in the conversation that it goes on with.
 bool MayFetch(const OrderedJson& body) {
   return body.contains("previous_response_id") || HoldsAddress(body);
+}
+
+// Templates look through all messages for each of them, so many take long however short they are.
+bool HasManyMessages(const OrderedJson& body) {
+  constexpr size_t kMany = 200;
+  for (const char* name : {"messages", "input"}) {
+    const auto list = body.find(name);
+    if (list != body.end() && list->is_array() && list->size() >= kMany) return true;
+  }
+  return false;
+}
+
+// Whether a form of the answer, which is to be compiled, may be what a body consists of.
+bool HasLargeForm(const OrderedJson& body, size_t body_bytes) {
+  constexpr size_t kLarge = size_t{8} << 10;
+  constexpr const char* kFields[] = {
+      "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar",
+      "guided_choice",   "json_schema",        "grammar",     "text",         "output_config",
+      "tools",
+  };
+  const auto is_there = [&](const char* name) { return body.contains(name); };
+  return body_bytes >= kLarge && std::any_of(std::begin(kFields), std::end(kFields), is_there);
 }
 
 // What is thrown is an internal error, or a lack of memory.
@@ -310,8 +332,9 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
   auto read = [=, this] {
     const ApiStatus bad = CatchAll([&] { return (this->*parse)(*shared, body.get()); });
     if (bad) return answer(bad, std::shared_ptr<T>());
-    const bool may_wait = fetchers_.has_value() && MayFetch(*body);
-    may_wait ? fetchers_->Post(run) : run();
+    if (fetchers_.has_value() && MayFetch(*body)) return fetchers_->Post(run);
+    const bool takes_long = HasManyMessages(*body) || HasLargeForm(*body, shared->body.size());
+    !is_long&& takes_long ? workers_.PostLong(run) : run();
   };
   is_long ? workers_.PostLong(std::move(read)) : workers_.Post(std::move(read));
 }

@@ -79,7 +79,14 @@ ApiStatus ServedModel::Prepare(const ChatInput& input, ChatPrompt* prompt) const
   }
   RETURN_IF_API_ERROR(CheckSize(input));
   auto encoded = EncodeChatPrompt(*text_, input);
-  if (!encoded.ok()) return BadRequest("messages", "{}", encoded.error().message);
+  if (!encoded.ok()) {
+    // Rendering many messages may take more than is allowed: by far the likeliest reason.
+    constexpr size_t kMany = 1000;
+    const std::string& problem = encoded.error().message;
+    if (input.messages.size() < kMany) return BadRequest("messages", "{}", problem);
+    return BadRequest("messages", "too many messages: {} of them cannot be rendered: {}",
+                      input.messages.size(), problem);
+  }
   *prompt = std::move(*encoded);
   return {};
 }

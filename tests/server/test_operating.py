@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -215,6 +216,53 @@ def test_a_chat_that_cannot_fit_is_refused_before_it_is_rendered(server):
     assert response.status_code == 400
     assert "too many messages" in response.json()["error"]["message"]
     assert time.monotonic() - begin < 5
+
+
+@pytest.fixture(scope="module")
+def long_server(start, checkpoint, tmp_path_factory):
+    """A context in which thousands of messages might fit."""
+    path = tmp_path_factory.mktemp("models") / "long"
+    shutil.copytree(checkpoint, path)
+    config = json.loads((path / "config.json").read_text())
+    config["max_position_embeddings"] = 65536
+    (path / "config.json").write_text(json.dumps(config))
+    return start("--max-model-len", "65536", "--max-num-seqs", "1", model=path)
+
+
+def test_many_short_messages_hold_up_no_other_request(long_server):
+    many = {"messages": [{"role": "user", "content": ""}] * 1500}
+    clients = [threading.Thread(target=long_server.post, args=["/tokenize"], kwargs={"json": many}) for _ in range(16)]
+    for client in clients:
+        client.start()
+    time.sleep(0.2)
+    assert long_server.post("/tokenize", json={"prompt": "Hello"}).status_code == 200
+    num_waiting = sum(client.is_alive() for client in clients)
+    for client in clients:
+        client.join()
+    assert num_waiting > 8
+
+
+def test_forms_that_take_long_to_compile_hold_up_no_other_request(server):
+    def schema(number):
+        string = {"type": "string", "pattern": "^(a|b)*c{3,90}$"}
+        return {"type": "object", "properties": {f"p{number}-{idx}": {**string, "minLength": idx} for idx in range(300)},
+                "additionalProperties": {"not": {"type": "string"}}}
+
+    clients = [threading.Thread(target=server.post, args=["/v1/completions"], kwargs={
+        "json": {**ASK, "guided_json": schema(number)}}) for number in range(8)]
+    for client in clients:
+        client.start()
+    time.sleep(0.3)
+    assert server.post("/tokenize", json={"prompt": "Hello"}).status_code == 200
+    num_waiting = sum(client.is_alive() for client in clients)
+    for client in clients:
+        client.join()
+    assert num_waiting > 4
+
+
+def test_messages_that_cannot_be_rendered_are_said_to_be_too_many(long_server):
+    error = long_server.post("/tokenize", json={"messages": [{"role": "user", "content": ""}] * 6000}).json()["error"]
+    assert "too many messages: 6000" in error["message"]
 
 
 def test_too_little_memory_for_kv_names_the_flags(request, checkpoint):
