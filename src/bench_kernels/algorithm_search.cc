@@ -140,13 +140,14 @@ AlgorithmSearch SearchWith(ProductTimer& timer, const std::vector<NamedPlan>& mo
     entries += ")\n";
   }
   search.table = fmt::format(
-      "// Made by `lapidary bench kernels --write-algorithms` on {}; not edited by hand. {} of {}\n"
-      "// products have an algorithm that is {:.0f}% or more faster than the heuristic's.\n"
+      "// Made by `lapidary bench kernels --write-algorithms` on {}. {} of {}\n"
+      "// products have an algorithm that is {:.0f}% or more faster than the heuristic's\n"
+      "// ({:.0f}% above {} rows).\n"
       "// out_dim, in_dim, rows, f32 output, then the algorithm's own words.\n"
       "// clang-format off\n"
       "LAPIDARY_GEMM_VERSION({})\n{}// clang-format on\n",
-      gpu, search.num_kept, search.num_products, 100 * (kWorthwhile - 1), cublasLtGetVersion(),
-      entries);
+      gpu, search.num_kept, search.num_products, 100 * (kWorthwhile - 1),
+      100 * (kWorthwhileLong - 1), kLongRows - 1, cublasLtGetVersion(), entries);
   return search;
 }
 
