@@ -1,7 +1,7 @@
 // A block has 128 queries of one head, 64 to a warpgroup, and walks over the picture's keys in
-// tiles of 64 or 48. Keys and values come in boxes (TMA) through a ring of stages, asked for by one
-// of the threads that compute. A warpgroup's queries stay in its registers, and its weights go from
-// the first product to the second there:
+// tiles of 80. Queries, and keys and values through a ring of stages, come in boxes (TMA) that one
+// of the threads that compute asks for. A warpgroup's weights go from the first product to the
+// second in its registers:
 //   weights of a tile; then its values and the scores of the next tile (wgmma), both under way.
 // Two blocks share an SM: four warpgroups, of which some multiply while others weigh.
 #include "base/check.h"
@@ -9,7 +9,7 @@
 #include "ops/cuda/linear/tensor_map.h"
 #include "ops/cuda/ptx/tma.cuh"
 #include "ops/cuda/ptx/warp_mma.cuh"
-#include "ops/cuda/ptx/wgmma_registers.cuh"
+#include "ops/cuda/ptx/wgmma_forms.cuh"
 #include "ops/cuda/towers/patch_attention.h"
 #include "ops/cuda/towers/tower_row.cuh"
 
@@ -19,30 +19,39 @@ namespace {
 constexpr int kGroups = 2;  // of 64 queries, a warpgroup each
 constexpr int kThreads = kGroups * kWarpgroupThreads;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kStages = 5;
+constexpr int kStages = 3;
 // A stage is filled again so many tiles after it was used: the groups need not keep step.
-constexpr int kLag = 2;
+constexpr int kLag = 1;
 static_assert(kGroups * kWarpgroupRows == kPatchTileRows);
 
 // Heads of up to 64 dims, or with a tail of up to 16 more.
 template <bool kHasTailValue>
 struct PatchForm {
   static constexpr bool kHasTail = kHasTailValue;
-  static constexpr int kSteps = kHasTail ? 5 : 4;   // of 16 dims
-  static constexpr int kKeys = kHasTail ? 48 : 64;  // of a tile; what more would need spills
+  static constexpr int kSteps = kHasTail ? 5 : 4;  // of 16 dims
+  static constexpr int kKeys = 80;                 // of a tile; what more would need spills
   static constexpr int kRunBytes = kKeys * kHeadRun * 2;
   static constexpr int kTailBytes = kHasTail ? kKeys * kHeadTail * 2 : 0;
   // A stage: runs of keys, of values, then their tails.
   static constexpr int kStageBytes = 2 * (kRunBytes + kTailBytes);
-  static constexpr int kStagesAt = 1024;  // behind the barriers
+  // Behind the barriers: runs of the queries, their tails, then the stages.
+  static constexpr int kQueriesAt = 1024;
+  static constexpr int kGroupRunBytes = kWarpgroupRows * kHeadRun * 2;
+  static constexpr int kGroupTailBytes = kHasTail ? kWarpgroupRows * kHeadTail * 2 : 0;
+  static constexpr int kQueryTailsAt = kQueriesAt + kGroups * kGroupRunBytes;
+  static constexpr int kQueryBytes = kGroups * (kGroupRunBytes + kGroupTailBytes);
+  static constexpr int kStagesAt = kQueriesAt + kQueryBytes;
   static constexpr int kSharedBytes = kStagesAt + kStages * kStageBytes;
-  static_assert(kStageBytes % 1024 == 0 && kRunBytes % 1024 == 0);
+  static_assert(kStagesAt % 1024 == 0 && kStageBytes % 1024 == 0 && kRunBytes % 1024 == 0);
 };
 
-// Rows of heads in boxes of a tile of keys.
+// Rows of heads, [3 * num_heads * rows, 64] and [3 * num_heads * rows, 16], in boxes of a tile of
+// queries or of keys.
 struct PatchMaps {
-  CUtensorMap run;   // [3 * num_heads * rows, 64]
-  CUtensorMap tail;  // [3 * num_heads * rows, 16]
+  CUtensorMap query_runs;
+  CUtensorMap query_tails;
+  CUtensorMap key_runs;
+  CUtensorMap key_tails;
 };
 
 // Of one head: rows of queries, keys and values among all [3, num_heads, rows].
@@ -63,6 +72,7 @@ class PatchTiles {
   __device__ PatchTiles(const PatchMaps& maps, const HeadRows& head, const PatchTile& tile,
                         uint32_t shared)
       : maps_(maps),
+        first_query_(static_cast<int>(head.queries) + tile.first_query),
         first_key_(static_cast<int>(head.keys) + tile.begin),
         first_value_(static_cast<int>(head.values) + tile.begin),
         shared_(shared) {}
@@ -73,14 +83,27 @@ class PatchTiles {
     return shared_ + Form::kStagesAt + stage * Form::kStageBytes;
   }
 
+  __device__ __forceinline__ uint32_t QueriesHere() const { return shared_ + kStages * 16; }
+
   __device__ void Init() const {
+    InitBarrier(QueriesHere(), 1);
     for (int stage = 0; stage < kStages; ++stage) {
       InitBarrier(Here(stage), 1);
       InitBarrier(Free(stage), kWarps);
     }
     PublishBarriers();
   }
-  // One thread. Rows behind the picture's last belong to others, or are zeros: they get no weight.
+  // One thread loads. Rows behind the picture's last belong to others, or are zeros: as queries
+  // they are not stored, as keys they get no weight.
+  __device__ void LoadQueries() const {
+    ExpectBytes(QueriesHere(), Form::kQueryBytes);
+    CopyBox(maps_.query_runs, first_query_, 0, shared_ + Form::kQueriesAt, QueriesHere(),
+            BoxUse::kNormal);
+    if constexpr (Form::kHasTail) {
+      CopyBox(maps_.query_tails, first_query_, 0, shared_ + Form::kQueryTailsAt, QueriesHere(),
+              BoxUse::kNormal);
+    }
+  }
   __device__ void Load(int tile) const {
     const int stage = tile % kStages;
     const int round = tile / kStages;
@@ -92,14 +115,15 @@ class PatchTiles {
 
  private:
   __device__ void Copy(int row, uint32_t stage_at, int part, uint32_t barrier) const {
-    CopyBox(maps_.run, row, 0, stage_at + part * Form::kRunBytes, barrier, BoxUse::kNormal);
+    CopyBox(maps_.key_runs, row, 0, stage_at + part * Form::kRunBytes, barrier, BoxUse::kNormal);
     if constexpr (Form::kHasTail) {
-      CopyBox(maps_.tail, row, 0, stage_at + 2 * Form::kRunBytes + part * Form::kTailBytes, barrier,
-              BoxUse::kNormal);
+      CopyBox(maps_.key_tails, row, 0, stage_at + 2 * Form::kRunBytes + part * Form::kTailBytes,
+              barrier, BoxUse::kNormal);
     }
   }
 
   const PatchMaps& maps_;
+  const int first_query_;
   const int first_key_;
   const int first_value_;
   const uint32_t shared_;
@@ -111,34 +135,20 @@ class PatchGroup {
   static constexpr int kKeys = Form::kKeys;
 
  public:
-  __device__ __forceinline__ void LoadQueries(const bf16* heads, const bf16* tails, int64_t row,
-                                              int64_t row_below) {
-    const int column = static_cast<int>(threadIdx.x % 4) * 2;
-#pragma unroll
-    for (int step = 0; step < Form::kSteps; ++step) {
-      const bool is_tail = step * 16 >= kHeadRun;
-      const int width = is_tail ? kHeadTail : kHeadRun;
-      const bf16* const from = (is_tail ? tails : heads) + step * 16 % kHeadRun + column;
-      const auto* const high = reinterpret_cast<const uint32_t*>(from + row * width);
-      const auto* const low = reinterpret_cast<const uint32_t*>(from + row_below * width);
-      queries_[step][0] = high[0];
-      queries_[step][1] = low[0];
-      queries_[step][2] = high[4];
-      queries_[step][3] = low[4];
-    }
-  }
+  __device__ explicit PatchGroup(uint32_t shared)
+      : runs_(SwizzledOperand(shared + Form::kQueriesAt + Group() * Form::kGroupRunBytes)),
+        tail_(NarrowOperand(shared + Form::kQueryTailsAt + Group() * Form::kGroupTailBytes)) {}
 
   __device__ __forceinline__ void StartScores(uint32_t stage_at) {
-    const uint64_t operand = SwizzledOperand(stage_at);
+    const uint64_t keys = SwizzledOperand(stage_at);
     WgmmaBegin();
-    WgmmaOfRegisters<kKeys, false>::Set(scores_, queries_[0], operand);
+    WgmmaOfShared<kKeys>::Set(scores_, runs_, keys);
 #pragma unroll
     for (int step = 1; step < 4; ++step) {
-      WgmmaOfRegisters<kKeys, false>::Add(scores_, queries_[step], operand + step * 2);
+      WgmmaOfShared<kKeys>::Add(scores_, runs_ + step * 2, keys + step * 2);
     }
     if constexpr (Form::kHasTail) {
-      WgmmaOfRegisters<kKeys, false>::Add(scores_, queries_[4],
-                                          NarrowOperand(stage_at + 2 * Form::kRunBytes));
+      WgmmaOfShared<kKeys>::Add(scores_, tail_, NarrowOperand(stage_at + 2 * Form::kRunBytes));
     }
     WgmmaCommit();
   }
@@ -148,11 +158,10 @@ class PatchGroup {
     WgmmaBegin();
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
-      WgmmaOfRegisters<kHeadRun, true>::Add(sums_, weights_[step],
-                                            run + step * (16 * kHeadRun * 2 / 16));
+      WgmmaOfRegisters<kHeadRun>::Add(sums_, weights_[step], run + step * (16 * kHeadRun * 2 / 16));
       if constexpr (Form::kHasTail) {
-        WgmmaOfRegisters<kHeadTail, true>::Add(tail_sums_, weights_[step],
-                                               tail + step * (16 * kHeadTail * 2 / 16));
+        WgmmaOfRegisters<kHeadTail>::Add(tail_sums_, weights_[step],
+                                         tail + step * (16 * kHeadTail * 2 / 16));
       }
     }
     WgmmaCommit();
@@ -240,7 +249,10 @@ class PatchGroup {
   }
 
  private:
-  uint32_t queries_[Form::kSteps][4];
+  __device__ static uint32_t Group() { return threadIdx.x / kWarpgroupThreads; }
+
+  const uint64_t runs_;  // operands of this group's queries
+  const uint64_t tail_;
   uint32_t weights_[kKeys / 16][4];
   float scores_[kKeys / 2];
   float sums_[kHeadRun / 2] = {};
@@ -265,16 +277,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   WaitForPreviousKernel();
   if (threadIdx.x == 0) {
+    tiles.LoadQueries();
     for (int idx = 0; idx < min(kStages, num_tiles); ++idx) tiles.Load(idx);
   }
 
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
   const int row = tile.first_query + warp * 16 + lane / 4;
-  PatchGroup<Form> group;
-  group.LoadQueries(call.heads, call.tails(), rows.queries + min(row, tile.end - 1),
-                    rows.queries + min(row + 8, tile.end - 1));
+  PatchGroup<Form> group(SharedAddress(shared_bytes));
   RingPosition stage;
+  AwaitBarrier(tiles.QueriesHere(), 0);
   AwaitBarrier(tiles.Here(0), 0);
   group.StartScores(tiles.Stage(0));
   group.Finish();
@@ -304,8 +316,14 @@ template <bool kHasTail>
 void LaunchForm(const LaunchContext& context, const PatchAttentionCall& call) {
   using Form = PatchForm<kHasTail>;
   const int head_rows = 3 * call.num_heads * call.rows;
-  PatchMaps maps{.run = MakeSwizzledMap(call.heads, head_rows, kHeadRun, Form::kKeys), .tail = {}};
-  if (kHasTail) maps.tail = MakeNarrowMap(call.tails(), head_rows, Form::kKeys);
+  PatchMaps maps{.query_runs = MakeSwizzledMap(call.heads, head_rows, kHeadRun, kPatchTileRows),
+                 .query_tails = {},
+                 .key_runs = MakeSwizzledMap(call.heads, head_rows, kHeadRun, Form::kKeys),
+                 .key_tails = {}};
+  if (kHasTail) {
+    maps.query_tails = MakeNarrowMap(call.tails(), head_rows, kPatchTileRows);
+    maps.key_tails = MakeNarrowMap(call.tails(), head_rows, Form::kKeys);
+  }
   Launch(context, PatchAttentionKernel<Form>, dim3(call.num_tiles, call.num_heads), dim3(kThreads),
          Form::kSharedBytes, call, maps);
 }

@@ -33,9 +33,7 @@ struct PatchAttentionCall {
   bf16* out = nullptr;  // [rows, num_heads * head_dim]
   Bounds out_bounds;
 
-  __host__ __device__ const bf16* tails() const {
-    return heads + int64_t{3} * num_heads * rows * kHeadRun;
-  }
+  const bf16* tails() const { return heads + int64_t{3} * num_heads * rows * kHeadRun; }
 };
 void RunPatchAttention(const LaunchContext& context, const PatchAttentionCall& call);
 
