@@ -99,6 +99,8 @@ class CudaDraftingTest : public DraftedAnswersTest {
 
 TEST_P(CudaDraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
 
+TEST_P(CudaDraftingTest, AnswersBehindImagesAreTheSameWithDrafts) { ExpectTheSameBehindImages(); }
+
 // Of trained pairs: those of random ones are near-ties, which bf16 turns.
 class CudaTrainedDrafterTest : public CudaDraftingTest {};
 

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <random>
 
 #include "grammar/constraint.h"
 #include "grammar/matcher.h"
@@ -172,6 +173,20 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     return specs;
   }
 
+  // The same with rows of an image in place of some of its prompt's.
+  static SequenceSpec BehindAnImage(SequenceSpec spec, const ModelPlan& plan) {
+    constexpr int32_t kPosition = 9;
+    constexpr int32_t kLength = 40;
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    auto rows = std::make_shared<std::vector<float>>(int64_t{kLength} * plan.hidden_size);
+    for (float& value : *rows) value = normal(random);
+    spec.media = std::make_shared<SoftTokenRuns>(SoftTokenRuns{
+        {.position = kPosition, .length = kLength, .is_image = true, .rows = std::move(rows)}});
+    spec.identity.media = {{.position = kPosition, .low = 7}};
+    return spec;
+  }
+
   // Over tokens of one or two letters.
   static std::shared_ptr<const grammar::CompiledGrammar> SomeGrammar(int32_t vocab_size) {
     std::vector<std::string> bytes(vocab_size);
@@ -236,6 +251,34 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
       EXPECT_GT(stats.drafts.num_rounds, 0u) << mode.name;
       EXPECT_EQ(stats.scheduler.num_preemptions > 0, mode.pool_tokens == 512) << mode.name;
     }
+  }
+
+  // The longer prompts, one of them under a grammar.
+  void ExpectTheSameBehindImages() const {
+    const ModelPlan plan = DescribeModel(path_.string())->plan;
+    if (!plan.media_tokens) GTEST_SKIP() << "the model sees nothing";
+    std::vector<SequenceSpec> without;
+    std::vector<SequenceSpec> specs;
+    for (const SequenceSpec& spec : Specs()) {
+      if (spec.prompt.size() < 54) continue;
+      without.push_back(spec);
+      specs.push_back(BehindAnImage(spec, plan));
+    }
+    ASSERT_TRUE(specs.back().grammar != nullptr);
+    const auto plain = Load({.name = "plain", .overlap = false});
+    const std::vector<Answer> expected = Run(*plain, specs);
+    const std::vector<Answer> unseen = Run(*plain, without);
+    int num_changed = 0;
+    for (size_t idx = 0; idx < specs.size(); ++idx) {
+      num_changed += expected[idx].tokens[0].id != unseen[idx].tokens[0].id ||
+                     expected[idx].tokens.size() != unseen[idx].tokens.size();
+    }
+    EXPECT_GT(num_changed, 0) << "the image does not show";
+    const auto drafted = Load({.name = "drafted", .num_drafts = 3, .prefix_caching = true});
+    ExpectSame(expected, Run(*drafted, specs), "drafted");
+    ExpectSame(expected, Run(*drafted, specs), "from the prefix cache");
+    ExpectSame(unseen, Run(*drafted, without), "the same placeholders without an image");
+    EXPECT_GT(drafted->stats().drafts.num_rounds, 0u);
   }
 
   const DeviceChoice device_;

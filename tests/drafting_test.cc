@@ -12,6 +12,8 @@ class DraftingTest : public DraftedAnswersTest {
 
 TEST_P(DraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
 
+TEST_P(DraftingTest, AnswersBehindImagesAreTheSameWithDrafts) { ExpectTheSameBehindImages(); }
+
 TEST_P(DraftingTest, CopiesOfAPromptAreTheSame) {
   std::vector<SequenceSpec> specs = Specs();
   specs.resize(4);
