@@ -94,6 +94,27 @@ TEST_P(SchedulerPace, AShortPromptIsAnsweredBesideLongOnes) {
   }
 }
 
+// The longest context of all models, in steps of a GPU's size.
+TEST_P(SchedulerPace, AShortPromptIsAnsweredBesideOneThatFillsTheContext) {
+  SchedulerLimits limits;
+  limits.max_model_len = 131'072;
+  limits.max_num_batched_tokens = 2048;
+  limits.max_step_ms = 100.0;
+  Harness harness(40'000, limits, GetParam());
+  harness.step_ms_ = FakeMilliseconds;
+  std::mt19937 random(26);
+  const SequenceId whole = harness.Add(Harness::Spec(RandomIds(random, 131'000, 500), 3)).value();
+  int num_short = 0;
+  while (harness.outputs_[whole].empty()) {
+    for (int turn = 0; turn < 20; ++turn) harness.Turn();
+    const SequenceId id = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 30)).value();
+    EXPECT_LE(StepsToFirstToken(harness, id), 5) << num_short << " before";
+    ++num_short;
+  }
+  EXPECT_GT(num_short, 2);
+  harness.RunToEnd();
+}
+
 TEST_P(SchedulerPace, CopiesThatWaitForALongPromptHoldNobodyUp) {
   SchedulerLimits limits;
   limits.max_num_batched_tokens = 64;
