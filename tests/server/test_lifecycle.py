@@ -223,11 +223,12 @@ def test_sigterm_gives_up_after_the_timeout(start):
 ])
 def test_a_stream_that_is_given_up_ends_as_its_api_says(start, path, body, last):
     server = start("--shutdown-timeout", "0.1", "--max-num-seqs", "1")
-    with connect(server) as other, httpx.stream("POST", server.url + path, json={**body, "stream": True},
-                                                timeout=60) as response:
-        other.sendall(raw_post({**LONG, "n": 100}))  # so that the stream cannot be done in time
-        server.process.send_signal(signal.SIGTERM)
-        events = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    with connect(server) as other:
+        other.sendall(raw_post({**LONG, "stream": True, "n": 100}))  # nobody else has a turn in time
+        assert other.recv(1000).startswith(b"HTTP/1.1 200")
+        with httpx.stream("POST", server.url + path, json={**body, "stream": True}, timeout=60) as response:
+            server.process.send_signal(signal.SIGTERM)
+            events = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
     assert events[-1].startswith(last), events[-2:]
     assert "shutting down" in events[-2 if last == "[DONE]" else -1]
 
