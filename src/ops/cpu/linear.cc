@@ -1,7 +1,5 @@
 #include "ops/cpu/linear.h"
 
-#include <hwy/aligned_allocator.h>
-
 #include <algorithm>
 
 #include "base/check.h"
@@ -9,6 +7,7 @@
 #include "ops/cpu/linear_blocks.h"
 #include "ops/cpu/linear_panels.h"
 #include "ops/cpu/linear_tiles.h"
+#include "ops/cpu/thread_buffer.h"
 
 #ifndef LAPIDARY_OPS_CPU_LINEAR_TASK
 #define LAPIDARY_OPS_CPU_LINEAR_TASK
@@ -24,24 +23,9 @@ struct LinearTask {
   int64_t y_stride;
 };
 
-// Each thread's own, grown to the largest asked for.
-class ThreadBuffer {
- public:
-  float* Get(int64_t count) {
-    if (count > capacity_) {
-      buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>(count));
-      CHECK(buffer_ != nullptr) << "out of memory";
-      capacity_ = count;
-    }
-    return buffer_.get();
-  }
-
- private:
-  hwy::AlignedFreeUniquePtr<float[]> buffer_;
-  int64_t capacity_ = 0;
-};
-inline thread_local ThreadBuffer packed_buffer;
-inline thread_local ThreadBuffer weights_buffer;
+// Each thread's own.
+inline thread_local ThreadBuffer<float> packed_buffer;
+inline thread_local ThreadBuffer<float> weights_buffer;
 
 }  // namespace lapidary::cpu
 #endif

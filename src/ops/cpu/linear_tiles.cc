@@ -5,12 +5,13 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
-#include <hwy/aligned_allocator.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "ops/cpu/thread_buffer.h"
 
 // GCC 12 warns of its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -30,24 +31,6 @@ constexpr int64_t kRowsAtOnce = 512;
 constexpr int64_t kPieceCols = 128;
 // With many rows a piece goes over x in slices of this depth, which stay in that cache as well.
 constexpr int64_t kSliceSteps = 32;
-
-// Each thread's own, grown to the largest asked for.
-template <typename T>
-class AlignedBuffer {
- public:
-  T* Get(int64_t count) {
-    if (count > capacity_) {
-      buffer_ = hwy::AllocateAligned<T>(static_cast<size_t>(count));
-      CHECK(buffer_ != nullptr) << "out of memory";
-      capacity_ = count;
-    }
-    return buffer_.get();
-  }
-
- private:
-  hwy::AlignedFreeUniquePtr<T[]> buffer_;
-  int64_t capacity_ = 0;
-};
 
 // Rows of x as bf16, in groups of 16 (the last may have fewer), as tiles read them: of a group
 // [in / 32][16 pairs of elements][rows of the group][2].
@@ -269,7 +252,7 @@ class Piece {
 
 void RunColumns(const PackedRows& x, const MatrixRef& w, int64_t begin, int64_t end, int64_t ahead,
                 float* y, int64_t y_stride) {
-  static thread_local AlignedBuffer<float> buffer;
+  static thread_local ThreadBuffer<float> buffer;
   float* sums = buffer.Get(kPieceCols / kTile * x.num_groups() * kTileFloats);
   for (int64_t col = begin; col < end; col += kPieceCols) {
     const int64_t piece_end = std::min(col + kPieceCols, end);
@@ -291,7 +274,7 @@ bool AskForTiles() {
 }
 
 PackedRows Packed(int64_t rows, int64_t in) {
-  static thread_local AlignedBuffer<uint16_t> buffer;
+  static thread_local ThreadBuffer<uint16_t> buffer;
   return {buffer.Get(rows * in), rows, in};
 }
 

@@ -1,0 +1,31 @@
+// Memory of one thread that operations use again and again.
+#pragma once
+
+#include <hwy/aligned_allocator.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+
+namespace lapidary::cpu {
+
+// Aligned for vectors, grown to the largest asked for; what it held is lost then.
+template <typename T>
+class ThreadBuffer {
+ public:
+  T* Get(int64_t count) {
+    if (count > capacity_) {
+      buffer_ = hwy::AllocateAligned<T>(static_cast<size_t>(count));
+      CHECK(buffer_ != nullptr) << "out of memory";
+      capacity_ = count;
+    }
+    return buffer_.get();
+  }
+
+ private:
+  hwy::AlignedFreeUniquePtr<T[]> buffer_;
+  int64_t capacity_ = 0;
+};
+
+}  // namespace lapidary::cpu
