@@ -35,13 +35,10 @@ struct Kept {
   std::string comment;
 };
 
-// The rows of a call that so many become: more than its scratch holds are cut into equal parts.
-int RowsOfCall(const ProductShape& shape, int rows) {
+// The rows of a product that a call of so many becomes.
+int RowsOfProduct(const ProductShape& shape, int rows) {
   if (shape.epilogue != cuda::Epilogue::kGatedGelu) return rows;
-  const int64_t bytes = int64_t{rows} * shape.out_dim * int64_t{sizeof(cuda::bf16)};
-  const int64_t at_once = cuda::GatedProductBytes(ProductTimer::kMaxRows);
-  const int num_parts = static_cast<int>((bytes + at_once - 1) / at_once);
-  return (rows + num_parts - 1) / num_parts;
+  return cuda::GatedPartRows(rows, shape.out_dim, cuda::GatedProductBytes(ProductTimer::kMaxRows));
 }
 
 Kept MakeKept(const cublasLtMatmulAlgo_t& algorithm, const ProductShape& shape, double first_us,
@@ -117,10 +114,10 @@ AlgorithmSearch SearchWith(ProductTimer& timer, const std::vector<NamedPlan>& mo
     for (const ProductShape& shape : ProductShapes(name, plan)) {
       for (const int rows : kRows) {
         if (shape.f32_output() && rows > kMaxLogitRows) continue;
-        const int call_rows = RowsOfCall(shape, rows);
+        const int product_rows = RowsOfProduct(shape, rows);
         products.emplace(cuda::GemmShape{shape.out_dim, shape.in_dim,
-                                         cuda::GemmRowBucket(call_rows), shape.f32_output()},
-                         std::pair(shape, call_rows));
+                                         cuda::GemmRowBucket(product_rows), shape.f32_output()},
+                         std::pair(shape, product_rows));
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "model/assistant_preset.h"
 #include "model/footprint.h"
 #include "model/presets.h"
+#include "ops/cuda/linear/linear_scratch.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -44,6 +45,16 @@ TEST(ForwardLimits, PadStepsThatVerifyDraftsLess) {
     EXPECT_GE(PaddedSequences(sequences, 4), sequences);
     EXPECT_LE(PaddedSequences(sequences, 4), PaddedSequences(sequences, 1)) << sequences;
   }
+}
+
+// 31B's gate and up of 8,192 rows are 705 MB: three parts, of which none is a sliver.
+TEST(GatedPartRows, AreEvenAndFitTheScratch) {
+  constexpr int kOutputs = 43'008;
+  const int64_t bytes = GatedProductBytes(8192);
+  EXPECT_EQ(GatedPartRows(8192, kOutputs, bytes), 2731);
+  EXPECT_EQ(GatedPartRows(100, kOutputs, bytes), 100);
+  EXPECT_LE(GatedPartRows(3121, kOutputs, bytes) * int64_t{2} * kOutputs, bytes);
+  EXPECT_EQ(GatedPartRows(1, kOutputs, 1000), 0);
 }
 
 // E2B by hand: hidden 1536, 8 heads, MLP up to 12288, 35 layers with 256 per-layer values, of which

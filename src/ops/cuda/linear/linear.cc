@@ -86,11 +86,8 @@ void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall&
   }
   const int width = call.out_dim() / 2;
   bf16* const product = scratch.As<bf16>();
-  const int64_t rows_at_once = scratch.num_bytes() / (int64_t{sizeof(bf16)} * call.out_dim());
-  CHECK_GE(rows_at_once, 1) << "out_dim " << call.out_dim();
-  // Equal parts, so that no part is a sliver.
-  const int num_parts = static_cast<int>((call.rows + rows_at_once - 1) / rows_at_once);
-  const int part = (call.rows + num_parts - 1) / num_parts;
+  const int part = GatedPartRows(call.rows, call.out_dim(), scratch.num_bytes());
+  CHECK_GE(part, 1) << "out_dim " << call.out_dim();
   for (int begin = 0; begin < call.rows; begin += part) {
     const int rows = std::min(part, call.rows - begin);
     gemm->Run(context.stream, Bf16Values(call.weight), call.x + int64_t{begin} * call.in_dim(),
