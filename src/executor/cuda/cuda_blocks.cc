@@ -74,6 +74,20 @@ ResidualUpdate CudaBlocks::Update(const ResidualRead& read) const {
   return update;
 }
 
+ResidentStepCall CudaBlocks::MakeResidentCall(const DeviceStep& step, int row_set) const {
+  ResidentStepCall call;
+  call.eps = plan_.rms_norm_eps;
+  call.hidden_in = Stream(0);
+  call.pool = pool_;
+  call.page_bytes = layout_.page_bytes;
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    call.tokens_per_page[group] = layout_.tokens_per_page[group];
+    call.page_ids[group] = slots_.table(group);
+    call.sequences[group] = step.At<AttentionSequence>(step.offsets.attention[group][row_set]);
+  }
+  return call;
+}
+
 void CudaBlocks::RunLinear(LinearCall call, DependentLaunch kind) {
   call.rows = rows_;
   scratch_.linear.Run(Context(kind), call);

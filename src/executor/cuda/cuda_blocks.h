@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device_memory.h"
+#include "executor/cuda/device_step.h"
 #include "executor/cuda/forward_limits.h"
 #include "executor/cuda/memory_needs.h"
 #include "executor/cuda/slot_memory.h"
@@ -18,6 +19,7 @@
 #include "ops/cuda/decoder_phase.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/linear/linear.h"
+#include "ops/cuda/resident/resident_step.h"
 
 namespace lapidary::cuda {
 
@@ -65,6 +67,9 @@ class CudaBlocks {
   void RunLinear(LinearCall call, DependentLaunch kind);
   // A product of a block. The head is the caller's.
   void RunProduct(const ProductPhase& phase);
+
+  // For rows whose sequences lie in that set of the step's (planned_step.h).
+  ResidentStepCall MakeResidentCall(const DeviceStep& step, int row_set) const;
 
   // What a step gives to the attention of a layer.
   struct AttentionInputs {

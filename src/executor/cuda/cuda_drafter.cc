@@ -150,18 +150,9 @@ bool CudaDrafter::IsResident(const DeviceStep& step) const {
 }
 
 void CudaDrafter::RunResident(const DeviceStep& step, float* scores) {
-  ResidentStepCall call;
-  call.eps = plan_.rms_norm_eps;
-  call.hidden_in = Stream(0);
+  ResidentStepCall call = MakeResidentCall(step, kDraftRows);
   call.hidden_out = Stream(1);
   call.logits = scores;
-  call.pool = pool_;
-  call.page_bytes = layout_.page_bytes;
-  for (int group = 0; group < kNumKvGroups; ++group) {
-    call.tokens_per_page[group] = layout_.tokens_per_page[group];
-    call.page_ids[group] = slots_.table(group);
-    call.sequences[group] = step.At<AttentionSequence>(step.offsets.attention[group][kDraftRows]);
-  }
   resident_->Run(Context(kDependOther), call);
 
   ResidualUpdate normed;

@@ -115,19 +115,12 @@ void CudaForward::Prepare() {
 }
 
 void CudaForward::RunResident() {
-  ResidentStepCall call;
-  call.eps = plan_.rms_norm_eps;
+  ResidentStepCall call = MakeResidentCall(step_, kAllRows);
   call.softcap = plan_.logit_softcap;
-  call.hidden_in = Stream(0);
   if (drafter_ != nullptr) call.hidden_out = Stream(1);
   last_stream_ = 1;
   call.logits = logits_.As<float>();
-  call.pool = pool_;
-  call.page_bytes = layout_.page_bytes;
   for (int group = 0; group < kNumKvGroups; ++group) {
-    call.tokens_per_page[group] = layout_.tokens_per_page[group];
-    call.page_ids[group] = slots_.table(group);
-    call.sequences[group] = step_.At<AttentionSequence>(step_.offsets.attention[group][kAllRows]);
     call.write_pages[group] = step_.At<int32_t>(step_.offsets.write_pages[group]);
     call.write_slots[group] = step_.At<int32_t>(step_.offsets.write_slots[group]);
   }
