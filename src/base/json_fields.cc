@@ -114,6 +114,12 @@ const Json* JsonFields::Find(const char* key) const {
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
+const Json* JsonFields::FindRequired(const char* key) {
+  const Json* value = Find(key);
+  if (value == nullptr) Fail(fmt::format("{} is missing", key));
+  return value;
+}
+
 void JsonFields::Fail(std::string message) {
   if (status_.ok()) {
     status_ = MakeError("{}: {}", where_, ShortUtf8(message, kMaxMessageBytes));
@@ -157,12 +163,8 @@ double JsonFields::CheckedNumber(const char* key, const Json& value, NumberRange
 }
 
 int64_t JsonFields::Int(const char* key, IntRange range) {
-  const Json* value = Find(key);
-  if (value == nullptr) {
-    Fail(fmt::format("{} is missing", key));
-    return range.min;
-  }
-  return CheckedInt(key, *value, range);
+  const Json* value = FindRequired(key);
+  return value == nullptr ? range.min : CheckedInt(key, *value, range);
 }
 
 int64_t JsonFields::IntOr(const char* key, int64_t fallback, IntRange range) {
@@ -171,12 +173,8 @@ int64_t JsonFields::IntOr(const char* key, int64_t fallback, IntRange range) {
 }
 
 double JsonFields::Number(const char* key, NumberRange range) {
-  const Json* value = Find(key);
-  if (value == nullptr) {
-    Fail(fmt::format("{} is missing", key));
-    return range.min;
-  }
-  return CheckedNumber(key, *value, range);
+  const Json* value = FindRequired(key);
+  return value == nullptr ? range.min : CheckedNumber(key, *value, range);
 }
 
 double JsonFields::NumberOr(const char* key, double fallback, NumberRange range) {

@@ -68,6 +68,7 @@ class JsonFields {
 
  private:
   const Json* Find(const char* key) const;
+  const Json* FindRequired(const char* key);
   int64_t CheckedInt(const char* key, const Json& value, IntRange range);
   double CheckedNumber(const char* key, const Json& value, NumberRange range);
 

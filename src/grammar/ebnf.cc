@@ -8,6 +8,7 @@
 
 #include "grammar/code_points.h"
 #include "grammar/regex_syntax.h"
+#include "grammar/text_cursor.h"
 #include "text/utf8.h"
 
 namespace lapidary::grammar {
@@ -41,12 +42,12 @@ const std::unordered_map<std::string_view, std::string_view> kLarkCommon = {
     {"LF", "\\n"},
 };
 
-class EbnfParser {
+class EbnfParser : private TextCursor {
  public:
   EbnfParser(GrammarBuilder* builder, std::string_view text)
-      : builder_(*builder),
+      : TextCursor(text),
+        builder_(*builder),
         pool_(builder->regex()),
-        text_(text),
         is_lark_(text.find("::=") == std::string_view::npos) {}
 
   Result<NodeId> Parse() {
@@ -82,14 +83,6 @@ class EbnfParser {
   Error Fail(std::string_view what) const {
     const size_t line = 1 + std::ranges::count(text_.substr(0, std::min(at_, text_.size())), '\n');
     return MakeError("line {} of the grammar: {}", line, what);
-  }
-  char Peek(size_t ahead = 0) const {
-    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
-  }
-  bool Take(std::string_view expected) {
-    if (!text_.substr(at_).starts_with(expected)) return false;
-    at_ += expected.size();
-    return true;
   }
   void SkipBlanks(bool lines) {
     while (at_ < text_.size()) {
@@ -424,9 +417,7 @@ class EbnfParser {
 
   GrammarBuilder& builder_;
   RegexPool& pool_;
-  std::string_view text_;
   bool is_lark_;
-  size_t at_ = 0;
   std::unordered_map<std::string, Rule> rules_;
 };
 

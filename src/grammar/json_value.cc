@@ -3,14 +3,15 @@
 #include <unordered_map>
 
 #include "grammar/decimal.h"
+#include "grammar/text_cursor.h"
 #include "text/utf8.h"
 
 namespace lapidary::grammar {
 namespace {
 
-class Parser {
+class Parser : private TextCursor {
  public:
-  Parser(std::string_view text, std::string_view what) : text_(text), what_(what) {}
+  Parser(std::string_view text, std::string_view what) : TextCursor(text), what_(what) {}
 
   Result<JsonValue> Parse() {
     JsonValue value;
@@ -24,14 +25,8 @@ class Parser {
   Error Fail(std::string_view problem) const {
     return MakeError("{} is not JSON: {} at byte {}", what_, problem, at_);
   }
-  char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   void SkipBlanks() {
     while (Peek() == ' ' || Peek() == '\n' || Peek() == '\r' || Peek() == '\t') ++at_;
-  }
-  bool Take(std::string_view expected) {
-    if (!text_.substr(at_).starts_with(expected)) return false;
-    at_ += expected.size();
-    return true;
   }
 
   Status ParseValue(JsonValue* value, int depth) {
@@ -173,9 +168,7 @@ class Parser {
     return true;
   }
 
-  std::string_view text_;
   std::string_view what_;
-  size_t at_ = 0;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/text_cursor.h"
 #include "text/utf8.h"
 
 namespace lapidary::grammar {
@@ -31,9 +32,9 @@ struct Ast {
   bool may_be_empty = false;   // matches the empty text, or only asserts
 };
 
-class Parser {
+class Parser : private TextCursor {
  public:
-  explicit Parser(std::string_view pattern) : text_(pattern) {}
+  explicit Parser(std::string_view pattern) : TextCursor(pattern) {}
 
   Result<uint32_t> Parse() {
     if (text_.size() > kMaxPatternBytes) return Fail("has more than 65,536 bytes");
@@ -49,15 +50,6 @@ class Parser {
   }
   std::string Quoted() const {
     return fmt::format("\"{}\"", text_.size() <= 80 ? text_ : text_.substr(0, 80));
-  }
-  bool AtEnd() const { return at_ >= text_.size(); }
-  char Peek(size_t ahead = 0) const {
-    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
-  }
-  bool Take(std::string_view expected) {
-    if (!text_.substr(at_).starts_with(expected)) return false;
-    at_ += expected.size();
-    return true;
   }
 
   uint32_t Add(Ast node) {
@@ -331,8 +323,6 @@ class Parser {
     return Single(*value);
   }
 
-  std::string_view text_;
-  size_t at_ = 0;
   std::vector<Ast> nodes_;
 };
 

@@ -31,6 +31,19 @@ Status ReadCount(const JsonValue& schema, std::string_view keyword, uint32_t* co
   return {};
 }
 
+// Shapes that have too few or too many: characters, items or properties.
+void ViolateCount(const Shape& own, Type type, uint32_t Shape::*min, uint32_t Shape::*max,
+                  Shapes* shapes) {
+  if (own.*min > 0) {
+    shapes->push_back(AnyOf(type));
+    shapes->back().*max = own.*min - 1;
+  }
+  if (own.*max != Shape::kUnlimited) {
+    shapes->push_back(AnyOf(type));
+    shapes->back().*min = own.*max + 1;
+  }
+}
+
 bool IsTrue(const JsonValue* value) {
   return value != nullptr && value->IsBool() && value->boolean;
 }
@@ -359,21 +372,11 @@ Status SchemaAlgebra::ViolateNumber(const JsonValue& schema, Shapes* shapes) {
 Status SchemaAlgebra::ViolateString(const JsonValue& schema, Shapes* shapes) {
   Shape own = AnyOf(Type::kString);
   RETURN_IF_ERROR(OwnString(schema, &own));
-  Shape shape = AnyOf(Type::kString);
-  if (own.min_length > 0) {
-    shape.max_length = own.min_length - 1;
-    shapes->push_back(shape);
-  }
-  if (own.max_length != Shape::kUnlimited) {
-    shape.max_length = Shape::kUnlimited;
-    shape.min_length = own.max_length + 1;
-    shapes->push_back(shape);
-  }
+  ViolateCount(own, Type::kString, &Shape::min_length, &Shape::max_length, shapes);
   // Of a format only some strings are told apart: its negation stays out.
   if (schema.Find("pattern") != nullptr) {
-    shape = AnyOf(Type::kString);
-    shape.patterns.push_back(pool_.Not(own.patterns[0]));
-    shapes->push_back(shape);
+    shapes->push_back(AnyOf(Type::kString));
+    shapes->back().patterns.push_back(pool_.Not(own.patterns[0]));
   }
   return {};
 }
@@ -381,28 +384,19 @@ Status SchemaAlgebra::ViolateString(const JsonValue& schema, Shapes* shapes) {
 Status SchemaAlgebra::ViolateArray(const JsonValue& schema, Shapes* shapes) {
   Shape own = AnyOf(Type::kArray);
   if (!IsTrue(schema.Find("uniqueItems"))) RETURN_IF_ERROR(OwnArray(schema, &own));
-  Shape shape = AnyOf(Type::kArray);
-  if (own.min_items > 0) {
-    shape.max_items = own.min_items - 1;
-    shapes->push_back(shape);
-  }
-  if (own.max_items != Shape::kUnlimited) {
-    shape.max_items = Shape::kUnlimited;
-    shape.min_items = own.max_items + 1;
-    shapes->push_back(shape);
-  }
+  ViolateCount(own, Type::kArray, &Shape::min_items, &Shape::max_items, shapes);
   for (const auto& clause : own.array_clauses) {
     for (size_t i = 0; i < clause->prefix.size(); ++i) {
       auto violated = std::make_shared<ArrayClause>();
       violated->prefix.resize(i, kAnyValue);
       violated->prefix.push_back(Not(clause->prefix[i]));
-      shape = AnyOf(Type::kArray);
+      Shape shape = AnyOf(Type::kArray);
       shape.min_items = static_cast<uint32_t>(i + 1);
       shape.array_clauses = {violated};
       shapes->push_back(shape);
     }
     if (clause->rest != kAnyValue && clause->prefix.empty()) {
-      shape = AnyOf(Type::kArray);
+      Shape shape = AnyOf(Type::kArray);
       shape.contains.push_back(Not(clause->rest));
       shapes->push_back(shape);
     } else if (clause->rest != kAnyValue) {
@@ -412,7 +406,7 @@ Status SchemaAlgebra::ViolateArray(const JsonValue& schema, Shapes* shapes) {
   for (SchemaId contained : own.contains) {
     auto none = std::make_shared<ArrayClause>();
     none->rest = Not(contained);
-    shape = AnyOf(Type::kArray);
+    Shape shape = AnyOf(Type::kArray);
     shape.array_clauses = {none};
     shapes->push_back(shape);
   }
@@ -423,14 +417,7 @@ Status SchemaAlgebra::ViolateObject(const JsonValue& schema, Shapes* shapes) {
   Shape own = AnyOf(Type::kObject);
   RETURN_IF_ERROR(OwnObject(schema, &own));
   for (const std::string& name : own.required) shapes->push_back(ObjectWithout(name));
-  if (own.min_properties > 0) {
-    shapes->push_back(AnyOf(Type::kObject));
-    shapes->back().max_properties = own.min_properties - 1;
-  }
-  if (own.max_properties != Shape::kUnlimited) {
-    shapes->push_back(AnyOf(Type::kObject));
-    shapes->back().min_properties = own.max_properties + 1;
-  }
+  ViolateCount(own, Type::kObject, &Shape::min_properties, &Shape::max_properties, shapes);
   for (const auto& clause : own.object_clauses) {
     for (const auto& [name, property] : clause->properties) {
       if (property != kAnyValue) shapes->push_back(ObjectWith(name, Not(property)));
