@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "ops/cuda/sampling/sampling_slot.h"
 #include "sampling/penalty_state.h"
 
 namespace lapidary::cuda {
@@ -15,23 +16,10 @@ std::vector<int32_t> Distinct(std::vector<int32_t> ids) {
   return ids;
 }
 
-SamplingSlot MakeSamplingSlot(const SlotBinding& binding) {
-  SamplingSlot slot;
+SamplingSlot SlotOf(const SlotBinding& binding) {
+  SamplingSlot slot = binding.sampling ? MakeSamplingSlot(*binding.sampling) : SamplingSlot();
   slot.prompt_len = binding.prompt_len;
   slot.num_score_top = binding.num_score_top;
-  if (!binding.sampling) return slot;
-  const SamplingParams& params = *binding.sampling;
-  slot.seed = params.seed;
-  slot.greedy = params.greedy();
-  slot.inv_temperature = params.greedy() ? 1.0f : 1.0f / params.temperature;
-  slot.top_k = std::max(params.top_k, 0);
-  slot.top_p = params.top_p;
-  slot.min_p = params.min_p;
-  slot.repetition_penalty = params.repetition_penalty;
-  slot.presence_penalty = params.presence_penalty;
-  slot.frequency_penalty = params.frequency_penalty;
-  slot.num_logprobs = params.num_logprobs;
-  slot.has_penalties = params.has_penalties();
   return slot;
 }
 
@@ -80,7 +68,7 @@ void SlotRequests::Bind(const SlotBinding& binding, std::vector<SlotBindingRecor
   slot.request.media = binding.media;
   SlotBindingRecord& record = records.emplace_back();
   record.slot = binding.slot;
-  record.sampling = MakeSamplingSlot(binding);
+  record.sampling = SlotOf(binding);
   record.words_begin = static_cast<int32_t>(words.size());
   if (!binding.sampling) return;
 

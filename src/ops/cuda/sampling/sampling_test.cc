@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "ops/cuda/sampling/sampling_slot.h"
 #include "ops/cuda/test_buffer.h"
 #include "sampling/sampler.h"
 
@@ -46,20 +47,9 @@ Outcome RunOnDevice(const std::vector<float>& logits, int vocab_size,
   for (size_t idx = 0; idx < requests.size(); ++idx) {
     const Request& request = requests[idx];
     const SamplingParams& params = request.params;
-    SamplingSlot& slot = slots.emplace_back();
-    slot.seed = params.seed;
+    SamplingSlot& slot = slots.emplace_back(MakeSamplingSlot(params));
     slot.prompt_len = 1;
-    slot.greedy = params.greedy();
-    slot.inv_temperature = params.greedy() ? 1.0f : 1.0f / params.temperature;
-    slot.top_k = params.top_k;
-    slot.top_p = params.top_p;
-    slot.min_p = params.min_p;
-    slot.repetition_penalty = params.repetition_penalty;
-    slot.presence_penalty = params.presence_penalty;
-    slot.frequency_penalty = params.frequency_penalty;
-    slot.num_logprobs = params.num_logprobs;
     slot.num_score_top = std::max(params.num_logprobs, 0);
-    slot.has_penalties = params.has_penalties();
     const auto begin_list = [&] {
       lists.resize(lists.size() + lists.size() % 2, -1);
       return static_cast<int32_t>(lists.size());
