@@ -7,6 +7,7 @@
 namespace lapidary {
 namespace {
 
+using cuda::LargePlan;
 using cuda::LinearCall;
 using cuda::SkinnyPlan;
 using cuda::WidePlan;
@@ -113,6 +114,29 @@ void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer
   }
 }
 
+void BenchLargePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
+                     const BenchSink& sink) {
+  for (const ProductShape& shape : shapes) {
+    for (const int rows : sink.rows) {
+      const LinearCall call = timer.MakeCall(shape, rows);
+      if (!cuda::LargeFits(call)) continue;
+      double library_us = 0.0;
+      for (const LargePlan& plan : cuda::LargePlans(sink.device, call)) {
+        const bool is_default = plan == cuda::PlanLarge(sink.device, call).plan;
+        KernelRow row = MakeProductRow(shape.name,
+                                       fmt::format("t{} n{} k{}{}", plan.tile_rows, plan.columns,
+                                                   plan.split, is_default ? " planned" : ""),
+                                       rows, shape.in_dim, shape.out_dim, 0.0);
+        if (!sink.wants(row)) continue;
+        if (library_us == 0.0) library_us = timer.TimeLibrary(shape, rows);
+        row.baseline = "cuBLASLt and epilogue";
+        row.baseline_us = library_us;
+        sink.Time(std::move(row), [&] { return timer.TimePlan(shape, rows, plan); });
+      }
+    }
+  }
+}
+
 void BenchLayerChain(const std::string& model, const ModelPlan& plan, ProductTimer& timer,
                      const BenchSink& sink) {
   const double bytes = ProductTimer::LayerChainBytes(plan);
@@ -169,6 +193,7 @@ void BenchLinear(const std::string& model, const ModelPlan& plan, ProductTimer& 
   if (!sink.variants) return;
   BenchPlans(shapes, timer, sink);
   BenchWidePlans(shapes, timer, sink);
+  BenchLargePlans(shapes, timer, sink);
   BenchLayerChain(model, plan, timer, sink);
 }
 

@@ -24,6 +24,11 @@ constexpr int kMaxHidden = 5376;
 constexpr int kMaxPleWidth = 256;
 constexpr int kReplays = 9;
 
+ProductShape WithoutResidual(ProductShape shape) {
+  shape.residual = false;
+  return shape;
+}
+
 }  // namespace
 
 ProductTimer::ProductTimer(const DeviceInfo& device)
@@ -126,11 +131,23 @@ double ProductTimer::TimePlan(const ProductShape& shape, int rows, const SkinnyP
 }
 
 double ProductTimer::TimePlan(const ProductShape& shape, int rows, const cuda::WidePlan& plan) {
-  ProductShape without_residual = shape;
-  without_residual.residual = false;
-  return Time(without_residual, rows, true, kReplays,
+  return Time(WithoutResidual(shape), rows, true, kReplays,
               [&](const LaunchContext& context, const LinearCall& call) {
                 cuda::RunWide(context, call, plan);
+              });
+}
+
+double ProductTimer::TimePlan(const ProductShape& shape, int rows, const cuda::LargePlan& plan) {
+  return Time(WithoutResidual(shape), rows, true, kReplays,
+              [&](const LaunchContext& context, const LinearCall& call) {
+                cuda::RunLarge(context, call, plan);
+              });
+}
+
+double ProductTimer::TimeLibrary(const ProductShape& shape, int rows) {
+  return Time(WithoutResidual(shape), rows, true, kReplays,
+              [&](const LaunchContext& context, const LinearCall& call) {
+                runner_.RunByLibrary(context, call);
               });
 }
 

@@ -8,6 +8,7 @@
 #include "bench_kernels/product_shapes.h"
 #include "ops/cuda/linear/gemm_lt.h"
 #include "ops/cuda/linear/linear.h"
+#include "ops/cuda/linear/linear_large.h"
 #include "ops/cuda/linear/linear_skinny.h"
 #include "ops/cuda/linear/linear_wide.h"
 
@@ -29,6 +30,10 @@ class ProductTimer {
                   bool dependent);
   // One plan of the wgmma kernel, without the residual update before it.
   double TimePlan(const ProductShape& shape, int rows, const cuda::WidePlan& plan);
+  // One plan of the kernel for some hundred rows, without the residual update; and what cuBLASLt
+  // with the kernels behind it takes for the same.
+  double TimePlan(const ProductShape& shape, int rows, const cuda::LargePlan& plan);
+  double TimeLibrary(const ProductShape& shape, int rows);
   // cuBLASLt's product alone, without what comes before and behind it. Negative: it cannot run.
   double TimeAlgorithm(const ProductShape& shape, int rows, const cublasLtMatmulAlgo_t& algorithm,
                        int num_replays);

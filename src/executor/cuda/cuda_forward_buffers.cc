@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "executor/cuda/cuda_forward.h"
 #include "ops/cuda/embedding.h"
+#include "ops/cuda/linear/linear_large.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/per_layer_block.h"
 
@@ -84,6 +85,7 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
   // outputs, the answers of the step before would wait for nearly all of it.
   const auto& head = std::get<ProductPhase>(programs_.front().back());
   scratch_.linear.Load(head.weight, head.epilogue, limits_.max_logit_rows);
+  if (!limits.batch_invariant) LoadLarge(device);
   if (limits.resident_steps && !limits.batch_invariant) {
     resident_ = ResidentSteps::Create(device, programs_[ProgramIndex(false, false, false)]);
   }

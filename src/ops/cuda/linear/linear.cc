@@ -7,6 +7,7 @@
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/gemm_lt.h"
 #include "ops/cuda/linear/linear_epilogue.h"
+#include "ops/cuda/linear/linear_large.h"
 #include "ops/cuda/linear/linear_scratch.h"
 #include "ops/cuda/linear/linear_skinny.h"
 #include "ops/cuda/linear/linear_wide.h"
@@ -118,9 +119,17 @@ void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
     RunSkinny(context, call, plan);
   } else if (WideIsWorthwhile(context.Device(), call)) {
     RunWide(context, call, PlanWide(context.Device(), call));
+  } else if (LargeIsWorthwhile(context.Device(), call)) {
+    RunLarge(context, call, PlanLarge(context.Device(), call).plan);
   } else {
     impl_->RunGemm(context, call);
   }
+}
+
+void LinearRunner::RunByLibrary(const LaunchContext& context, const LinearCall& call) {
+  CheckCall(call, impl_->options.max_rows);
+  CHECK(impl_->gemm != nullptr);
+  impl_->RunGemm(context, call);
 }
 
 }  // namespace lapidary::cuda

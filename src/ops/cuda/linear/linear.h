@@ -1,6 +1,6 @@
 // y = x W^T with what Gemma puts before and behind it, for any number of rows.
 //
-// Few rows stream the weights through our own kernels, many go through cuBLASLt; callers see one
+// Up to some hundred rows go through our own kernels, more through cuBLASLt; callers see one
 // operation. bf16 in and out, sums in f32.
 #pragma once
 
@@ -77,6 +77,9 @@ class LinearRunner {
 
   // Safe to capture into a graph. Pointers are 16-byte aligned.
   void Run(const LaunchContext& context, const LinearCall& call);
+
+  // The same through cuBLASLt whatever the number of rows, for benchmarks. Not batch-invariant.
+  void RunByLibrary(const LaunchContext& context, const LinearCall& call);
 
  private:
   struct Impl;

@@ -13,13 +13,10 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/cuda/activation.cuh"
 #include "ops/cuda/linear/tensor_map.h"
 #include "ops/cuda/moe/moe_groups.h"
-#include "ops/cuda/ptx/warp_mma.cuh"
-#include "ops/cuda/ptx/wgmma.cuh"
-#include "ops/cuda/row_norm.cuh"
 #include "ops/cuda/sm90.h"
+#include "ops/cuda/staged_results.cuh"
 #include "ops/cuda/vec.cuh"
 
 namespace lapidary::cuda {
@@ -33,7 +30,6 @@ constexpr int kBoxBytes = kBoxRows * kSwizzledRowBytes;
 constexpr int kMaxBoxes = 2;                         // of a tile
 constexpr int kWeightBytes = kMaxBoxes * kBoxBytes;  // of a stage
 constexpr int kMostRows = 160;                       // of a group
-constexpr int kStagedRows = 64;                      // results that go out at a time
 constexpr int kMaxSharedBytes = kSm90SharedBytesPerSm - kSm90ReservedSharedBytes;
 
 // Shared memory: barriers, the ring of stages (weight [256][64], rows [kRows][64], both swizzled),
@@ -43,7 +39,7 @@ struct Layout {
   static constexpr int kRows = kRowsOfGroup;  // at most, of a group
   static constexpr int kCluster = kClusterOfKernel;
   static constexpr int kStageBytes = kWeightBytes + kRows * kSwizzledRowBytes;
-  static constexpr int kStagingBytes = kStagedRows * 64 * static_cast<int>(sizeof(bf16));
+  static constexpr int kStagingBytes = kStagedBytes;
   static constexpr int kAlignment = 1024;
   static constexpr int kBarrierBytes = 256;
   static constexpr int kFree =
@@ -323,7 +319,7 @@ class Multiplier {
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
         SyncWarpgroup();  // the staging is free
-        StageResults<kColumns>(acc[box], piece * kStagedRows);
+        Staged::template Stage<kColumns>(staging_, warp_, lane_, acc[box], piece * kStagedRows);
         SyncWarpgroup();
         StoreResults(targets[piece], tile.group.count - piece * kStagedRows,
                      tile.first_feature + box * kBoxFeatures<kGated> + warpgroup_ * kFeatures);
@@ -341,48 +337,13 @@ class Multiplier {
     }
   }
 
-  // The results of a warpgroup lie in shared memory as [row][feature], in vectors of eight; in
-  // neighbouring rows the same vector lies in other banks.
-  static constexpr int kFeatures = kBoxFeatures<kGated> / kConsumers;  // of a box
-  static constexpr int kVectors = kFeatures / 8;
+  using Staged = StagedResults<kGated>;
+  static constexpr int kFeatures = Staged::kFeatures;  // of a box
+  static constexpr int kVectors = Staged::kVectors;
   static constexpr int kRowsApart = kWarpgroupThreads / kVectors;  // of those that a thread stores
-  __device__ __forceinline__ static uint32_t VectorOffset(int row, int vector) {
-    const int swizzled = vector ^ (kVectors == 8 ? row % 8 : row / 2 % 4);
-    return (row * kVectors + swizzled) * 16;
-  }
 
   __device__ __forceinline__ void SyncWarpgroup() const {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup_), "n"(kWarpgroupThreads) : "memory");
-  }
-
-  // Rows from `first` on, as many as are staged or there are.
-  template <int kColumns>
-  __device__ __forceinline__ void StageResults(const float (&acc)[kColumns / 2], int first) const {
-    const int row = lane_ % 8;
-    const int matrix = lane_ / 8;
-#pragma unroll
-    for (int j = 0; j < kStagedRows / 8; j += 2) {
-      if (first + 8 * j >= kColumns) break;
-      const float* const sums = acc + first / 2 + 4 * j;  // of two tiles of 8 columns
-      if constexpr (kGated) {
-        uint32_t matrices[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          matrices[i] = PackBf16x2(GeluTanh(sums[4 * i]) * sums[4 * i + 2],
-                                   GeluTanh(sums[4 * i + 1]) * sums[4 * i + 3]);
-        }
-        StoreMatricesTransposed(staging_ + VectorOffset(8 * (j + matrix % 2) + row, warp_),
-                                matrices);
-      } else {
-        uint32_t matrices[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          matrices[i] = PackBf16x2(sums[2 * i], sums[2 * i + 1]);
-        }
-        StoreMatricesTransposed(
-            staging_ + VectorOffset(8 * (j + matrix / 2) + row, 2 * warp_ + matrix % 2), matrices);
-      }
-    }
   }
 
   // The rows of the output that this thread stores to, of those staged from `first` on.
@@ -410,7 +371,7 @@ class Multiplier {
       const int row = thread_ / kVectors + i * kRowsApart;
       if (row >= count) break;
       *reinterpret_cast<uint4*>(p_.out + int64_t{targets[i]} * p_.out_dim + feature) =
-          LoadShared(staging_ + VectorOffset(row, vector));
+          LoadShared(staging_ + Staged::VectorOffset(row, vector));
     }
   }
 

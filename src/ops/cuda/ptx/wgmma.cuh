@@ -49,6 +49,9 @@ struct Wgmma;
 #define LAPIDARY_REGISTERS_64 LAPIDARY_REGISTERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define LAPIDARY_REGISTERS_72 LAPIDARY_REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define LAPIDARY_REGISTERS_80 LAPIDARY_REGISTERS_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define LAPIDARY_REGISTERS_88 LAPIDARY_REGISTERS_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define LAPIDARY_REGISTERS_96 LAPIDARY_REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define LAPIDARY_REGISTERS_104 LAPIDARY_REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
 #define LAPIDARY_FOUR_SUMS(i) "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define LAPIDARY_SUMS_AT(i) LAPIDARY_FOUR_SUMS(i), LAPIDARY_FOUR_SUMS((i) + 4)
 #define LAPIDARY_SUMS_4 LAPIDARY_FOUR_SUMS(0)
@@ -65,6 +68,9 @@ struct Wgmma;
 #define LAPIDARY_SUMS_64 LAPIDARY_SUMS_56, LAPIDARY_SUMS_AT(56)
 #define LAPIDARY_SUMS_72 LAPIDARY_SUMS_64, LAPIDARY_SUMS_AT(64)
 #define LAPIDARY_SUMS_80 LAPIDARY_SUMS_72, LAPIDARY_SUMS_AT(72)
+#define LAPIDARY_SUMS_88 LAPIDARY_SUMS_80, LAPIDARY_SUMS_AT(80)
+#define LAPIDARY_SUMS_96 LAPIDARY_SUMS_88, LAPIDARY_SUMS_AT(88)
+#define LAPIDARY_SUMS_104 LAPIDARY_SUMS_96, LAPIDARY_SUMS_AT(96)
 
 // columns, registers (half of them), then the operands behind the registers
 #define LAPIDARY_WGMMA(columns, registers, a_index, b_index, scale_index)                       \
@@ -100,6 +106,9 @@ LAPIDARY_WGMMA(112, 56, 56, 57, 58);
 LAPIDARY_WGMMA(128, 64, 64, 65, 66);
 LAPIDARY_WGMMA(144, 72, 72, 73, 74);
 LAPIDARY_WGMMA(160, 80, 80, 81, 82);
+LAPIDARY_WGMMA(176, 88, 88, 89, 90);
+LAPIDARY_WGMMA(192, 96, 96, 97, 98);
+LAPIDARY_WGMMA(208, 104, 104, 105, 106);
 
 #undef LAPIDARY_WGMMA
 
@@ -136,6 +145,9 @@ __device__ __forceinline__ void WgmmaTransposed128(float (&d)[64], uint64_t a, u
 #undef LAPIDARY_SUMS_64
 #undef LAPIDARY_SUMS_72
 #undef LAPIDARY_SUMS_80
+#undef LAPIDARY_SUMS_88
+#undef LAPIDARY_SUMS_96
+#undef LAPIDARY_SUMS_104
 #undef LAPIDARY_SUMS_AT
 #undef LAPIDARY_FOUR_SUMS
 #undef LAPIDARY_REGISTERS_8
@@ -152,6 +164,9 @@ __device__ __forceinline__ void WgmmaTransposed128(float (&d)[64], uint64_t a, u
 #undef LAPIDARY_REGISTERS_64
 #undef LAPIDARY_REGISTERS_72
 #undef LAPIDARY_REGISTERS_80
+#undef LAPIDARY_REGISTERS_88
+#undef LAPIDARY_REGISTERS_96
+#undef LAPIDARY_REGISTERS_104
 
 // Before the first instruction that uses registers which plain code wrote.
 __device__ __forceinline__ void WgmmaBegin() {
