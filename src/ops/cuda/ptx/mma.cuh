@@ -89,6 +89,12 @@ __device__ __forceinline__ uint32_t AddressInBlock(uint32_t shared_address, uint
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address), "r"(rank));
   return address;
 }
+// What lies there.
+__device__ __forceinline__ float LoadFromBlock(uint32_t address_in_block) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in_block) : "memory");
+  return value;
+}
 
 // Barriers of one arrival (InitBarrier of tma.cuh) that expects bytes: they are counted as
 // they arrive, from this block or another of the cluster, together with the data.

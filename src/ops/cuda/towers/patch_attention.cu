@@ -3,7 +3,9 @@
 // of the threads that compute asks for. A warpgroup's weights go from the first product to the
 // second in its registers:
 //   weights of a tile; then its values and the scores of the next tile (wgmma), both under way.
-// Two blocks share an SM: four warpgroups, of which some multiply while others weigh.
+// Two blocks share an SM: four warpgroups, of which some multiply while others weigh. Blocks that
+// would be left for a last round are clusters instead, whose blocks share the keys
+// (SplitLastBlocks): each has sums of its part, and the first adds them in their order.
 #include "base/check.h"
 #include "ops/cuda/linear/narrow_map.h"
 #include "ops/cuda/linear/tensor_map.h"
@@ -42,6 +44,8 @@ struct PatchForm {
   static constexpr int kQueryBytes = kGroups * (kGroupRunBytes + kGroupTailBytes);
   static constexpr int kStagesAt = kQueriesAt + kQueryBytes;
   static constexpr int kSharedBytes = kStagesAt + kStages * kStageBytes;
+  // Values that a thread has of its queries in the end: references, totals, sums.
+  static constexpr int kKept = 4 + kHeadRun / 2 + (kHasTail ? kHeadTail / 2 : 0);
   static_assert(kStagesAt % 1024 == 0 && kStageBytes % 1024 == 0 && kRunBytes % 1024 == 0);
 };
 
@@ -222,6 +226,52 @@ class PatchGroup {
     }
   }
 
+  // What a block of a cluster tells the first, in shared memory: [kKept, threads].
+  __device__ __forceinline__ void Publish(float* to) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      to[half * kThreads] = references_[half];
+      to[(2 + half) * kThreads] = totals_[half];
+    }
+#pragma unroll
+    for (int idx = 0; idx < kHeadRun / 2; ++idx) to[(4 + idx) * kThreads] = sums_[idx];
+    if constexpr (Form::kHasTail) {
+#pragma unroll
+      for (int idx = 0; idx < kHeadTail / 2; ++idx) {
+        to[(4 + kHeadRun / 2 + idx) * kThreads] = tail_sums_[idx];
+      }
+    }
+  }
+  // What was summed has no weight beside anything else.
+  __device__ __forceinline__ void Forget() { references_[0] = references_[1] = -INFINITY; }
+  // Adds what the same thread of another block has published there.
+  __device__ __forceinline__ void AddPublished(uint32_t at) {
+    const auto load = [&](int idx) { return LoadFromBlock(at + idx * kThreads * 4); };
+    float mine[2];
+    float theirs[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float their_reference = load(half);
+      const float now = fmaxf(references_[half], their_reference);
+      // Two may both be idle, and their references no numbers.
+      mine[half] = references_[half] == now ? 1.0f : Exp2(references_[half] - now);
+      theirs[half] = their_reference == now ? 1.0f : Exp2(their_reference - now);
+      references_[half] = now;
+      totals_[half] = totals_[half] * mine[half] + load(2 + half) * theirs[half];
+    }
+#pragma unroll
+    for (int idx = 0; idx < kHeadRun / 2; ++idx) {
+      sums_[idx] = sums_[idx] * mine[idx / 2 % 2] + load(4 + idx) * theirs[idx / 2 % 2];
+    }
+    if constexpr (Form::kHasTail) {
+#pragma unroll
+      for (int idx = 0; idx < kHeadTail / 2; ++idx) {
+        tail_sums_[idx] = tail_sums_[idx] * mine[idx / 2 % 2] +
+                          load(4 + kHeadRun / 2 + idx) * theirs[idx / 2 % 2];
+      }
+    }
+  }
+
   // `row` of all rows, and the one 8 below it.
   __device__ __forceinline__ void Store(const PatchAttentionCall& call, int head, int row,
                                         int end) const {
@@ -261,16 +311,36 @@ class PatchGroup {
   float totals_[2] = {};  // this lane's part
 };
 
-template <typename Form>
+// The keys of a tile that block `rank` of kBlocks has: whole tiles of keys. One that would have
+// none takes the first, lest the loop have no round, and forgets it (`is_idle`).
+template <int kBlocks>
+__device__ __forceinline__ PatchTile PartOf(const PatchTile& tile, int keys_of_tile, int rank,
+                                            bool* is_idle) {
+  if (kBlocks == 1) return tile;
+  const int num_tiles = (tile.end - tile.begin + keys_of_tile - 1) / keys_of_tile;
+  const int first = num_tiles * rank / kBlocks;
+  const int last = num_tiles * (rank + 1) / kBlocks;
+  *is_idle = first == last;
+  return {tile.first_query, tile.begin + first * keys_of_tile,
+          min(tile.end, tile.begin + max(last, first + 1) * keys_of_tile)};
+}
+
+// Blocks from `first_block` of [num_tiles, num_heads] on, each one of a cluster of kBlocks.
+template <typename Form, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 2)
     PatchAttentionKernel(const __grid_constant__ PatchAttentionCall call,
-                         const __grid_constant__ PatchMaps maps) {
+                         const __grid_constant__ PatchMaps maps, int first_block) {
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
-  const PatchTile tile = call.tiles[blockIdx.x];
-  const int head = static_cast<int>(blockIdx.y);
-  const HeadRows rows(call, head);
-  const PatchTiles<Form> tiles(maps, rows, tile, SharedAddress(shared_bytes));
+  const int block = first_block + static_cast<int>(blockIdx.x) / kBlocks;
+  const int rank = static_cast<int>(blockIdx.x) % kBlocks;
+  const int head = block % call.num_heads;
+  const PatchTile whole = call.tiles[block / call.num_heads];
   constexpr int kKeys = Form::kKeys;
+  bool is_idle = false;
+  const PatchTile tile = PartOf<kBlocks>(whole, kKeys, rank, &is_idle);
+  const HeadRows rows(call, head);
+  const uint32_t shared = SharedAddress(shared_bytes);
+  const PatchTiles<Form> tiles(maps, rows, tile, shared);
   const int num_tiles = (tile.end - tile.begin + kKeys - 1) / kKeys;
   AllowNextKernel();
   if (threadIdx.x == 0) tiles.Init();
@@ -284,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
   const int row = tile.first_query + warp * 16 + lane / 4;
-  PatchGroup<Form> group(SharedAddress(shared_bytes));
+  PatchGroup<Form> group(shared);
   RingPosition stage;
   AwaitBarrier(tiles.QueriesHere(), 0);
   AwaitBarrier(tiles.Here(0), 0);
@@ -309,7 +379,25 @@ __global__ void __launch_bounds__(kThreads, 2)
     group.Finish();
     if (lane == 0) ArriveAtBarrier(tiles.Free(used));
   }
-  group.Store(call, head, row, tile.end);
+  if constexpr (kBlocks > 1) {
+    // Where queries and keys were, once both groups are done with them.
+    static_assert(Form::kQueriesAt + Form::kKept * kThreads * 4 <= Form::kSharedBytes);
+    float* const published =
+        reinterpret_cast<float*>(shared_bytes + Form::kQueriesAt) + threadIdx.x;
+    __syncthreads();
+    if (is_idle) group.Forget();
+    if (rank != 0) group.Publish(published);
+    SyncCluster();
+    if (rank == 0) {
+#pragma unroll 1
+      for (int other = 1; other < kBlocks; ++other) {
+        group.AddPublished(AddressInBlock(SharedAddress(published), other));
+      }
+    }
+    SyncCluster();  // nobody ends while it is read
+    if (rank != 0) return;
+  }
+  group.Store(call, head, row, whole.end);
 }
 
 template <bool kHasTail>
@@ -324,8 +412,19 @@ void LaunchForm(const LaunchContext& context, const PatchAttentionCall& call) {
     maps.query_tails = MakeNarrowMap(call.tails(), head_rows, kPatchTileRows);
     maps.key_tails = MakeNarrowMap(call.tails(), head_rows, Form::kKeys);
   }
-  Launch(context, PatchAttentionKernel<Form>, dim3(call.num_tiles, call.num_heads), dim3(kThreads),
-         Form::kSharedBytes, call, maps);
+  const int num_blocks = call.num_tiles * call.num_heads;
+  const LastBlocks last = SplitLastBlocks(num_blocks, context.Device());
+  const auto launch = [&](auto kernel, int cluster, int first, int count) {
+    if (count == 0) return;
+    LaunchClusters(context, kernel, cluster, dim3(count * cluster), dim3(kThreads),
+                   Form::kSharedBytes, call, maps, first);
+  };
+  launch(PatchAttentionKernel<Form, 1>, 1, 0, num_blocks - last.count);
+  if (last.parts == 3) {
+    launch(PatchAttentionKernel<Form, 3>, 3, num_blocks - last.count, last.count);
+  } else {
+    launch(PatchAttentionKernel<Form, 2>, 2, num_blocks - last.count, last.count);
+  }
 }
 
 }  // namespace

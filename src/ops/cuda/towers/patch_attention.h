@@ -23,6 +23,16 @@ inline constexpr int kPatchTileRows = 128;
 // Of pictures that lie one behind the other, so many rows each.
 std::vector<PatchTile> MakePatchTiles(const std::vector<int>& rows_of_pictures);
 
+// Two blocks, each a tile of one head, run on an SM at a time. Where the blocks of the last round
+// are so few that most SMs have none, each is shared by `parts` SMs.
+struct LastBlocks {
+  int count = 0;  // that are shared
+  int parts = 2;  // 2 or 3
+
+  bool operator==(const LastBlocks&) const = default;
+};
+LastBlocks SplitLastBlocks(int num_blocks, const DeviceInfo& device);
+
 struct PatchAttentionCall {
   int rows = 0;
   int num_heads = 0;

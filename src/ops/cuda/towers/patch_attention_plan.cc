@@ -20,4 +20,12 @@ std::vector<PatchTile> MakePatchTiles(const std::vector<int>& rows_of_pictures) 
   return tiles;
 }
 
+LastBlocks SplitLastBlocks(int num_blocks, const DeviceInfo& device) {
+  const int rest = num_blocks % (2 * device.num_sms);
+  for (const int parts : {3, 2}) {
+    if (rest * parts <= device.cluster_blocks[parts]) return {rest, parts};
+  }
+  return {};
+}
+
 }  // namespace lapidary::cuda

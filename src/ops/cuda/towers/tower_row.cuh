@@ -21,7 +21,17 @@ __device__ __forceinline__ float4 MulAdd(float4 v, float scale, float4 added) {
           v.w * scale + added.w};
 }
 
-// Lane l has the quads l, l + 32, ...: kQuads of them, zeros behind the row's end.
+// use(which of the lane's, quad in the row) for a lane's quads of a row: l, l + 32, ...
+template <int kQuads, typename Use>
+__device__ __forceinline__ void ForEachOfLane(int num_quads, const Use& use) {
+#pragma unroll
+  for (int idx = 0; idx < kQuads; ++idx) {
+    const int quad = static_cast<int>(threadIdx.x % kWarpSize) + idx * kWarpSize;
+    if (quad < num_quads) use(idx, quad);
+  }
+}
+
+// kQuads of four values to a lane, zeros behind the row's end.
 template <int kQuads>
 struct WarpRow {
   float4 quads[kQuads];
@@ -29,11 +39,7 @@ struct WarpRow {
   // use(quad in the row, its values)
   template <typename Use>
   __device__ __forceinline__ void ForEach(int num_quads, const Use& use) {
-#pragma unroll
-    for (int idx = 0; idx < kQuads; ++idx) {
-      const int quad = static_cast<int>(threadIdx.x % kWarpSize) + idx * kWarpSize;
-      if (quad < num_quads) use(quad, quads[idx]);
-    }
+    ForEachOfLane<kQuads>(num_quads, [&](int idx, int quad) { use(quad, quads[idx]); });
   }
   __device__ __forceinline__ void Clear() {
 #pragma unroll

@@ -24,9 +24,11 @@ __device__ __forceinline__ void PrefetchWeight(const float* weight, int dim) {
   }
 }
 
-// A warp per row.
+// A warp per row. Six blocks on an SM are 3,168 rows of L's width at once, more than a picture has.
 template <int kQuads>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kQuads <= 6   ? 8
+                                            : kQuads <= 9 ? 6
+                                                          : 3)
     UpdateRowsKernel(const __grid_constant__ UpdateRowsCall call) {
   AllowNextKernel();
   if (threadIdx.x < kWarpSize) {
@@ -41,20 +43,34 @@ __global__ void __launch_bounds__(kThreads)
   const int num_quads = call.dim / 4;
   WarpRow<kQuads> row;
   row.Load(call.hidden + at, num_quads);
+  // Under way with the row, and bf16 until it is used, in half the registers.
+  uint2 addend[kQuads];
+  if (call.addend != nullptr) {
+    ForEachOfLane<kQuads>(num_quads, [&](int idx, int quad) {
+      addend[idx] = reinterpret_cast<const uint2*>(call.addend + at)[quad];
+    });
+  }
   if (call.bias != nullptr) {
     row.ForEach(num_quads, [&](int quad, float4& v) {
       v = MulAdd(v, 1.0f, reinterpret_cast<const float4*>(call.bias)[quad]);
     });
   }
   if (call.addend != nullptr) {
-    WarpRow<kQuads> addend;
-    addend.Load(call.addend + at, num_quads);
-    addend.ForEach(num_quads, [&](int, float4& v) { v = Clamp(v, call.addend_bounds); });
-    if (call.addend_norm != nullptr) addend.Norm(call.addend_norm, call.dim, call.eps);
-#pragma unroll
-    for (int idx = 0; idx < kQuads; ++idx) {
-      row.quads[idx] = MulAdd(addend.quads[idx], call.addend_scale, row.quads[idx]);
+    float inverse = 1.0f;
+    if (call.addend_norm != nullptr) {
+      float sum = 0.0f;
+      ForEachOfLane<kQuads>(num_quads, [&](int idx, int) {
+        sum = AddSquares(sum, Clamp(UnpackBf16x4(addend[idx]), call.addend_bounds));
+      });
+      inverse = InverseRms(WarpSum(sum), call.dim, call.eps);
     }
+    ForEachOfLane<kQuads>(num_quads, [&](int idx, int quad) {
+      float4 v = Clamp(UnpackBf16x4(addend[idx]), call.addend_bounds);
+      if (call.addend_norm != nullptr) {
+        v = Normed(v, inverse, reinterpret_cast<const float4*>(call.addend_norm)[quad]);
+      }
+      row.quads[idx] = MulAdd(v, call.addend_scale, row.quads[idx]);
+    });
   }
   if (call.hidden_norm != nullptr) row.Norm(call.hidden_norm, call.dim, call.eps);
   if (call.keeps_hidden) {
@@ -95,92 +111,151 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kMaxHeadThreads = 512;
+constexpr int kHeadsRows = 2;         // of a block
+constexpr int kMaxHeadThreads = 512;  // at most 256 pieces of 8 dims to a row
 
-__device__ __forceinline__ float2 LoadPair(const bf16* from, const Bounds& bounds) {
-  const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
-  return {Clamp(pair.x, bounds), Clamp(pair.y, bounds)};
+// What the threads of a block tell each other. Pairs of dims lie by their place in a piece first,
+// so that threads with neighbouring pieces share no bank.
+struct PatchHeadsShared {
+  float4* turns;   // [rows, q and k, 4, pieces of a head]: of a pair's dims, as MakeTurns has them
+  float4* sums;    // [threads]: of the squares of q, k and v
+  uint32_t* dims;  // [q and k, 4, threads]: pairs as they were loaded
+
+  static size_t Bytes(int head_dim, int num_threads) {
+    return sizeof(float4) * (kHeadsRows * head_dim + num_threads) +
+           sizeof(uint32_t) * 2 * 4 * num_threads;
+  }
+  __device__ PatchHeadsShared(float4* memory, int head_dim, int num_threads)
+      : turns(memory),
+        sums(turns + kHeadsRows * head_dim),
+        dims(reinterpret_cast<uint32_t*>(sums + num_threads)) {}
+};
+
+// Dims j and j + quarter of either half of a head turn together. Quarters are even, so the partners
+// of a pair are a pair.
+__device__ __forceinline__ int Partner(int dim, int quarter) {
+  const int in_half = dim < 2 * quarter ? dim : dim - 2 * quarter;
+  return in_half < quarter ? dim + quarter : dim - quarter;
 }
 
-// What turns together: dims j and j + quarter of either half of a head.
-__device__ __forceinline__ void Turn(float& low, float& high, float2 by) {
-  const float turned = low * by.x - high * by.y;
-  high = high * by.x + low * by.y;
-  low = turned;
-}
-
-// A block per row. A thread has two dims of a head and the two that they turn with, of q, k and v.
-__global__ void __launch_bounds__(kMaxHeadThreads)
-    PatchHeadsKernel(const __grid_constant__ PatchHeadsCall call) {
-  // Of a head's threads in turn, filled up to a multiple of four with zeros.
-  __shared__ __align__(16) float squares[3][kMaxHeadThreads * 2];
-  AllowNextKernel();
-  const int64_t row = blockIdx.x;
-  const int quarter = call.head_dim / 4;
-  const int head = static_cast<int>(threadIdx.x) / quarter;
-  const int place = static_cast<int>(threadIdx.x) - head * quarter;  // in the head
-  const bool by_column = 2 * place < quarter;
-  const int dim = by_column ? 2 * place : 2 * place + quarter;
-  // What was there before the step is read first: one of these loads waits for another.
-  const GridPlace grid = call.places[row];
-  float2 low_weight[2];
-  float2 high_weight[2];
+// For dims `dim` and the next, of q and of k: what each is multiplied by, and what its partner is.
+__device__ __forceinline__ void MakeTurns(const PatchHeadsCall& call, int head_dim,
+                                          const GridPlace& grid, int dim, float4* turns) {
+  const int quarter = head_dim / 4;
+  const int partner = Partner(dim, quarter);
+  const int lower = min(dim, partner);
+  const float4 by = *reinterpret_cast<const float4*>(
+      call.rope +
+      (lower < quarter ? grid.column * quarter + lower : grid.row * quarter + lower - 2 * quarter));
+  const float sign = partner < dim ? 1.0f : -1.0f;
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
-    const float* const weight = (part == 0 ? call.q_norm : call.k_norm) + dim;
-    low_weight[part] = *reinterpret_cast<const float2*>(weight);
-    high_weight[part] = *reinterpret_cast<const float2*>(weight + quarter);
+    const float* const norm = part == 0 ? call.q_norm : call.k_norm;
+    const float2 weight = *reinterpret_cast<const float2*>(norm + dim);
+    const float2 partners = *reinterpret_cast<const float2*>(norm + partner);
+    const int at = (part * 4 + dim / 2 % 4) * (head_dim / 8) + dim / 8;
+    turns[at] = {weight.x * by.x, sign * partners.x * by.y, weight.y * by.z,
+                 sign * partners.y * by.w};
   }
-  const float4 turns =
-      *reinterpret_cast<const float4*>(call.rope + (by_column ? grid.column : grid.row) * quarter +
-                                       (by_column ? 2 * place : 2 * place - quarter));
+}
+
+__device__ __forceinline__ float2 UnpackPair(uint32_t pair, const Bounds& bounds) {
+  return {Clamp(__uint_as_float(pair << 16), bounds),
+          Clamp(__uint_as_float(pair & 0xffff0000u), bounds)};
+}
+
+// A thread has a piece of eight dims of a head, of q, k and v: 16 bytes to load and to store of
+// each. kHeadDim: 0 for any.
+template <int kHeadDim>
+__global__ void __launch_bounds__(kMaxHeadThreads)
+    PatchHeadsKernel(const __grid_constant__ PatchHeadsCall call) {
+  extern __shared__ __align__(16) float4 heads_memory[];
+  AllowNextKernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int num_threads = static_cast<int>(blockDim.x);
+  const int head_dim = kHeadDim != 0 ? kHeadDim : call.head_dim;
+  const int num_pieces = head_dim / 8;
+  const int block_head = thread / num_pieces;  // of all the block's rows
+  const int block_row = block_head < call.num_heads ? 0 : 1;
+  const int head = block_head - block_row * call.num_heads;
+  const int piece = thread - block_head * num_pieces;
+  const int first_row = static_cast<int>(blockIdx.x) * kHeadsRows;
+  // A block's row behind the last is the last once more, and not stored.
+  const int last_row = call.rows - 1;
+  const int64_t row = min(first_row + block_row, last_row);
+  const PatchHeadsShared shared(heads_memory, head_dim, num_threads);
   WaitForPreviousKernel();
 
-  const int64_t from = row * call.stride + int64_t{head} * call.head_dim + dim;
-  const int padded = (quarter + 3) / 4 * 4;
-  float2 low[3];
-  float2 high[3];
+  uint32_t pairs[3][4];
+  float sums[3];
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
-    low[part] = LoadPair(call.projected[part] + from, call.bounds[part]);
-    high[part] = LoadPair(call.projected[part] + from + quarter, call.bounds[part]);
+    const bf16* const from = call.projected[part] + row * call.stride + head * head_dim + 8 * piece;
+    *reinterpret_cast<uint4*>(pairs[part]) = *reinterpret_cast<const uint4*>(from);
+  }
+  // While they arrive.
+#pragma unroll 1
+  for (int idx = thread; idx < kHeadsRows * head_dim / 2; idx += num_threads) {
+    const int turned_row = 2 * idx < head_dim ? 0 : 1;
+    MakeTurns(call, head_dim, call.places[min(first_row + turned_row, last_row)],
+              2 * idx - turned_row * head_dim, shared.turns + turned_row * head_dim);
   }
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
-    squares[part][head * padded + place] = low[part].x * low[part].x + low[part].y * low[part].y +
-                                           high[part].x * high[part].x +
-                                           high[part].y * high[part].y;
-    if (place < padded - quarter) squares[part][head * padded + quarter + place] = 0.0f;
+    sums[part] = 0.0f;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      const float2 values = UnpackPair(pairs[part][pair], call.bounds[part]);
+      sums[part] = __fmaf_rn(values.x, values.x, __fmaf_rn(values.y, values.y, sums[part]));
+      if (part < 2) shared.dims[(part * 4 + pair) * num_threads + thread] = pairs[part][pair];
+    }
   }
+  shared.sums[thread] = {sums[0], sums[1], sums[2], 0.0f};
   __syncthreads();
-  const int padded_dim = call.head_dim > kHeadRun ? kHeadRun + kHeadTail : kHeadRun;
+  if (first_row + block_row > last_row) return;
+
+  sums[0] = sums[1] = sums[2] = 0.0f;
+  for (int idx = 0; idx < num_pieces; ++idx) {
+    const float4 of = shared.sums[thread - piece + idx];
+    sums[0] += of.x;
+    sums[1] += of.y;
+    sums[2] += of.z;
+  }
+  const float by_dim = __fdividef(1.0f, static_cast<float>(head_dim));
+  const int padded_pieces = (head_dim > kHeadRun ? kHeadRun + kHeadTail : kHeadRun) / 8;
   bf16* const tails = call.heads + int64_t{3} * call.num_heads * call.rows * kHeadRun;
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
-    float sum = 0.0f;
-    for (int idx = 0; idx < padded; idx += 4) {
-      const float4 of = *reinterpret_cast<const float4*>(&squares[part][head * padded + idx]);
-      sum += (of.x + of.y) + (of.z + of.w);
-    }
-    const float inverse = InverseRms(sum, call.head_dim, call.eps);
-    low[part] = {low[part].x * inverse, low[part].y * inverse};
-    high[part] = {high[part].x * inverse, high[part].y * inverse};
-    if (part < 2) {
-      low[part] = {low[part].x * low_weight[part].x, low[part].y * low_weight[part].y};
-      high[part] = {high[part].x * high_weight[part].x, high[part].y * high_weight[part].y};
-      Turn(low[part].x, high[part].x, {turns.x, turns.y});
-      Turn(low[part].y, high[part].y, {turns.z, turns.w});
+    const float inverse = rsqrtf(sums[part] * by_dim + call.eps);
+    const float4* const turns = shared.turns + (block_row * 2 + part) * 4 * num_pieces + piece;
+    const uint32_t* const dims = shared.dims + part * 4 * num_threads + thread - piece;
+    uint32_t packed[4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      float2 values;
+      if (part < 2) {
+        const int partner = Partner(8 * piece + 2 * pair, head_dim / 4);
+        values = UnpackPair(dims[pair * num_threads + piece], call.bounds[part]);
+        const float2 others =
+            UnpackPair(dims[partner / 2 % 4 * num_threads + partner / 8], call.bounds[part]);
+        const float4 turn = turns[pair * num_pieces];
+        values = {values.x * turn.x + others.x * turn.y, values.y * turn.z + others.y * turn.w};
+      } else {
+        values = UnpackPair(pairs[part][pair], call.bounds[part]);
+      }
+      packed[pair] = PackBf16x2(values.x * inverse, values.y * inverse);
     }
     const int64_t to_row = (int64_t{part} * call.num_heads + head) * call.rows + row;
-    const auto store = [&](int at, uint32_t pair) {
-      bf16* const to = at < kHeadRun ? call.heads + to_row * kHeadRun + at
-                                     : tails + to_row * kHeadTail + at - kHeadRun;
-      *reinterpret_cast<uint32_t*>(to) = pair;
+    const auto store = [&](int at, uint4 dims_of_piece) {
+      constexpr int kRunPieces = kHeadRun / 8;
+      bf16* const to = at < kRunPieces ? call.heads + to_row * kHeadRun + 8 * at
+                                       : tails + to_row * kHeadTail + 8 * (at - kRunPieces);
+      *reinterpret_cast<uint4*>(to) = dims_of_piece;
     };
-    store(dim, PackBf16x2(low[part].x, low[part].y));
-    store(dim + quarter, PackBf16x2(high[part].x, high[part].y));
-    for (int rest = call.head_dim + 2 * place; rest < padded_dim; rest += 2 * quarter) {
-      store(rest, 0);
+    store(piece, {packed[0], packed[1], packed[2], packed[3]});
+#pragma unroll 1
+    for (int rest = piece + num_pieces; rest < padded_pieces; rest += num_pieces) {
+      store(rest, {0, 0, 0, 0});
     }
   }
 }
@@ -335,8 +410,13 @@ void RunAddPositions(const LaunchContext& context, const AddPositionsCall& call)
 
 void RunPatchHeads(const LaunchContext& context, const PatchHeadsCall& call) {
   CHECK_OK(PatchHeadsSupports(call.num_heads, call.head_dim));
-  Launch(context, PatchHeadsKernel, dim3(call.rows), dim3(call.num_heads * call.head_dim / 4), 0,
-         call);
+  const int num_threads = kHeadsRows * call.num_heads * call.head_dim / 8;
+  CHECK_LE(num_threads, kMaxHeadThreads);
+  const auto kernel = call.head_dim == 64   ? PatchHeadsKernel<64>
+                      : call.head_dim == 72 ? PatchHeadsKernel<72>
+                                            : PatchHeadsKernel<0>;
+  Launch(context, kernel, BlocksFor(call.rows, kHeadsRows), dim3(num_threads),
+         PatchHeadsShared::Bytes(call.head_dim, num_threads), call);
 }
 
 void RunGate(const LaunchContext& context, const GateCall& call) {

@@ -22,7 +22,7 @@ Status BandAttentionSupports(int head_dim, int num_keys) {
 }
 
 Status PatchHeadsSupports(int num_heads, int head_dim) {
-  constexpr int kMaxValues = 2048;  // four to a thread
+  constexpr int kMaxValues = 2048;  // eight to a thread, two rows to a block
   if (head_dim % 8 != 0 || num_heads * head_dim > kMaxValues) {
     return MakeError("{} vision heads of {} dims, which is more than {} values in all", num_heads,
                      head_dim, kMaxValues);
