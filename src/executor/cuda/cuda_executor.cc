@@ -175,13 +175,24 @@ Status CudaExecutor::LoadAssistant() {
   return {};
 }
 
+int64_t CudaExecutor::PlannedBytes() const {
+  CudaForwardLimits limits = ForwardLimits(options_);
+  limits.num_sms = device_.num_sms;
+  int64_t total = storage_->device_bytes() + PlanWorkspace(plan_, layout_, limits).total();
+  if (options_.drafter) {
+    total +=
+        assistant_storage_->device_bytes() + PlanDrafter(options_.drafter->plan, limits).total();
+  }
+  return total;
+}
+
 Status CudaExecutor::AllocatePool(int64_t free_before) {
   size_t free_now = 0;
   size_t total = 0;
   LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_now, &total));
   const MemoryShare share =
       ShareMemory(static_cast<int64_t>(total), free_before, static_cast<int64_t>(free_now),
-                  options_.memory_utilization);
+                  PlannedBytes(), options_.memory_utilization);
   const auto gigabytes = [](int64_t num_bytes) { return 1e-9 * static_cast<double>(num_bytes); };
   int64_t num_pages = options_.num_pages ? *options_.num_pages : share.pool / layout_.page_bytes;
   if (num_pages < 2) {

@@ -52,6 +52,8 @@ class CudaExecutor : public Executor {
                const CudaExecutorOptions& options);
   Status LoadWeights();
   Status LoadAssistant();
+  // On the device, before there is a pool: by memory_needs.h, as `lapidary plan` adds it up.
+  int64_t PlannedBytes() const;
   Status AllocatePool(int64_t free_before);
 
   struct InFlight;

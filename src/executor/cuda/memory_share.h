@@ -18,12 +18,13 @@ struct MemoryShare {
 
 // `utilization` is this process's share of the whole, whoever else is there: two of 0.4 run beside
 // each other. The pool is never more than is free, though. `free_before`: when this process had
-// nothing yet.
+// nothing yet. `planned`: what it has taken since by its own account, for others may have given
+// memory back meanwhile.
 inline MemoryShare ShareMemory(int64_t total, int64_t free_before, int64_t free_now,
-                               double utilization) {
+                               int64_t planned, double utilization) {
   MemoryShare share;
   share.usable = static_cast<int64_t>(static_cast<double>(total) * utilization);
-  share.taken = free_before - free_now;
+  share.taken = std::max(free_before - free_now, planned);
   share.others = total - free_before;
   // Where nobody else is, what is not usable is left to the driver.
   const int64_t unpooled = std::min(kUnpooledBytes, total - share.usable);
