@@ -10,6 +10,8 @@
 #include <memory>
 #include <span>
 
+#include "media/ogg_headers.h"
+
 namespace lapidary {
 namespace {
 
@@ -18,6 +20,21 @@ constexpr int kMaxRate = 768000;
 constexpr int kMaxChannels = 32;
 constexpr sf_count_t kBlockFrames = 8192;
 constexpr float kMaxSample = 1e4f;  // of files that hold floats; others end at 1
+
+// What libsndfile reads: it steps over ID3 tags, whatever follows them.
+std::string_view BehindId3Tags(std::string_view file) {
+  constexpr size_t kHeader =
+      10;  // "ID3", version 2 to 4, revision, flags, four times 7 bits of size
+  while (file.size() > kHeader && file.starts_with("ID3") && file[3] >= 2 && file[3] <= 4) {
+    size_t size = 0;
+    for (size_t idx = 6; idx < kHeader; ++idx) {
+      size = (size << 7) | (static_cast<unsigned char>(file[idx]) & 0x7f);
+    }
+    if (kHeader + size >= file.size()) break;
+    file.remove_prefix(kHeader + size);
+  }
+  return file;
+}
 
 // A file in memory for libsndfile.
 struct MemoryFile {
@@ -118,6 +135,10 @@ Result<std::vector<float>> DecodeAudio(std::string_view file, const AudioLimits&
   if (static_cast<int64_t>(file.size()) > limits.max_bytes) {
     return MakeError("the audio file has {} bytes; at most {} are taken", file.size(),
                      limits.max_bytes);
+  }
+  if (const std::string_view content = BehindId3Tags(file); content.starts_with("OggS")) {
+    RETURN_IF_ERROR(CheckOggHeaders(content));
+    file = content;
   }
   MemoryFile memory{file};
   SF_VIRTUAL_IO io = MemoryIo();

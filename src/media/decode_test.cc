@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <ogg/ogg.h>
 #include <sndfile.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -111,6 +114,7 @@ TEST(DecodeAudioTest, ReadsEveryKindOfFileAsMonoAt16Kilohertz) {
       {SF_FORMAT_WAV | SF_FORMAT_FLOAT, 44100, 2, 1e-3},
       {SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 8000, 3, 1e-3},
       {SF_FORMAT_OGG | SF_FORMAT_VORBIS, 16000, 1, 0.05},
+      {SF_FORMAT_OGG | SF_FORMAT_OPUS, 48000, 2, 0.05},
       {SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 48000, 2, 0.05},
   };
   for (const Case& test : cases) {
@@ -162,6 +166,96 @@ TEST(DecodeAudioTest, RefusesLongAndBrokenFiles) {
   EXPECT_FALSE(DecodeAudio(file, {.max_bytes = 1000}).ok());
   EXPECT_FALSE(DecodeAudio("no sound").ok());
   EXPECT_FALSE(DecodeAudio(file.substr(0, 30)).ok());
+}
+
+// Where each page of an Ogg file begins, and the file's end.
+std::vector<size_t> PageStarts(const std::string& file) {
+  constexpr size_t kHeader = 27;  // the last byte: how many lengths of segments follow
+  std::vector<size_t> starts = {0};
+  while (starts.back() < file.size()) {
+    const auto byte = [&](size_t at) { return static_cast<unsigned char>(file.at(at)); };
+    const size_t num_segments = byte(starts.back() + kHeader - 1);
+    size_t size = kHeader + num_segments;
+    for (size_t idx = 0; idx < num_segments; ++idx) size += byte(starts.back() + kHeader + idx);
+    starts.push_back(starts.back() + size);
+  }
+  return starts;
+}
+
+// The file with one byte set to another value, and its page's checksum made right again.
+std::string WithByte(std::string file, size_t at, char value) {
+  file.at(at) = value;
+  const std::vector<size_t> starts = PageStarts(file);
+  const size_t next = std::upper_bound(starts.begin(), starts.end(), at) - starts.begin();
+  auto* const begin = reinterpret_cast<unsigned char*>(file.data());
+  const size_t header = 27 + begin[starts[next - 1] + 26];
+  ogg_page page = {.header = begin + starts[next - 1],
+                   .header_len = static_cast<long>(header),
+                   .body = begin + starts[next - 1] + header,
+                   .body_len = static_cast<long>(starts[next] - starts[next - 1] - header)};
+  ogg_page_checksum_set(&page);
+  return file;
+}
+
+constexpr std::string_view kId3Tag("ID3\x04\0\0\0\0\0\x05tag..", 15);
+
+struct BrokenOgg {
+  std::string file;
+  const char* message;
+};
+
+// Vorbis files that are broken in ways of their own, each before its first sample.
+std::vector<BrokenOgg> BrokenVorbisFiles() {
+  const std::string whole = MakeSound(SF_FORMAT_OGG | SF_FORMAT_VORBIS, 16000, 1, 1600);
+  const std::vector<size_t> starts = PageStarts(whole);
+  const size_t first = starts[1];
+  const size_t codebooks = whole.find("\5vorbis");
+  const char* const broken[] = {"the audio file's Vorbis headers are broken: number 1 of 3",
+                                "the audio file's Vorbis headers are broken: number 2 of 3",
+                                "the audio file's Vorbis headers are broken: number 3 of 3"};
+  const std::string cut = whole.substr(0, first);
+  return {
+      {WithByte(whole, whole.find("\1vorbis") + 7, 9), broken[0]},  // its version
+      {cut, broken[1]},
+      {std::string(kId3Tag) + cut, broken[1]},
+      {std::string(kId3Tag) + std::string(kId3Tag) + cut, broken[1]},
+      {WithByte(whole, first + 18, 9), broken[1]},  // the second page says it is the tenth
+      {WithByte(whole, whole.find("\3vorbis"), 7), broken[1]},
+      {WithByte(whole, codebooks, 7), broken[2]},
+      {WithByte(whole, codebooks + 8, 0), broken[2]},  // of the first codebook's mark
+      {WithByte(whole, 5, 0), "the audio file's first Ogg page is broken"},
+      {whole.substr(0, 40), "the audio file's first Ogg page is broken"},
+  };
+}
+
+TEST(DecodeAudioTest, SaysWhichVorbisHeaderIsBroken) {
+  for (const BrokenOgg& broken : BrokenVorbisFiles()) {
+    const auto samples = DecodeAudio(broken.file);
+    ASSERT_FALSE(samples.ok()) << broken.message;
+    EXPECT_EQ(samples.error().message, broken.message);
+  }
+}
+
+// Under the address sanitizer, whose allocator has no such count, it finds leaks itself.
+TEST(DecodeAudioTest, BrokenVorbisHeadersLeaveNoMemoryBehind) {
+  constexpr size_t kTimes = 2000;
+  for (const BrokenOgg& broken : BrokenVorbisFiles()) {
+    EXPECT_FALSE(DecodeAudio(broken.file).ok());
+    const size_t before = mallinfo2().uordblks;
+    for (size_t time = 0; time < kTimes; ++time) EXPECT_FALSE(DecodeAudio(broken.file).ok());
+    EXPECT_LT(mallinfo2().uordblks, before + 16 * kTimes) << broken.message;
+  }
+}
+
+TEST(DecodeAudioTest, AnOggFileBehindTagsIsThatFile) {
+  for (const int codec : {SF_FORMAT_VORBIS, SF_FORMAT_OPUS}) {
+    const std::string file = MakeSound(SF_FORMAT_OGG | codec, 16000, 1, 1600);
+    const auto samples = DecodeAudio(file);
+    ASSERT_TRUE(samples.ok()) << samples.error().message;
+    const auto tagged = DecodeAudio(std::string(kId3Tag) + file);
+    ASSERT_TRUE(tagged.ok()) << tagged.error().message;
+    EXPECT_EQ(*tagged, *samples);
+  }
 }
 
 }  // namespace
