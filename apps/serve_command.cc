@@ -435,8 +435,8 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->transform(SizeWords())
       ->default_str("32MiB");
   add("--max-request-memory", flags.max_request_memory,
-      "Memory for requests being read and parsed, all together; beyond, they get a 503 (default: "
-      "512MiB, at most an eighth of what this process may use)")
+      "Memory for requests being read and parsed, all together; beyond, they get a 503, and a 413 "
+      "if one alone needs more (default: 512MiB, at most an eighth of what this process may use)")
       ->transform(SizeWords());
   const CLI::Range seconds(0.0, 86400.0);
   add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")

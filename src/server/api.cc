@@ -7,17 +7,12 @@
 
 #include "base/version.h"
 #include "server/chat_page.h"
-#include "server/completion_format.h"
 #include "server/messages_format.h"
 #include "server/messages_request.h"
 #include "server/percents.h"
-#include "server/prompt_echo.h"
 #include "server/request_media.h"
-#include "server/responses_format.h"
-#include "server/responses_request.h"
 #include "server/transcription_format.h"
 #include "server/transcription_request.h"
-#include "session/answer_rules.h"
 
 namespace lapidary {
 
@@ -32,10 +27,6 @@ constexpr int kNumWorkers = 2;
 constexpr int kNumFetchers = 8;
 
 constexpr std::string_view kModelsPath = "/v1/models";
-
-// Of responses that can be gone on from.
-constexpr size_t kMaxStoredResponses = 10'000;
-constexpr size_t kMaxStoredBytes = size_t{64} << 20;
 
 // A body from here on is prepared behind other long ones, as is one that takes long for its size.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
@@ -162,7 +153,7 @@ Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
       access_log_(access_log),
       body_limits_(body_limits),
       created_(UnixTime()),
-      responses_(std::make_shared<ResponseStore>(kMaxStoredResponses, kMaxStoredBytes)),
+      preparer_(session, model),
       workers_(kNumWorkers) {
   if (!session.media_limits().hosts.empty()) fetchers_.emplace(kNumFetchers);
 }
@@ -307,8 +298,9 @@ ApiStatus Api::ParseJsonBody(const HttpRequest& request, OrderedJson* body) cons
 
 ApiStatus Api::ParseTranscriptionBody(const HttpRequest& request, OrderedJson* body) const {
   // The file becomes a part of a message, base64, and is decoded from that.
-  if (request.memory != nullptr && !request.memory->Grow(3 * request.body.size())) {
-    return OutOfMemory();
+  const size_t num_bytes = 3 * request.body.size();
+  if (request.memory != nullptr && !request.memory->Grow(num_bytes)) {
+    return request.memory->Refusal(num_bytes);
   }
   return TranscriptionToChat(request.body, body);
 }
@@ -359,182 +351,42 @@ void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJs
 
 void Api::Chat(HttpRequest request, ResponderPtr responder) {
   Generate(std::move(request), std::move(responder),
-           [this](const OrderedJson& body, GenerationJob* job) { return PrepareChat(body, job); });
+           [this](const OrderedJson& body, GenerationJob* job) {
+             return preparer_.PrepareChat(body, job);
+           });
 }
 
 void Api::Complete(HttpRequest request, ResponderPtr responder) {
-  Generate(
-      std::move(request), std::move(responder),
-      [this](const OrderedJson& body, GenerationJob* job) { return PrepareCompletion(body, job); });
+  Generate(std::move(request), std::move(responder),
+           [this](const OrderedJson& body, GenerationJob* job) {
+             return preparer_.PrepareCompletion(body, job);
+           });
 }
 
 void Api::Responses(HttpRequest request, ResponderPtr responder) {
   const std::shared_ptr<ByteLease> memory = request.memory;
   Generate(std::move(request), std::move(responder),
            [this, memory](const OrderedJson& body, GenerationJob* job) {
-             return PrepareResponse(body, memory, job);
+             return preparer_.PrepareResponse(body, memory, job);
            });
 }
 
 void Api::Messages(HttpRequest request, ResponderPtr responder) {
-  Generate(
-      std::move(request), std::move(responder),
-      [this](const OrderedJson& body, GenerationJob* job) { return PrepareMessage(body, job); });
+  Generate(std::move(request), std::move(responder),
+           [this](const OrderedJson& body, GenerationJob* job) {
+             return preparer_.PrepareMessage(body, job);
+           });
 }
 
 void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
   Generate(
       std::move(request), std::move(responder),
       [this](const OrderedJson& body, GenerationJob* job) -> ApiStatus {
-        RETURN_IF_API_ERROR(PrepareChat(body, job));
+        RETURN_IF_API_ERROR(preparer_.PrepareChat(body, job));
         job->format = std::make_unique<TranscriptionFormat>();
         return {};
       },
       &Api::ParseTranscriptionBody);
-}
-
-ApiStatus Api::CheckGeneration(const GenerationRequest& request) const {
-  RETURN_IF_API_ERROR(model_.CheckName(request.model));
-  const int32_t vocab_size = session_.plan().vocab_size;
-  if (const Status valid = request.sampling.Validate(vocab_size); !valid.ok()) {
-    // The message begins with the field's name.
-    const std::string& message = valid.error().message;
-    return BadRequest(message.substr(0, message.find_first_of(" :")), "{}", message);
-  }
-  if (request.priority != 0 && !model_.rules().takes_priority) {
-    return BadRequest("priority",
-                      "requests are served in order of arrival here; 'priority' needs a server "
-                      "started with --scheduling-policy priority");
-  }
-  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
-    return BadRequest("min_tokens", "'min_tokens' is {}, more than the {} of 'max_tokens'",
-                      request.min_tokens, *request.max_tokens);
-  }
-  return {};
-}
-
-ApiStatus Api::CompileConstraint(const GenerationRequest& request,
-                                 std::shared_ptr<const grammar::CompiledGrammar>* compiled) const {
-  std::optional<grammar::Constraint> constraint = request.constraint;
-  const AnswerRules rules = {.min_tokens = request.min_tokens,
-                             .bad_words = request.bad_words,
-                             .stop_ids = request.stop_token_ids,
-                             .ignore_eos = request.ignore_eos};
-  if (const Status added = AddRules(rules, session_.text(), &constraint); !added.ok()) {
-    return BadRequest("bad_words", "{}", added.error().message);
-  }
-  if (!constraint) return {};
-  if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
-    return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
-  }
-  auto grammar = session_.CompileConstraint(*constraint);
-  if (!grammar.ok()) {
-    return BadRequest(request.constraint_field, "{}", grammar.error().message);
-  }
-  *compiled = std::move(*grammar);
-  return {};
-}
-
-ApiStatus Api::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
-  ChatRequest request;
-  request.strict_tools = model_.rules().strict_tools;
-  RETURN_IF_API_ERROR(ParseChatRequest(body, model_.defaults().sampling, &request));
-  RETURN_IF_API_ERROR(CheckGeneration(request.generation));
-  GenerationJob::Prompt prompt;
-  RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt.prepared));
-  RETURN_IF_API_ERROR(PlaceRequestMedia(session_, request.media, request.max_soft_tokens,
-                                        &prompt.prepared, &prompt.media));
-  RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
-                                         &prompt.max_new_tokens));
-  OutputParserOptions options;
-  options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
-  if (request.input.tools) options.tools = *request.input.tools;
-  if (request.generation.constraint) {
-    // With thinking off a thought would only be the way around an answer that does not come easily.
-    using Thought = grammar::Constraint::Thought;
-    request.generation.constraint->thought = prompt.prepared.starts_in_thought ? Thought::kIsOpen
-                                             : request.input.enable_thinking.value_or(false)
-                                                 ? Thought::kMayOpen
-                                                 : Thought::kNone;
-  }
-  RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
-  job->format = std::make_unique<CompletionFormat>(ApiKind::kChat, model_, request.generation);
-  job->prompts.push_back(std::move(prompt));
-  job->parser_options = std::move(options);
-  job->single_call = request.single_call;
-  job->request = std::move(request.generation);
-  return {};
-}
-
-ApiStatus Api::PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
-                               GenerationJob* job) {
-  OrderedJson chat;
-  size_t num_instructions = 0;
-  ResponsesExtras extras;
-  RETURN_IF_API_ERROR(ResponsesToChat(body, &chat, &num_instructions, &extras));
-  OrderedJson& messages = chat["messages"];
-  if (!extras.previous_response_id.empty()) {
-    const std::optional<std::string> stored = responses_->Get(extras.previous_response_id);
-    if (!stored) {
-      ApiError error{404,
-                     fmt::format("the response '{}' is not stored here (any more)",
-                                 extras.previous_response_id),
-                     "previous_response_id"};
-      error.code = "previous_response_not_found";
-      return error;
-    }
-    if (memory != nullptr && !memory->Grow(2 * stored->size())) return OutOfMemory();
-    const OrderedJson previous = OrderedJson::parse(*stored);
-    messages.insert(messages.begin() + static_cast<ptrdiff_t>(num_instructions), previous.begin(),
-                    previous.end());
-  }
-  RETURN_IF_API_ERROR(PrepareChat(chat, job));
-  if (job->request.num_choices > 1) return NotSupportedYet("n");
-  ResponsesFormat::OutputSink on_output;
-  if (extras.store) {
-    messages.erase(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(num_instructions));
-    std::string conversation = DumpJson(messages);
-    if (memory != nullptr) memory->ShrinkTo(conversation.size());
-    conversation.pop_back();  // The list goes on with the answer.
-    if (!messages.empty()) conversation += ',';
-    on_output = [store = responses_, conversation = std::move(conversation), memory](
-                    const std::string& id, const OrderedJson& items) {
-      store->Put(id, fmt::format("{}{}]", conversation, DumpJson(OutputToMessage(items))));
-    };
-  }
-  job->format = std::make_unique<ResponsesFormat>(model_.name(), std::move(extras.echoed),
-                                                  std::move(on_output));
-  return {};
-}
-
-ApiStatus Api::PrepareMessage(const OrderedJson& body, GenerationJob* job) const {
-  OrderedJson chat;
-  RETURN_IF_API_ERROR(MessagesToChat(body, /*needs_limit=*/true, &chat));
-  RETURN_IF_API_ERROR(PrepareChat(chat, job));
-  if (job->request.num_choices > 1) return NotSupportedYet("n");
-  job->format = std::make_unique<MessagesFormat>(model_.name());
-  return {};
-}
-
-ApiStatus Api::PrepareCompletion(const OrderedJson& body, GenerationJob* job) const {
-  CompletionRequest request;
-  RETURN_IF_API_ERROR(ParseCompletionRequest(body, model_.defaults().sampling, &request));
-  RETURN_IF_API_ERROR(CheckGeneration(request.generation));
-  for (const RawPrompt& raw : request.prompts) {
-    GenerationJob::Prompt prompt;
-    RETURN_IF_API_ERROR(model_.Prepare(raw, request.add_special_tokens, &prompt.prepared));
-    RETURN_IF_API_ERROR(model_.CheckLength("prompt", prompt.prepared, request.generation.max_tokens,
-                                           &prompt.max_new_tokens));
-    if (request.generation.echo) {
-      prompt.echo = MakePromptEcho(model_.tokenizer(), raw, prompt.prepared.ids);
-    }
-    job->prompts.push_back(std::move(prompt));
-  }
-  RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
-  job->format =
-      std::make_unique<CompletionFormat>(ApiKind::kCompletion, model_, request.generation);
-  job->request = std::move(request.generation);
-  return {};
 }
 
 void Api::Tokenize(HttpRequest request, ResponderPtr responder) {

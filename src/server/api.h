@@ -10,7 +10,7 @@
 #include "server/generation.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
-#include "server/response_store.h"
+#include "server/request_preparer.h"
 #include "server/served_model.h"
 #include "server/worker_pool.h"
 
@@ -73,16 +73,6 @@ class Api final : public HttpHandler {
                 ParseBody parse = &Api::ParseJsonBody);
   void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
 
-  // On the worker, for it may take long.
-  ApiStatus CompileConstraint(const GenerationRequest& request,
-                              std::shared_ptr<const grammar::CompiledGrammar>* compiled) const;
-  ApiStatus PrepareChat(const OrderedJson& body, GenerationJob* job) const;
-  ApiStatus PrepareCompletion(const OrderedJson& body, GenerationJob* job) const;
-  // Of `memory`, what an answer is stored with stays taken while it is made.
-  ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
-                            GenerationJob* job);
-  ApiStatus PrepareMessage(const OrderedJson& body, GenerationJob* job) const;
-  ApiStatus CheckGeneration(const GenerationRequest& request) const;
   ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
   ApiStatus DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
   ApiStatus CountTokensBody(const OrderedJson& json, OrderedJson* answer) const;
@@ -95,8 +85,7 @@ class Api final : public HttpHandler {
   const AccessLog access_log_;
   const BodyLimits body_limits_;
   const int64_t created_;
-  // Shared with answers that are stored when they end.
-  const std::shared_ptr<ResponseStore> responses_;
+  const RequestPreparer preparer_;
   // For requests that name files on other hosts, which may let them wait; there if any may be
   // asked.
   std::optional<WorkerPool> fetchers_;

@@ -244,7 +244,7 @@ TEST(RequestJson, ListsOfTokenIdsTakeLittleMoreThanTheirText) {
   EXPECT_EQ(*ReadTokenIds(json["prompt"][1]), (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(json["n"], 2);
   // Elsewhere they are a tree.
-  EXPECT_EQ(parse(R"({"other": )" + ids + "}", kMaxBytes, &json)->status, 503);
+  EXPECT_EQ(parse(R"({"other": )" + ids + "}", kMaxBytes, &json)->status, 413);
 }
 
 TEST(RequestJson, WhatIsNoListOfTokenIdsIsNotTakenForOne) {

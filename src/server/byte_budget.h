@@ -1,11 +1,13 @@
 // Memory that requests may hold between them while they are read and parsed. Whoever finds no more
-// is told to come back later; the server goes on.
+// is told to come back later, or that all of it would not do; the server goes on.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <utility>
+
+#include "server/api_error.h"
 
 namespace lapidary {
 
@@ -16,10 +18,19 @@ class ByteBudget {
   // A request that holds little may take all there is; the others leave an eighth, so that large
   // ones never shut out small ones.
   static constexpr size_t kSmallRequestBytes = size_t{256} << 10;
+  size_t MaxTaken(size_t num_bytes, size_t num_held) const {
+    const bool is_small =
+        num_held <= kSmallRequestBytes && num_bytes <= kSmallRequestBytes - num_held;
+    return is_small ? max_bytes_ : max_bytes_ - max_bytes_ / 8;
+  }
 
   // Whether a request that holds `num_held` bytes would get so many more now.
   bool HasRoom(size_t num_bytes, size_t num_held) const {
     return Fits(num_bytes, num_held, taken_.load());
+  }
+  // Whether it would if it were the only one.
+  bool HasRoomAlone(size_t num_bytes, size_t num_held) const {
+    return Fits(num_bytes, num_held, /*taken=*/num_held);
   }
   bool TryTake(size_t num_bytes, size_t num_held) {
     size_t taken = taken_.load();
@@ -32,9 +43,7 @@ class ByteBudget {
 
  private:
   bool Fits(size_t num_bytes, size_t num_held, size_t taken) const {
-    const bool is_small =
-        num_held <= kSmallRequestBytes && num_bytes <= kSmallRequestBytes - num_held;
-    const size_t max_taken = is_small ? max_bytes_ : max_bytes_ - max_bytes_ / 8;
+    const size_t max_taken = MaxTaken(num_bytes, num_held);
     return taken <= max_taken && num_bytes <= max_taken - taken;
   }
 
@@ -61,6 +70,9 @@ class ByteLease {
     budget_->Give(num_bytes_ - num_bytes);
     num_bytes_ = num_bytes;
   }
+
+  // Why so many more bytes are not to be had: 503 if they may be later, 413 if they never will.
+  ApiError Refusal(size_t num_bytes) const;
 
  private:
   const std::shared_ptr<ByteBudget> budget_;

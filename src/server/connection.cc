@@ -231,10 +231,12 @@ ApiStatus Connection::CheckHead() const {
 }
 
 ApiStatus Connection::PrepareMemory() {
-  parser_->get().body().lease = std::make_shared<ByteLease>(memory_);
+  const auto lease = std::make_shared<ByteLease>(memory_);
+  parser_->get().body().lease = lease;
   const uint64_t body_bytes = parser_->content_length().value_or(0);
   if (body_bytes > options_.max_body_bytes) return {};  // Reading it says so.
-  if (!memory_->HasRoom(static_cast<size_t>(body_bytes), /*num_held=*/0)) return OutOfMemory();
+  const auto num_bytes = static_cast<size_t>(body_bytes);
+  if (!memory_->HasRoom(num_bytes, /*num_held=*/0)) return lease->Refusal(num_bytes);
   return {};
 }
 
@@ -337,7 +339,11 @@ void Connection::OnReadError(ErrorCode error) {
   if (error == http::error::body_limit) {
     return Reject({413, fmt::format("the body exceeds {} bytes", options_.max_body_bytes)});
   }
-  if (error == boost::system::errc::not_enough_memory) return Reject(OutOfMemory());
+  if (error == boost::system::errc::not_enough_memory) {
+    const LeasedBody::value_type& body = parser_->get().body();
+    // Without a lease it was the system's, while a head was read.
+    return Reject(body.lease ? body.lease->Refusal(body.num_refused) : OutOfMemory());
+  }
   const bool is_malformed = error.category() == make_error_code(http::error::bad_method).category();
   if (is_malformed && error != http::error::end_of_stream &&
       error != http::error::partial_message) {

@@ -21,6 +21,7 @@ struct LeasedBody {
   struct value_type {
     std::string bytes;
     std::shared_ptr<ByteLease> lease;  // set before reading begins; holds `bytes.capacity()`
+    size_t num_refused = 0;            // bytes that the lease was asked for in vain
   };
 
   class reader {
@@ -56,7 +57,10 @@ struct LeasedBody {
       if (num_bytes <= capacity) return true;
       const size_t wanted =
           std::max(num_bytes, static_cast<size_t>(std::min<uint64_t>(2 * capacity, length_)));
-      if (!body_.lease->Grow(wanted - capacity)) return false;
+      if (!body_.lease->Grow(wanted - capacity)) {
+        body_.num_refused = wanted - capacity;
+        return false;
+      }
       try {
         body_.bytes.reserve(wanted);
       } catch (const std::bad_alloc&) {

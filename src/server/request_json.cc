@@ -131,7 +131,8 @@ ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* 
     return BadRequest("", "the body is refused: {}", shape.problem);
   }
   const size_t tree_bytes = shape.num_values * kBytesPerValue + shape.num_ids * kBytesPerId;
-  if (memory != nullptr && !memory->Grow(body.size() + tree_bytes)) return OutOfMemory();
+  const size_t num_bytes = body.size() + tree_bytes;
+  if (memory != nullptr && !memory->Grow(num_bytes)) return memory->Refusal(num_bytes);
   *json = shape.num_ids > 0 ? ParseWithIds(body)
                             : OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json->is_discarded()) return NotJson(body);

@@ -159,15 +159,29 @@ def wait_for_status(server, body, status, seconds=20):
 
 def test_requests_share_a_bounded_memory(start):
     server = start("--max-request-memory", "1MB", "--max-body-bytes", "900kB")
-    big = server.post("/v1/completions", json={"prompt": [[1]] * 20000, "max_tokens": 1})
-    assert big.status_code == 503
-    assert big.json()["error"]["code"] == "out_of_memory"
     # Unfinished bodies count as well, but leave room for small ones.
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as holder:
         holder.sendall(unfinished_head("Content-Length: 800000") + b" " * 799_999)
         wait_for_status(server, {"prompt": "x" * 300000}, 503)
+        refused = server.post("/v1/completions", json={"prompt": "x" * 300000})
+        assert refused.json()["error"]["code"] == "out_of_memory"
+        assert refused.headers["Retry-After"] == "1"
         assert server.post("/v1/completions", json=ASK).status_code == 200
     wait_for_status(server, {"prompt": "x" * 300000}, 400)
+
+
+@pytest.mark.parametrize("way", ["announced", "chunked", "parsed"])
+def test_what_all_the_memory_would_not_hold_is_too_large(start, way):
+    server = start("--max-request-memory", "1MB", "--max-body-bytes", "9MB")
+    if way == "parsed":  # a short text, a large tree
+        refused = server.post("/v1/completions", json={"prompt": [[1]] * 20000})
+    else:
+        body = json.dumps({"prompt": "x" * 2_000_000}).encode()
+        refused = server.post("/v1/completions", content=body if way == "announced" else iter([body]))
+    assert refused.status_code == 413
+    assert "it may have 875000 (--max-request-memory of the server)" in refused.json()["error"]["message"]
+    assert "Retry-After" not in refused.headers
+    assert server.post("/v1/completions", json=ASK).status_code == 200
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -199,7 +213,7 @@ def test_large_requests_do_not_end_a_server_with_little_memory(request, checkpoi
         client.start()
     for client in clients:
         client.join()
-    assert statuses == [503] * 9
+    assert statuses == [413] * 9
     assert httpx.post(server.url + "/v1/completions", json=ASK, timeout=60).status_code == 200
     assert server.stop() == 0
 
