@@ -48,7 +48,7 @@ Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,
   ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const auto encoder, MediaEncoder::Load(plan, *model.directory, !images.empty(),
-                                                          !audio.empty(), flags.threads, device));
+                                                          !audio.empty(), flags.threads.threads, device));
   for (const std::string& path : images) {
     ASSIGN_OR_RETURN(const std::string file,
                      ReadFile(path, static_cast<size_t>(ImageLimits{}.max_bytes)));

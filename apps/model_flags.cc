@@ -17,10 +17,7 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->capture_default_str();
   quantisation.AddTo(command)->group(kGroup);
   quantisation.AddFastMathTo(command)->group(kGroup);
-  command.add_option("--threads", threads, "CPU threads; 0: one per core")
-      ->group(kGroup)
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  threads.AddTo(command);
   command
       .add_option("--chunk-rows", chunk_rows,
                   fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
@@ -49,7 +46,7 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.dummy_seed = dummy_seed;
   options.quantisation = quantisation.Type();
   options.fast_math = quantisation.fast_math;
-  options.num_threads = threads;
+  threads.Fill(options);
   options.max_tokens = max_tokens;
   return options;
 }

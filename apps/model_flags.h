@@ -10,6 +10,7 @@
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
 #include "apps/quantisation_flag.h"
+#include "apps/thread_flags.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -18,7 +19,7 @@ struct ModelFlags {
   std::string model;  // Empty until ResolveModel: the user named none.
   std::string load_format = "auto";
   QuantisationFlag quantisation;
-  int threads = 0;
+  ThreadFlags threads;
   int chunk_rows = 0;  // 0: as the device likes it
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;

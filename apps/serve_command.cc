@@ -49,7 +49,7 @@ struct ServeFlags {
   bool strict_tools = false;
   bool jump_forward = false;
   std::string scheduling_policy = "fcfs";
-  int threads = 0;
+  ThreadFlags threads;
   BatchLimits limits;
   std::optional<double> max_step_ms;
   int max_queue = 1024;
@@ -145,7 +145,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.quantisation = flags.quantisation.Type();
   options.load.fast_math = flags.quantisation.fast_math;
   options.load.expert_counts = std::move(expert_counts);
-  options.load.num_threads = flags.threads;
+  flags.threads.Fill(options.load);
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
@@ -350,9 +350,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
   for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
-  add("--threads", flags.threads, "CPU threads; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  for (CLI::Option* option : flags.threads.AddTo(command)) WithVariable(option);
 }
 
 void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {

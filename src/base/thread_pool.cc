@@ -22,9 +22,22 @@ inline void Pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
-  if (num_threads <= 0) num_threads = static_cast<int>(std::thread::hardware_concurrency());
-  for (int thread_idx = 1; thread_idx < std::max(num_threads, 1); ++thread_idx) {
+ThreadPool::ThreadPool(int num_threads)
+    : ThreadPool(ThreadPlacement{
+          .num_threads = num_threads > 0 ? num_threads
+                                         : static_cast<int>(std::thread::hardware_concurrency())}) {
+}
+
+ThreadPool::ThreadPool(const ThreadPlacement& placement)
+    : placement_(placement), shares_(std::make_unique<Share[]>(placement.num_shares)) {
+  const int num_threads = std::max(placement.num_threads, 1);
+  for (int share = 0; share <= placement.num_shares; ++share) {
+    threads_before_.push_back(static_cast<int>(
+        std::count_if(placement.share_of_thread.begin(), placement.share_of_thread.end(),
+                      [&](int of_thread) { return of_thread < share; })));
+  }
+  threads_before_.back() = num_threads;
+  for (int thread_idx = 1; thread_idx < num_threads; ++thread_idx) {
     workers_.emplace_back([this, thread_idx] { WorkerLoop(thread_idx); });
   }
 }
@@ -39,6 +52,22 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void ThreadPool::BindCaller() const {
+  if (!placement_.thread_cpus.empty()) BindThisThread(placement_.thread_cpus[0]);
+}
+
+// Shares begin at multiples of the grain, as pieces do.
+void ThreadPool::DealOut(int64_t count) {
+  int64_t begin = 0;
+  for (int share = 0; share < placement_.num_shares; ++share) {
+    const int64_t part = count * threads_before_[share + 1] / num_threads();
+    const int64_t end = std::min((part + grain_ - 1) / grain_ * grain_, count);
+    shares_[share].next.store(begin, std::memory_order_relaxed);
+    shares_[share].end = end;
+    begin = end;
+  }
+}
+
 void ThreadPool::ParallelFor(int64_t count, int64_t grain,
                              const std::function<void(int64_t, int64_t, int)>& body) {
   if (count <= 0) return;
@@ -50,9 +79,8 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     return;
   }
   body_ = &body;
-  count_ = count;
   grain_ = grain;
-  next_.store(0, std::memory_order_relaxed);
+  DealOut(count);
   // The last loop is closed and empty, so the next number with no flag opens this one.
   const uint64_t loop = (state_.load(std::memory_order_relaxed) / kLoopStep + 1) * kLoopStep;
   state_.store(loop, std::memory_order_release);
@@ -73,14 +101,20 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
 }
 
 void ThreadPool::RunPieces(int thread_idx) {
-  while (true) {
-    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-    if (begin >= count_) return;
-    (*body_)(begin, std::min(begin + grain_, count_), thread_idx);
+  const int num_shares = placement_.num_shares;
+  const int own = num_shares == 1 ? 0 : placement_.share_of_thread[thread_idx];
+  for (int idx = 0; idx < num_shares; ++idx) {
+    Share& share = shares_[(own + idx) % num_shares];
+    while (true) {
+      const int64_t begin = share.next.fetch_add(grain_, std::memory_order_relaxed);
+      if (begin >= share.end) break;
+      (*body_)(begin, std::min(begin + grain_, share.end), thread_idx);
+    }
   }
 }
 
 void ThreadPool::WorkerLoop(int thread_idx) {
+  if (!placement_.thread_cpus.empty()) BindThisThread(placement_.thread_cpus[thread_idx]);
   uint64_t seen = 0;  // number of the last loop looked at
   const auto is_new = [&] { return state_.load(std::memory_order_acquire) / kLoopStep != seen; };
   while (true) {

@@ -1,11 +1,14 @@
 // A fixed set of threads for data-parallel loops inside one step.
 //
 // ParallelFor splits [0, count) into pieces handed out by an atomic counter; the calling thread
-// works too. Workers spin briefly between loops (a decode step runs hundreds of them, microseconds
-// apart) and then sleep. One loop at a time: only the owner calls ParallelFor, never from inside a
-// loop.
+// works too. With several shares (NUMA nodes, thread_placement.h) each has a contiguous part of
+// [0, count), as large as its part of the threads, and a counter; a thread takes the pieces of its
+// own share first, then what is left of others. Workers spin briefly between loops (a decode step
+// runs hundreds of them, microseconds apart) and then sleep. One loop at a time: only the owner
+// calls ParallelFor, never from inside a loop.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -15,17 +18,25 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread_placement.h"
+
 namespace lapidary {
 
 class ThreadPool {
  public:
   // `num_threads` includes the caller; 0 means one per available core.
   explicit ThreadPool(int num_threads);
+  explicit ThreadPool(const ThreadPlacement& placement);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  // That take pieces of the same share, about.
+  int num_threads_of_share() const { return std::max(num_threads() / placement_.num_shares, 1); }
+
+  // The calling thread is the first of the pool and runs where that one should.
+  void BindCaller() const;
 
   // body(begin, end, thread_idx) for pieces of at most `grain` items; thread_idx in [0,
   // num_threads()).
@@ -34,6 +45,7 @@ class ThreadPool {
 
  private:
   void WorkerLoop(int thread_idx);
+  void DealOut(int64_t count);
   void RunPieces(int thread_idx);
 
   // The open loop: its description, and one word that says who is in it.
@@ -46,9 +58,14 @@ class ThreadPool {
   static constexpr uint64_t kInsideMask = kClosed - 1;
   std::atomic<uint64_t> state_{kClosed};
   const std::function<void(int64_t, int64_t, int)>* body_ = nullptr;
-  int64_t count_ = 0;
   int64_t grain_ = 1;
-  std::atomic<int64_t> next_{0};
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  const ThreadPlacement placement_;
+  std::vector<int> threads_before_;  // [shares + 1]: threads of the shares before each
+  const std::unique_ptr<Share[]> shares_;
 
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;

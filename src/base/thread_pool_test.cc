@@ -33,6 +33,36 @@ TEST(ThreadPool, RunsEveryItemExactlyOnceInPiecesOfAtMostTheGrain) {
   }
 }
 
+TEST(ThreadPool, SharesArePartsOfTheItemsInOrderAndAreHelpedWithWhenTheOwnIsDone) {
+  const ThreadPlacement placement = {
+      .num_threads = 4, .num_shares = 2, .share_of_thread = {0, 1, 1, 1}};
+  ThreadPool threads(placement);
+  for (const int64_t count : {1, 7, 64, 1001}) {
+    for (const int64_t grain : {1, 16, 5000}) {
+      std::vector<std::atomic<int>> visits(count);
+      threads.ParallelFor(count, grain, [&](int64_t begin, int64_t end, int) {
+        EXPECT_EQ(begin % grain, 0);
+        for (int64_t idx = begin; idx < end; ++idx) ++visits[idx];
+      });
+      for (int64_t idx = 0; idx < count; ++idx) ASSERT_EQ(visits[idx], 1) << idx;
+    }
+  }
+  // Nobody but the caller, in the first share, gets on until all of that share was begun.
+  std::atomic<int64_t> begun{0};
+  std::vector<int64_t> of_caller;
+  threads.ParallelFor(400, 1, [&](int64_t begin, int64_t, int thread_idx) {
+    if (thread_idx == 0) {
+      of_caller.push_back(begin);
+      ++begun;
+      return;
+    }
+    EXPECT_GE(begin, 100) << "a worker began in the caller's share";
+    while (begun < 100) std::this_thread::yield();
+  });
+  ASSERT_GE(of_caller.size(), 100u);
+  for (int64_t idx = 0; idx < 100; ++idx) EXPECT_EQ(of_caller[idx], idx);
+}
+
 TEST(ThreadPool, TreatsANonPositiveGrainAsOneAndANegativeCountAsNothing) {
   ThreadPool threads(2);
   std::atomic<int> items{0};

@@ -70,7 +70,8 @@ Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& m
   ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, OpenStoredWeights(model, threads));
   // Readers wait for the disk, not for a core: more of them keep its queue full.
   constexpr int kReaders = 8;
-  ThreadPool readers(kReaders);
+  ThreadPool readers(
+      PlaceThreads(CpuTopology::OfThisMachine(), kReaders, options.numa, /*pin=*/false));
   PrefaultWeights(model.plan, *source, readers);
   return source;
 }
@@ -93,12 +94,22 @@ Result<std::optional<LoadedDrafter>> OpenDrafter(const ModelDescription& model,
                      is_dummy ? std::optional(options.dummy_seed) : std::nullopt, threads);
 }
 
+void LogPlacement(const ThreadPlacement& placement) {
+  if (placement.num_shares > 1) {
+    spdlog::info("{} threads on {} NUMA nodes", placement.num_threads, placement.num_shares);
+  }
+}
+
 Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
                                             const LoadOptions& options, std::string& assistant) {
   cpu::CpuExecutorOptions executor_options;
+  // The same for loading and for running: weights made here are where they will be read.
+  const ThreadPlacement placement = PlaceThreads(CpuTopology::OfThisMachine(), options.num_threads,
+                                                 options.numa, options.pin_threads);
+  LogPlacement(placement);
   std::shared_ptr<const TensorSource> source;
   {
-    ThreadPool threads(options.num_threads);
+    ThreadPool threads(placement);
     ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
     ASSIGN_OR_RETURN(source, OpenWeights(model, options, threads));
     if (drafter) {
@@ -106,7 +117,7 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
       executor_options.drafter = std::move(drafter->options);
     }
   }
-  executor_options.num_threads = options.num_threads;
+  executor_options.placement = placement;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.fast_math = options.fast_math;
   executor_options.release_repacked = true;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/thread_placement.h"
 #include "device/device_choice.h"
 #include "engine/engine.h"
 #include "executor/cuda/cuda_options.h"
@@ -29,7 +30,9 @@ struct LoadOptions {
   // Activations are rounded to 8 bits where weights are in blocks; on the CPU alone.
   bool fast_math = false;
   int num_threads = 0;  // 0: one per core
-  BatchLimits limits;   // 0: as the device likes it
+  NumaMode numa = NumaMode::kDistribute;
+  bool pin_threads = false;  // a core for each
+  BatchLimits limits;        // 0: as the device likes it
   // The KV pool: bytes, or room for so many sequences of so many tokens. With neither, on a GPU
   // what its memory leaves; on the CPU room for as many full contexts as run at once, within a
   // quarter of the machine's memory, but for one in any case.

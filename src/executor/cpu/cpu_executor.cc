@@ -16,6 +16,12 @@ std::shared_ptr<const SamplingParams> DraftSampling(const SamplingParams& reques
   return sampling;
 }
 
+ThreadPlacement PlacementOf(const CpuExecutorOptions& options) {
+  if (options.placement) return *options.placement;
+  return PlaceThreads(CpuTopology::OfThisMachine(), options.num_threads, NumaMode::kOff,
+                      /*pin=*/false);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
@@ -24,7 +30,7 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
   ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
   PanelWeights panels(options.release_repacked);
   if (options.fast_math) {
-    ThreadPool threads(options.num_threads);
+    ThreadPool threads(PlacementOf(options));
     panels.Repack(plan, threads, weights);
   }
   std::optional<AssistantWeights> assistant_weights;
@@ -53,7 +59,7 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       layout_(std::move(layout)),
       kv_(std::move(kv)),
       skip_unneeded_rows_(options.skip_unneeded_rows),
-      threads_(options.num_threads),
+      threads_(PlacementOf(options)),
       forward_(plan_, weights_, layout_, kv_, tables_, threads_, expert_counts_.get(),
                options.fast_math ? Bf16Math::kTiles : Bf16Math::kExact) {
   if (expert_counts_ && plan_.moe) {
@@ -101,6 +107,7 @@ StepOutput CpuExecutor::Collect() {
 }
 
 void CpuExecutor::WorkerLoop() {
+  threads_.BindCaller();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !submitted_.empty(); });

@@ -23,7 +23,9 @@ namespace lapidary::cpu {
 inline constexpr DType kKvType = DType::kF32;  // of cached values
 
 struct CpuExecutorOptions {
-  int num_threads = 0;                     // 0: one per core
+  int num_threads = 0;  // 0: one per core
+  // Where they run; goes before their number.
+  std::optional<ThreadPlacement> placement = {};
   int num_pages = 0;                       // of the KV pool, scratch page included
   std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
