@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear_panels.h"
 
 namespace lapidary::cpu {
 
@@ -115,10 +116,18 @@ void CpuBlocks::RunMlp(const LayerPlan& layer) {
   const LayerWeights& weights = weights_.layers[layer.index];
   const int64_t width = layer.mlp_width;
   NormHidden(weights.pre_mlp_norm, normed_);
-  Multiply(normed_, weights.mlp.gate_proj, gate_);
-  Multiply(normed_, weights.mlp.up_proj, up_);
-  ForEachActive(
-      [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
+  const MatrixRef& gate = weights.mlp.gate_proj;
+  const MatrixRef& up = weights.mlp.up_proj;
+  if (IsPanelDType(gate.dtype) && IsPanelDType(up.dtype)) {
+    gate_.resize(num_active() * width);
+    up_.resize(num_active() * width);
+    GatedLinearPanels(normed_.data(), num_active(), gate, up, gate_.data(), up_.data(), threads_);
+  } else {
+    Multiply(normed_, gate, gate_);
+    Multiply(normed_, up, up_);
+    ForEachActive(
+        [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
+  }
   Multiply(gate_, weights.mlp.down_proj, block_out_);
 }
 

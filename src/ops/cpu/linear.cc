@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/even_grain.h"
 #include "ops/cpu/dequantise.h"
 #include "ops/cpu/linear_blocks.h"
 #include "ops/cpu/linear_panels.h"
@@ -373,7 +374,7 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   const int64_t num_pieces = int64_t{4} * threads.num_threads();
   if (FitsInRegisters(w, rows)) {
     constexpr int64_t kMultiple = 4;  // of every target's columns at once
-    const int64_t grain = std::max<int64_t>(out / num_pieces / kMultiple, 1) * kMultiple;
+    const int64_t grain = EvenGrain(out, kMultiple, threads.num_threads());
     return threads.ParallelFor(out, grain, [&](int64_t begin, int64_t end, int) {
       LinearInRegisters(x, rows, w, begin, end, y, y_stride);
     });
@@ -384,7 +385,7 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   // the next of all threads is likely this thread's next.
   const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
   const int64_t grain = std::max<int64_t>((out / num_pieces + block - 1) / block, 1) * block;
-  const int64_t distance = grain * threads.num_threads();
+  const int64_t distance = grain * threads.num_threads_of_share();
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
     const LinearTask task{packed, x + row * in, count, w, y + row * y_stride, y_stride};

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/even_grain.h"
+#include "ops/cpu/elementwise.h"
 #include "ops/cpu/panels.h"
 #include "ops/cpu/quantised_rows.h"
 
@@ -267,6 +269,25 @@ void Columns(const QuantisedRows& x, const MatrixRef& w, int64_t begin, int64_t 
 // from memory are read once for all but long prompts.
 constexpr int64_t kRowsAtOnce = 512;
 
+// body(rows rounded to 8 bits, the first of them) for at most kRowsAtOnce at a time.
+template <typename Body>
+void ForRounded(const float* x, int64_t rows, int64_t in, ThreadPool& threads, const Body& body) {
+  static thread_local RowBuffer buffer;
+  for (int64_t row = 0; row < rows; row += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - row);
+    const QuantisedRows quantised = buffer.Get(count, in);
+    const float* from = x + row * in;
+    if (count == 1) {
+      QuantiseRows(from, 0, 1, quantised);
+    } else {
+      threads.ParallelFor(count, 4, [&](int64_t begin, int64_t end, int) {
+        QuantiseRows(from, begin, end, quantised);
+      });
+    }
+    body(quantised, row);
+  }
+}
+
 }  // namespace
 
 const char* PanelTargetName(PanelTarget target) {
@@ -297,25 +318,30 @@ void LinearPanelColumns(const float* x, int64_t rows, const MatrixRef& w, int64_
 
 void LinearPanels(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t y_stride,
                   ThreadPool& threads) {
-  static thread_local RowBuffer buffer;
-  const int64_t num_panels = w.rows / kPanelRows;
-  const int64_t grain =
-      std::max<int64_t>(num_panels / (int64_t{4} * threads.num_threads()), 1) * kPanelRows;
-  for (int64_t row = 0; row < rows; row += kRowsAtOnce) {
-    const int64_t count = std::min(kRowsAtOnce, rows - row);
-    const QuantisedRows quantised = buffer.Get(count, w.cols);
-    const float* from = x + row * w.cols;
-    if (count == 1) {
-      QuantiseRows(from, 0, 1, quantised);
-    } else {
-      threads.ParallelFor(count, 4, [&](int64_t begin, int64_t end, int) {
-        QuantiseRows(from, begin, end, quantised);
-      });
-    }
+  ForRounded(x, rows, w.cols, threads, [&](const QuantisedRows& rounded, int64_t row) {
+    const int64_t grain = EvenGrain(w.rows, kPanelRows, threads.num_threads());
     threads.ParallelFor(w.rows, grain, [&](int64_t begin, int64_t end, int) {
-      Columns(quantised, w, begin, end, y + row * y_stride, y_stride);
+      Columns(rounded, w, begin, end, y + row * y_stride, y_stride);
     });
-  }
+  });
+}
+
+void GatedLinearPanels(const float* x, int64_t rows, const MatrixRef& gate, const MatrixRef& up,
+                       float* h, float* ups, ThreadPool& threads) {
+  CHECK(gate.rows == up.rows && gate.cols == up.cols);
+  const int64_t width = gate.rows;
+  ForRounded(x, rows, gate.cols, threads, [&](const QuantisedRows& rounded, int64_t row) {
+    float* gates = h + row * width;
+    float* up_rows = ups + row * width;
+    const int64_t grain = EvenGrain(width, kPanelRows, threads.num_threads());
+    threads.ParallelFor(width, grain, [&](int64_t begin, int64_t end, int) {
+      Columns(rounded, gate, begin, end, gates, width);
+      Columns(rounded, up, begin, end, up_rows, width);
+      for (int64_t idx = 0; idx < rounded.rows; ++idx) {
+        GeluMul(gates + idx * width + begin, up_rows + idx * width + begin, end - begin);
+      }
+    });
+  });
 }
 
 }  // namespace lapidary::cpu

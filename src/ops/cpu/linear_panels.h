@@ -21,7 +21,13 @@ namespace lapidary::cpu {
 void LinearPanels(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t y_stride,
                   ThreadPool& threads);
 
-// The same on columns [out_begin, out_end), whole panels, on the calling thread.
+// h [rows, width] = gelu(x gate^T) * (x up^T) with both in panels of [width, in]: x is rounded
+// once, threads wait for each other once, and the values are those of two products and GeluMul. ups
+// [rows, width]: scratch.
+void GatedLinearPanels(const float* x, int64_t rows, const MatrixRef& gate, const MatrixRef& up,
+                       float* h, float* ups, ThreadPool& threads);
+
+// LinearPanels on columns [out_begin, out_end), whole panels, on the calling thread.
 void LinearPanelColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out_begin,
                         int64_t out_end, float* y, int64_t y_stride);
 

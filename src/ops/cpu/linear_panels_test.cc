@@ -58,6 +58,35 @@ TEST(QuantiseRows, RoundsEachRunToItsLargestMagnitude) {
   }
 }
 
+TEST(GatedLinearPanels, AreTwoProductsAndGeluBitForBit) {
+  Random random(64);
+  ThreadPool threads(3);
+  constexpr int kWidth = 208, kIn = 256, kMaxRows = 515;
+  for (const auto& [gate_type, up_type] :
+       {std::pair{DType::kQ4_0, DType::kQ4_0}, {DType::kQ4_K, DType::kQ6_K}}) {
+    const RandomBlocks gate_blocks(gate_type, kWidth, kIn, random);
+    const RandomBlocks up_blocks(up_type, kWidth, kIn, random);
+    const Panels gate(gate_blocks.matrix);
+    const Panels up(up_blocks.matrix);
+    const std::vector<float> x = random.Vector(int64_t{kMaxRows} * kIn);
+    for (const int rows : {1, 7, kMaxRows}) {
+      std::vector<float> want(int64_t{rows} * kWidth);
+      std::vector<float> ups(want.size());
+      LinearPanels(x.data(), rows, gate.matrix, want.data(), kWidth, threads);
+      LinearPanels(x.data(), rows, up.matrix, ups.data(), kWidth, threads);
+      for (int row = 0; row < rows; ++row) {
+        GeluMul(want.data() + row * kWidth, ups.data() + row * kWidth, kWidth);
+      }
+      std::vector<float> got(want.size());
+      std::vector<float> scratch(want.size());
+      GatedLinearPanels(x.data(), rows, gate.matrix, up.matrix, got.data(), scratch.data(),
+                        threads);
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0)
+          << rows << " rows of " << DTypeName(gate_type);
+    }
+  }
+}
+
 TEST(GatherRow, ReadsPanels) {
   Random random(63);
   for (const DType dtype : kBlockTypes) {

@@ -302,7 +302,7 @@ void LinearTiles(const float* x, int64_t rows, const MatrixRef& w, float* y, int
   // the one after the next of all threads is likely this thread's next.
   const int64_t share = w.rows / (int64_t{2} * threads.num_threads()) / kBlock * kBlock;
   const int64_t grain = std::clamp<int64_t>(share, kBlock, kPieceCols);
-  const int64_t distance = grain * threads.num_threads();
+  const int64_t distance = grain * threads.num_threads_of_share();
   for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
     const PackedRows packed = Packed(std::min(kRowsAtOnce, rows - first), w.cols);
     threads.ParallelFor(packed.rows, 4, [&](int64_t begin, int64_t end, int) {

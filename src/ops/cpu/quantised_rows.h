@@ -6,7 +6,9 @@
 
 namespace lapidary::cpu {
 
-// Of 32 elements of a row: x = scale * q.
+inline constexpr int kQuantisedRun = 32;  // elements of a row with a scale of their own
+
+// Of such a run: x = scale * q.
 struct RunFactors {
   float scale;
   float scaled_sum;  // scale * (sum[0] + sum[1])
@@ -16,11 +18,11 @@ struct RunFactors {
 // Views into a RowBuffer.
 struct QuantisedRows {
   int64_t rows = 0;
-  int64_t in = 0;    // a multiple of 32
+  int64_t in = 0;    // a multiple of kQuantisedRun
   int8_t* q;         // [rows, in], -127..127
   RunFactors* runs;  // [rows, num_runs()]
 
-  int64_t num_runs() const { return in / 32; }
+  int64_t num_runs() const { return in / kQuantisedRun; }
 };
 
 // Grown to the largest asked for.
