@@ -9,16 +9,14 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
-#include "apps/tokenizer_path.h"
-#include "text/tokenizer.h"
+#include "apps/model_tokenizer.h"
 
 namespace lapidary {
 namespace {
 
 struct DetokenizeOptions {
-  std::string model;
+  std::string model;  // empty: the bundled one
   std::string ids;
   bool has_ids = false;  // else they come from standard input
   bool skip_special = false;
@@ -47,10 +45,9 @@ Result<std::vector<int32_t>> ParseIds(std::string_view list) {
 }
 
 Status Detokenize(DetokenizeOptions options) {
-  ResolveBundled(&options.model);
   if (!options.has_ids) options.ids = {std::istreambuf_iterator<char>(std::cin), {}};
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(TokenizerPath(options.model)));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, LoadTokenizer(options.model));
   ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(ids, options.skip_special));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return {};
@@ -63,7 +60,7 @@ void AddDetokenizeCommand(CommandLine& command_line) {
   CLI::App* command =
       command_line.Add("detokenize", "Turn token ids into text, printed exactly, without a newline",
                        [options] { return Detokenize(*options); });
-  command->add_option("model", options->model, kTokenizerModelHelp)->required();
+  command->add_option("model", options->model, kTokenizerModelHelp);
   command->add_option_function<std::string>(
       "--ids",
       [options](const std::string& ids) {

@@ -8,16 +8,14 @@
 #include <memory>
 #include <string>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
-#include "apps/tokenizer_path.h"
-#include "text/tokenizer.h"
+#include "apps/model_tokenizer.h"
 
 namespace lapidary {
 namespace {
 
 struct TokenizeOptions {
-  std::string model;
+  std::string model;  // empty: the bundled one
   std::string text;
   bool has_text = false;  // else the text comes from standard input, to its end
   bool add_bos = false;
@@ -26,8 +24,7 @@ struct TokenizeOptions {
 };
 
 Status Tokenize(TokenizeOptions options) {
-  ResolveBundled(&options.model);
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(TokenizerPath(options.model)));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, LoadTokenizer(options.model));
   const std::string text =
       options.has_text ? options.text : std::string{std::istreambuf_iterator<char>(std::cin), {}};
   std::vector<int32_t> ids =
@@ -48,7 +45,7 @@ void AddTokenizeCommand(CommandLine& command_line) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = command_line.Add("tokenize", "Turn text into token ids",
                                        [options] { return Tokenize(*options); });
-  command->add_option("model", options->model, kTokenizerModelHelp)->required();
+  command->add_option("model", options->model, kTokenizerModelHelp);
   command->add_option_function<std::string>(
       "--text",
       [options](const std::string& text) {

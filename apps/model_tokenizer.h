@@ -1,0 +1,29 @@
+// MODEL arguments of commands that need only the tokenizer.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "apps/bundled_models.h"
+#include "front/gguf_text.h"
+#include "gguf/gguf_checkpoint.h"
+
+namespace lapidary {
+
+inline constexpr char kTokenizerModelHelp[] =
+    "Checkpoint directory, GGUF file or tokenizer.json (default: the bundled pebble-e)";
+
+// The tokenizer of what the user named; of the bundled pebble-e when that is nothing.
+inline Result<Tokenizer> LoadTokenizer(std::string model) {
+  RETURN_IF_ERROR(ResolveModel(&model));
+  if (IsGgufFile(model)) {
+    ASSIGN_OR_RETURN(TextModel text, LoadGgufText(model));
+    return std::move(text.tokenizer);
+  }
+  std::error_code ignored;
+  const std::filesystem::path path(model);
+  return Tokenizer::Load(std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json"
+                                                                      : path);
+}
+
+}  // namespace lapidary
