@@ -171,7 +171,7 @@ Result<Questions> MediaQuestions(const EvalFlags& flags, const ModelFiles& model
   RETURN_IF_ERROR(FindRecorded(flags, model.description, "media-answers", &questions));
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.model.device));
   ASSIGN_OR_RETURN(const auto encoder,
-                   MediaEncoder::Load(towers, *model.description.directory, towers.has_vision(),
+                   MediaEncoder::Load(towers, *model.description.towers, towers.has_vision(),
                                       towers.has_audio(), flags.model.threads.threads, device));
   for (const PebbleMediaItem& item : asked) {
     ASSIGN_OR_RETURN(Request request,
@@ -224,7 +224,7 @@ Result<std::optional<TowersPlan>> AskedTowers(const EvalFlags& flags, const Mode
   }
   ASSIGN_OR_RETURN(TowersPlan towers,
                    MakeTowersPlan(model.description.config, model.description.name));
-  if (model.description.directory && (towers.has_vision() || towers.has_audio())) {
+  if (model.description.towers && (towers.has_vision() || towers.has_audio())) {
     return std::optional(std::move(towers));
   }
   if (!asks_media_alone) return std::optional<TowersPlan>();

@@ -8,6 +8,7 @@
 #include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "gguf/gguf_checkpoint.h"
+#include "gguf/mmproj.h"
 #include "kv/kv_layout.h"
 #include "load/model_directory.h"
 #include "model/footprint.h"
@@ -40,6 +41,7 @@ struct TowerFile {
   std::vector<std::string> projectors;  // "gemma4v", "gemma4a": into the decoder
   int64_t num_tensors = 0;
   int64_t num_bytes = 0;
+  bool is_used = false;
 };
 TowerFile ReadTowerFile(const std::filesystem::path& path) {
   TowerFile file;
@@ -60,14 +62,11 @@ TowerFile ReadTowerFile(const std::filesystem::path& path) {
   }
   return file;
 }
-std::vector<TowerFile> FilesOfTowers(const std::filesystem::path& path) {
+std::vector<TowerFile> FilesOfTowers(const ModelDescription& model) {
   std::vector<TowerFile> files;
-  std::error_code error;
-  const std::filesystem::path directory = std::filesystem::absolute(path, error).parent_path();
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find("mmproj") == std::string::npos || !name.ends_with(".gguf")) continue;
-    files.push_back(ReadTowerFile(entry.path()));
+  for (const std::filesystem::path& file : MmprojFilesBeside(*model.gguf_file)) {
+    files.push_back(ReadTowerFile(file));
+    files.back().is_used = model.towers == file;
   }
   return files;
 }
@@ -190,11 +189,9 @@ void PrintTowerFile(const TowerFile& file) {
     fmt::print("\n{} beside it cannot be read: {}\n", file.name, file.problem);
     return;
   }
-  fmt::print(
-      "\n{} beside it: towers ({}), {} tensors, {:.3f} GB; images and audio are only read "
-      "with a checkpoint directory\n",
-      file.name, fmt::join(file.projectors, ", "), file.num_tensors,
-      1e-9 * static_cast<double>(file.num_bytes));
+  fmt::print("\n{} beside it: towers ({}), {} tensors, {:.3f} GB, {}\n", file.name,
+             fmt::join(file.projectors, ", "), file.num_tensors,
+             1e-9 * static_cast<double>(file.num_bytes), file.is_used ? "used" : "not used");
 }
 
 Status Inspect(const std::string& name, bool as_json) {
@@ -203,7 +200,7 @@ Status Inspect(const std::string& name, bool as_json) {
   std::vector<TowerFile> towers;
   if (model.gguf_file) {
     ASSIGN_OR_RETURN(stored, StoredTypes(*model.gguf_file));
-    towers = FilesOfTowers(*model.gguf_file);
+    towers = FilesOfTowers(model);
   }
   if (as_json) {
     Json json = InspectJson(model);
@@ -214,7 +211,8 @@ Status Inspect(const std::string& name, bool as_json) {
       json["mmproj"].push_back({{"file", file.name},
                                 {"projectors", file.projectors},
                                 {"tensors", file.num_tensors},
-                                {"bytes", file.num_bytes}});
+                                {"bytes", file.num_bytes},
+                                {"used", file.is_used}});
       if (!file.problem.empty()) json["mmproj"].back()["problem"] = file.problem;
     }
     fmt::print("{}\n", json.dump(2));

@@ -41,14 +41,17 @@ Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,
                                        const ModelFlags& flags) const {
   PromptMedia media;
   if (empty()) return media;
-  if (!model.directory) {
-    return MakeError("{} has no towers for images and audio: name a checkpoint directory",
-                     model.name);
+  if (!model.towers) {
+    return MakeError(
+        "{} has no towers for images and audio: name a checkpoint directory, or put its mmproj "
+        "file beside a GGUF file",
+        model.name);
   }
   ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
-  ASSIGN_OR_RETURN(const auto encoder, MediaEncoder::Load(plan, *model.directory, !images.empty(),
-                                                          !audio.empty(), flags.threads.threads, device));
+  ASSIGN_OR_RETURN(const auto encoder,
+                   MediaEncoder::Load(plan, *model.towers, !images.empty(), !audio.empty(),
+                                      flags.threads.threads, device));
   for (const std::string& path : images) {
     ASSIGN_OR_RETURN(const std::string file,
                      ReadFile(path, static_cast<size_t>(ImageLimits{}.max_bytes)));

@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 import command_harness
+import mmproj_writer
 
 PEBBLE = pathlib.Path(sys.argv.pop(2))
 QUESTION = "What is 48 + 17?"
@@ -77,9 +78,35 @@ class ConvertTest(command_harness.CommandTest):
                            + gguf_string("general.architecture", "clip")
                            + gguf_string("clip.vision.projector_type", "gemma4v"))
         listed = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["mmproj"]
-        self.assertEqual(listed, [{"file": towers.name, "projectors": ["gemma4v"], "tensors": 0, "bytes": 0}])
+        self.assertEqual(listed, [{"file": towers.name, "projectors": ["gemma4v"], "tensors": 0, "bytes": 0, "used": False}])
         self.assertIn(b"gemma4v", self.run_lapidary("inspect", path).stdout)
         towers.unlink()
+
+    def test_towers_beside_a_file_see_and_hear(self):
+        folder = self.scratch / "towers"
+        folder.mkdir()
+        model = folder / "pebble.gguf"
+        self.assertEqual(self.run_lapidary("convert", PEBBLE, "--to", "q8_0", "--out", model).returncode, 0)
+        picture = PEBBLE.parents[1] / "docs" / "stars.png"
+        question = ("--chat", "How many stars are there?", "--image", picture, "--max-soft-tokens", "70", "--temperature", "0",
+                    "--device", "cpu")
+        blind = self.run_lapidary("generate", model, *question)
+        self.assertEqual(blind.returncode, 1)
+        self.assertIn(b"mmproj", blind.stderr)
+        mmproj_writer.write_mmproj(PEBBLE, folder / "mmproj-pebble.gguf")
+        want = self.generate(*question, "--quantization", "q8_0", model=PEBBLE)
+        got = self.generate(*question, model=model)
+        for key in ("prompt_ids", "output_ids", "media"):
+            self.assertEqual(got[key], want[key], key)
+        [listed] = json.loads(self.run_lapidary("inspect", model, "--json").stdout)["mmproj"]
+        self.assertTrue(listed["used"])
+        self.assertEqual(listed["projectors"], ["gemma4v", "gemma4a"])
+        # Towers of another model, and what is no file of towers, are said to be left out.
+        (folder / "mmproj-pebble.gguf").write_bytes(model.read_bytes())
+        result = self.run_lapidary("generate", model, "--chat", "Hi", "--max-tokens", "1")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn(b"no images and no audio", result.stderr)
+        (folder / "mmproj-pebble.gguf").unlink()
 
     def test_an_assistant_is_found_beside_its_model(self):
         path, _ = self.convert("q8_0", "drafted.gguf")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import command_harness
+import mmproj_writer
 
 IMAGE, AUDIO, VIDEO = 150, 151, 152
 NAMES = ["turned.jpg", "alpha.png", "tune.wav", "short.wav"]
@@ -70,6 +71,31 @@ class MediaTest(command_harness.CommandTest):
                 for token in range(vocab):
                     self.assertLess(abs(logits[row * vocab + token] - expected[idx * vocab + token]),
                                     1e-4 * largest, (model, row, token))
+
+    def logits(self, model, *arguments):
+        out = self.scratch / "logits.npy"
+        result = self.run_lapidary("logits", model, *arguments, "--device", "cpu", "--output", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = out.read_bytes()
+        (header_bytes,) = struct.unpack("<H", data[8:10])
+        return array.array("f", data[10 + header_bytes:])
+
+    def test_towers_of_an_mmproj_file_give_the_same_logits(self):
+        placeholders = ["<|image|>", "<|audio|>", "<|video|>", "<|image>", "<image|>", "<|audio>", "<audio|>"]
+        for model, name in (("media-e", "all"), ("media-unified", "two")):
+            folder = self.scratch / f"gguf-{model}"
+            folder.mkdir()
+            file = folder / "model.gguf"
+            result = self.run_lapidary("convert", self.models[model], "--to", "q8_0", "--out", file)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            # A vocabulary that names the placeholders: a GGUF file has no other place to say their ids.
+            mmproj_writer.add_tokens(file, ["-"] * IMAGE + placeholders)
+            mmproj_writer.write_mmproj(self.models[model], folder / "mmproj.gguf")
+            want = self.logits(self.models[model], *self.prompt(model, name), "--quantization", "q8_0")
+            got = self.logits(file, *self.prompt(model, name))
+            largest = max(map(abs, want))
+            self.assertEqual(len(got), len(want))
+            self.assertLess(max(abs(a - b) for a, b in zip(got, want)), 1e-4 * largest, model)
 
     def test_greedy_tokens_are_the_references_and_media_are_listed(self):
         answer = self.generate(*self.prompt("media-e", "all"), "--temperature", "0", "--max-tokens", "24",

@@ -1,8 +1,11 @@
 #include "load/model_directory.h"
 
+#include <spdlog/spdlog.h>
+
 #include "base/read_file.h"
 #include "checkpoint/checkpoint.h"
 #include "gguf/gguf_config.h"
+#include "gguf/mmproj.h"
 #include "model/presets.h"
 #include "model/tensor_specs.h"
 
@@ -40,6 +43,25 @@ bool HoldsHead(const std::filesystem::path& directory) {
                              checkpoint->Find("lm_head.weight_packed") != nullptr);
 }
 
+// The first mmproj file beside a GGUF model that fits it. The others do not matter, unless it is
+// the only one: then why it is not used is said.
+void TakeTowers(const GgufCheckpoint& checkpoint, ModelDescription& model) {
+  std::string problem;
+  for (const std::filesystem::path& path : MmprojFilesBeside(*model.gguf_file)) {
+    auto config = [&]() -> Result<Json> {
+      ASSIGN_OR_RETURN(const GgufCheckpoint mmproj, GgufCheckpoint::Open(path));
+      return ConfigWithTowers(checkpoint, model.config, mmproj);
+    }();
+    if (config.ok()) {
+      model.config = std::move(config).value();
+      model.towers = path;
+      return;
+    }
+    problem = config.error().message;
+  }
+  if (!problem.empty()) spdlog::warn("no images and no audio: {}", problem);
+}
+
 }  // namespace
 
 bool IsQuantised(const Json& config) {
@@ -60,7 +82,7 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
   std::error_code error;
   std::string source = model_or_preset;
   if (std::filesystem::is_directory(model_or_preset, error)) {
-    model.directory = model_or_preset;
+    model.directory = model.towers = model_or_preset;
     const auto path = *model.directory / "config.json";
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
     source = path.string();
@@ -77,6 +99,7 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     model.gguf_file = model_or_preset;
     ASSIGN_OR_RETURN(const GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
     ASSIGN_OR_RETURN(model.config, ConfigFromGguf(checkpoint));
+    TakeTowers(checkpoint, model);
   } else if (IsPreset(model_or_preset)) {
     ASSIGN_OR_RETURN(model.config, PresetConfig(model_or_preset));
     source = "preset " + model_or_preset;

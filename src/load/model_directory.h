@@ -17,6 +17,8 @@ struct ModelDescription {
   // Where the weights are, and what is beside them: one of the two, or neither for a preset.
   std::optional<std::filesystem::path> directory;
   std::optional<std::filesystem::path> gguf_file;
+  // Where image and audio towers are: the directory, or the mmproj file beside the GGUF file.
+  std::optional<std::filesystem::path> towers;
   Json config;  // its config.json; of a GGUF file, what it would say
   ModelPlan plan;
 

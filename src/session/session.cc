@@ -11,12 +11,12 @@ Result<std::unique_ptr<MediaEncoder>> LoadMediaEncoder(const ModelDescription& m
                                                        const LoadOptions& load,
                                                        MediaLimits* limits) {
   ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
-  if (!model.directory || !plan.has_vision()) limits->images = limits->videos = 0;
-  if (!model.directory || !plan.has_audio()) limits->audio = 0;
+  if (!model.towers || !plan.has_vision()) limits->images = limits->videos = 0;
+  if (!model.towers || !plan.has_audio()) limits->audio = 0;
   const bool wants_images = limits->images > 0 || limits->videos > 0;
   const bool wants_audio = limits->audio > 0;
   if (!wants_images && !wants_audio) return std::unique_ptr<MediaEncoder>();
-  return MediaEncoder::Load(plan, *model.directory, wants_images, wants_audio, load.num_threads,
+  return MediaEncoder::Load(plan, *model.towers, wants_images, wants_audio, load.num_threads,
                             load.device);
 }
 

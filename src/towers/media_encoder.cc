@@ -41,23 +41,22 @@ Result<std::unique_ptr<MediaTowers>> MakeTowers(const TowersPlan& plan, const To
 const char* MediaKindName(MediaKind kind) { return kind == MediaKind::kImage ? "image" : "audio"; }
 
 Result<std::unique_ptr<MediaEncoder>> MediaEncoder::Load(
-    const TowersPlan& plan, const std::filesystem::path& directory, bool wants_images,
-    bool wants_audio, int num_threads, const DeviceChoice& device, int64_t cache_bytes) {
+    const TowersPlan& plan, const std::filesystem::path& path, bool wants_images, bool wants_audio,
+    int num_threads, const DeviceChoice& device, int64_t cache_bytes) {
   if (wants_images && !plan.has_vision()) {
-    return MakeError("{} takes no images: its config.json has no vision_config",
-                     directory.string());
+    return MakeError("{} takes no images: it has no tower for them", path.string());
   }
   if (wants_audio && !plan.has_audio()) {
-    return MakeError("{} takes no audio: its config.json has no audio_config", directory.string());
+    return MakeError("{} takes no audio: it has no tower for it", path.string());
   }
-  ASSIGN_OR_RETURN(const int default_soft_tokens, ReadDefaultSoftTokens(directory));
+  ASSIGN_OR_RETURN(const int default_soft_tokens, ReadDefaultSoftTokens(path));
   std::optional<TowerTensors> vision;
   std::optional<TowerTensors> audio;
   if (wants_images) {
-    ASSIGN_OR_RETURN(vision, TowerTensors::Open(directory, VisionTensors(plan)));
+    ASSIGN_OR_RETURN(vision, TowerTensors::Open(path, VisionTensors(plan)));
   }
   if (wants_audio) {
-    ASSIGN_OR_RETURN(audio, TowerTensors::Open(directory, AudioTensors(plan)));
+    ASSIGN_OR_RETURN(audio, TowerTensors::Open(path, AudioTensors(plan)));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<MediaTowers> towers,
                    MakeTowers(plan, vision ? &*vision : nullptr, audio ? &*audio : nullptr,

@@ -24,8 +24,9 @@ class MediaEncoder {
   // Reads the towers that are wanted. An error when the model has none of that kind, or its file
   // does not hold what the plan says. Towers whose shapes a GPU has no kernels for run on the CPU,
   // with `num_threads`.
+  // `path`: a checkpoint directory, or an mmproj file.
   static Result<std::unique_ptr<MediaEncoder>> Load(const TowersPlan& plan,
-                                                    const std::filesystem::path& directory,
+                                                    const std::filesystem::path& path,
                                                     bool wants_images, bool wants_audio,
                                                     int num_threads,
                                                     const DeviceChoice& device = {},

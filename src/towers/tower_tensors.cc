@@ -6,44 +6,53 @@
 
 namespace lapidary {
 
-Result<TowerTensors> TowerTensors::Open(const std::filesystem::path& directory,
+Result<TowerTensors> TowerTensors::Open(const std::filesystem::path& path,
                                         const std::vector<TensorSpec>& specs) {
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
+  TowerTensors tensors;
+  if (IsGgufFile(path)) {
+    ASSIGN_OR_RETURN(MmprojTensors mmproj, MmprojTensors::Open(path));
+    tensors.mmproj_ = std::make_shared<MmprojTensors>(std::move(mmproj));
+  } else {
+    ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(path));
+    tensors.checkpoint_ = std::make_shared<Checkpoint>(std::move(checkpoint));
+  }
   for (const TensorSpec& spec : specs) {
-    const TensorView* tensor = checkpoint.Find(spec.name);
+    const TensorView* tensor = tensors.Find(spec.name);
     if (tensor == nullptr) {
       if (MayBeMissing(spec)) continue;
-      return MakeError("{}: tensor {} is missing, though config.json describes its tower",
-                       directory.string(), spec.name);
+      return MakeError("{}: tensor {} is missing, though its config describes the tower",
+                       path.string(), spec.name);
     }
     if (tensor->shape != spec.shape) {
-      return MakeError("{}: tensor {} has shape {}, config.json asks for {}", directory.string(),
+      return MakeError("{}: tensor {} has shape {}, its config asks for {}", path.string(),
                        spec.name, ShapeToString(tensor->shape), ShapeToString(spec.shape));
     }
     if (!IsWeightDType(tensor->dtype)) {
-      return MakeError("{}: tensor {} is {}; weights must be BF16, F16 or F32", directory.string(),
+      return MakeError("{}: tensor {} is {}; weights must be BF16, F16 or F32", path.string(),
                        spec.name, DTypeName(tensor->dtype));
     }
   }
-  TowerTensors tensors;
-  tensors.checkpoint_ = std::make_shared<Checkpoint>(std::move(checkpoint));
   return tensors;
 }
 
+const TensorView* TowerTensors::Find(const std::string& name) const {
+  return mmproj_ != nullptr ? mmproj_->Find(name) : checkpoint_->Find(name);
+}
+
 MatrixRef TowerTensors::Matrix(const std::string& name) const {
-  const TensorView* tensor = checkpoint_->Find(name);
+  const TensorView* tensor = Find(name);
   CHECK(tensor != nullptr) << name;
   return MatrixOf(*tensor);
 }
 
 std::vector<float> TowerTensors::Vector(const std::string& name) const {
-  const TensorView* tensor = checkpoint_->Find(name);
+  const TensorView* tensor = Find(name);
   CHECK(tensor != nullptr) << name;
   return ToFloats(*tensor);
 }
 
 float TowerTensors::BoundOr(const std::string& name, float fallback) const {
-  const TensorView* tensor = checkpoint_->Find(name);
+  const TensorView* tensor = Find(name);
   return tensor == nullptr ? fallback : ToFloats(*tensor)[0];
 }
 

@@ -1,4 +1,5 @@
-// The towers' tensors of one checkpoint, checked against the plan when they are opened.
+// The towers' tensors of one checkpoint directory or mmproj file, checked against the plan when
+// they are opened.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "gguf/mmproj.h"
 #include "model/tensor_specs.h"
 #include "tensor/matrix_ref.h"
 
@@ -26,7 +28,7 @@ struct ClippedMatrix {
 class TowerTensors {
  public:
   // An error when a tensor is missing, has another shape than the plan's or is no weight.
-  static Result<TowerTensors> Open(const std::filesystem::path& directory,
+  static Result<TowerTensors> Open(const std::filesystem::path& path,
                                    const std::vector<TensorSpec>& specs);
 
   MatrixRef Matrix(const std::string& name) const;           // the last dim is a row
@@ -35,9 +37,12 @@ class TowerTensors {
   ClippedMatrix Clipped(const std::string& name) const;
 
  private:
+  const TensorView* Find(const std::string& name) const;
   float BoundOr(const std::string& name, float fallback) const;
 
+  // One of the two.
   std::shared_ptr<const Checkpoint> checkpoint_;
+  std::shared_ptr<const MmprojTensors> mmproj_;
 };
 
 }  // namespace lapidary
