@@ -11,7 +11,6 @@
 #include <random>
 
 #include "device/device_info.h"
-#include "engine/single_sequence.h"
 #include "executor/cpu/cpu_executor.h"
 #include "load/memory_plan.h"
 #include "model/tensor_sources.h"
@@ -73,6 +72,12 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
   Logits RunChunks(const cuda::CudaExecutorOptions& options, std::span<const int32_t> ids,
                    const std::vector<int>& chunks) const {
     return RunInChunks(*MakeExecutor(options), ids, chunks);
+  }
+
+  // What the CPU executor makes of the same tokens.
+  Logits CpuLogits(std::span<const int32_t> ids) const {
+    auto executor = cpu::CpuExecutor::Create(plan_, source_, {.num_pages = 400}).value();
+    return RunInChunks(*executor, ids, {64});
   }
 
   void ExpectSameBits(const Logits& expected, const Logits& actual, const std::string& mode) const {
@@ -197,18 +202,8 @@ TEST_P(CudaExecutorTest, GreedyTokensAreTheReferencesUpToNearTies) {
     // The CPU executor says how close the two candidates were.
     std::vector<int32_t> until = ids;
     until.insert(until.end(), tokens.begin(), at);
-    cpu::CpuExecutorOptions options;
-    options.num_pages = 400;
-    auto reference = cpu::CpuExecutor::Create(plan_, source_, options).value();
-    SingleSequence sequence(*reference, 512);
-    Logits last;
-    ASSERT_TRUE(sequence
-                    .Append(until,
-                            [&](std::span<const float> rows) -> Status {
-                              last.assign(rows.end() - plan_.vocab_size, rows.end());
-                              return {};
-                            })
-                    .ok());
+    const Logits reference = CpuLogits(until);
+    const Logits last(reference.end() - plan_.vocab_size, reference.end());
     const float gap = last[expected[at - tokens.begin()]] - last[*at];
     const float largest = *std::max_element(
         last.begin(), last.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
@@ -236,19 +231,7 @@ TEST_P(CudaExecutorTest, BatchInvariantModeGivesTheSameBitsInEveryChunking) {
 TEST_P(CudaExecutorTest, EveryModeStaysWithinBf16Noise) {
   MakeDummy();
   const std::vector<int32_t> ids = Tokens(1, 90);
-  ThreadPool threads(2);
-  cpu::CpuExecutorOptions cpu_options;
-  cpu_options.num_pages = 400;
-  auto reference = cpu::CpuExecutor::Create(plan_, source_, cpu_options).value();
-  SingleSequence sequence(*reference, 512);
-  Logits expected;
-  ASSERT_TRUE(sequence
-                  .Append(ids,
-                          [&](std::span<const float> rows) -> Status {
-                            expected.insert(expected.end(), rows.begin(), rows.end());
-                            return {};
-                          })
-                  .ok());
+  const Logits expected = CpuLogits(ids);
   const double noise = 1.5 * ReferenceBf16Error(GetParam(), "long");
   for (const std::vector<int>& chunks :
        std::vector<std::vector<int>>{{90}, {1}, {7, 1, 13, 2}, {3, 50}}) {

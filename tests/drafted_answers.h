@@ -38,7 +38,8 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int kNewTokens = 40;
 
-  explicit DraftedAnswersTest(const DeviceChoice& device) : device_(device) {}
+  explicit DraftedAnswersTest(const DeviceChoice& device, bool fast_math = false)
+      : device_(device), fast_math_(fast_math) {}
 
   // A bundled pair, whose drafts are mostly accepted, or a random one, whose are hardly ever.
   void SetUp() override {
@@ -78,6 +79,7 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     LoadOptions options;
     options.num_threads = 2;
     options.device = device;
+    options.fast_math = fast_math_;
     // The one mode in which a row's bits do not depend on the rows beside it.
     options.cuda.batch_invariant = true;
     options.limits = {.max_num_seqs = 16,
@@ -282,6 +284,7 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
   }
 
   const DeviceChoice device_;
+  const bool fast_math_;
   TemporaryDirectory directory_;
   std::filesystem::path path_;
 };

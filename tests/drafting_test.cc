@@ -41,6 +41,17 @@ TEST_P(DraftingTest, AbortsLeaveTheOthersAlone) {
   EXPECT_EQ(engine->stats().scheduler.num_pages_in_use[kFullGroup], 0);
 }
 
+// On tiles where the machine has them (ops/cpu/linear_tiles.h), as without the flag elsewhere.
+class FastMathDraftingTest : public DraftedAnswersTest {
+ protected:
+  FastMathDraftingTest() : DraftedAnswersTest({}, /*fast_math=*/true) {}
+};
+
+TEST_P(FastMathDraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
+
+INSTANTIATE_TEST_SUITE_P(Models, FastMathDraftingTest,
+                         testing::Values("pebble-e", "pebble-moe", "tiny-e"), ModelTestName);
+
 INSTANTIATE_TEST_SUITE_P(Models, DraftingTest,
                          testing::Values("pebble-e", "pebble-moe", "pebble-dense", "tiny-e",
                                          "odd-shared-kv-is-v", "odd-window", "odd-unified"),

@@ -1,11 +1,15 @@
 // The same bits in every mode: one token at a time, in chunks, in a batch with strangers, with the
-// prefill shortcut and without, on any number of threads and with any page size.
+// prefill shortcut and without, on any number of threads and with any page size. All of it holds
+// with fast_math as well: weights in bf16 then go through tiles where the machine has AMX, and the
+// exact way elsewhere; for weights in blocks see block_model_test.
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <random>
 
 #include "executor/cpu/cpu_executor.h"
 #include "model/tensor_sources.h"
+#include "ops/cpu/linear_tiles.h"
 #include "tests/step_testing.h"
 #include "tests/test_models.h"
 
@@ -16,25 +20,35 @@ struct Mode {
   std::string name;
   int num_threads = 2;
   bool skip_unneeded_rows = true;
-  bool fast_math = false;
+  std::optional<ThreadPlacement> placement = {};  // goes before the number
   std::array<int, kNumKvGroups> tokens_per_page{16, 64};
 };
 
-class ModeEqualityTest : public testing::TestWithParam<std::string> {
+struct Arithmetic {
+  std::string model;
+  bool fast_math = false;
+};
+
+class ModeEqualityTest : public testing::TestWithParam<Arithmetic> {
  protected:
   static constexpr int kNumTokens = 70;
 
   ModeEqualityTest() {
-    plan_ = MakeModelPlan(ParseModelConfig(TestConfig(GetParam()), GetParam()).value()).value();
+    const std::string& model = GetParam().model;
+    plan_ = MakeModelPlan(ParseModelConfig(TestConfig(model), model).value()).value();
     ThreadPool threads(2);
     source_ = DummySource::Make(plan_, /*seed=*/3, threads).value();
   }
 
   std::unique_ptr<cpu::CpuExecutor> MakeExecutor(const Mode& mode) const {
+    return MakeExecutor(mode, GetParam().fast_math);
+  }
+  std::unique_ptr<cpu::CpuExecutor> MakeExecutor(const Mode& mode, bool fast_math) const {
     cpu::CpuExecutorOptions options;
     options.num_threads = mode.num_threads;
+    options.placement = mode.placement;
     options.skip_unneeded_rows = mode.skip_unneeded_rows;
-    options.fast_math = mode.fast_math;
+    options.fast_math = fast_math;
     options.num_pages = 400;
     options.kv_layout = MakeKvLayout(plan_, sizeof(float), mode.tokens_per_page);
     auto executor = cpu::CpuExecutor::Create(plan_, source_, options).value();
@@ -71,13 +85,12 @@ TEST_P(ModeEqualityTest, ChunkingDoesNotChangeABit) {
   ExpectSameBits(whole, RunChunks({.name = "long"}, ids, {3, 50}), "a chunk beyond the window");
 }
 
-// With weights in bf16 that is a way of its own on machines with AMX alone; for weights in blocks
-// see block_model_test.
-TEST_P(ModeEqualityTest, ChunkingDoesNotChangeABitWithFastMath) {
+TEST_P(ModeEqualityTest, FastMathIsAnotherWayWhereTheMachineHasTilesAlone) {
   const std::vector<int32_t> ids = Tokens(7, kNumTokens);
-  const Logits whole = RunChunks({.name = "whole", .fast_math = true}, ids, {kNumTokens});
-  ExpectSameBits(whole, RunChunks({.name = "odd", .fast_math = true}, ids, {35, 1, 1, 13, 20}),
-                 "odd chunks");
+  const Logits exact = RunInChunks(*MakeExecutor({.name = "exact"}, false), ids, {kNumTokens});
+  const Logits fast = RunInChunks(*MakeExecutor({.name = "fast"}, true), ids, {kNumTokens});
+  EXPECT_EQ(exact != fast, cpu::HasTiles());
+  if (!cpu::HasTiles()) std::cout << "note: no AMX here, so fast_math was the exact way\n";
 }
 
 TEST_P(ModeEqualityTest, ThreadsAndPageSizesDoNotChangeABit) {
@@ -87,6 +100,9 @@ TEST_P(ModeEqualityTest, ThreadsAndPageSizesDoNotChangeABit) {
   ExpectSameBits(base, RunChunks({.name = "t5", .num_threads = 5}, ids, {16}), "five threads");
   ExpectSameBits(base, RunChunks({.name = "h5", .num_threads = 5}, ids, {30, 1, 1, 1, 1}),
                  "one token at a time, its heads on threads of their own");
+  const ThreadPlacement nodes = {.num_threads = 3, .num_shares = 2, .share_of_thread = {0, 1, 1}};
+  ExpectSameBits(base, RunChunks({.name = "n2", .placement = nodes}, ids, {16}),
+                 "threads of two nodes");
   ExpectSameBits(base, RunChunks({.name = "p1", .tokens_per_page = {1, 1}}, ids, {16}),
                  "pages of one token");
   ExpectSameBits(base, RunChunks({.name = "p7", .tokens_per_page = {7, 5}}, ids, {16}),
@@ -215,10 +231,24 @@ TEST_P(ModeEqualityTest, ABatchWithStrangersDoesNotChangeABit) {
   EXPECT_EQ(pool.num_free(), pool.num_pages() - 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ModeEqualityTest,
-                         testing::Values("tiny-e", "tiny-moe", "tiny-dense", "odd-window",
-                                         "odd-shared-kv-is-v", "odd-moe"),
-                         ModelTestName);
+std::vector<Arithmetic> AllArithmetics() {
+  std::vector<Arithmetic> all;
+  for (const char* model :
+       {"tiny-e", "tiny-moe", "tiny-dense", "odd-window", "odd-shared-kv-is-v", "odd-moe"}) {
+    all.push_back({model, false});
+    all.push_back({model, true});
+  }
+  return all;
+}
+
+std::string ArithmeticName(const testing::TestParamInfo<Arithmetic>& arithmetic) {
+  std::string name = arithmetic.param.model + (arithmetic.param.fast_math ? "_fast_math" : "");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModeEqualityTest, testing::ValuesIn(AllArithmetics()),
+                         ArithmeticName);
 
 }  // namespace
 }  // namespace lapidary
