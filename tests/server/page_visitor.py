@@ -59,12 +59,13 @@ class Visitor:
         self.send(text)
         self.wait()
 
-    def wait_for_words(self):
-        """Until some of the answer is there. (What waits inside the page is forbidden by the page's own policy.)"""
+    def wait_for_words(self, more_than=20):
+        """Until so much of the answer is there; says how much. (The page's own policy forbids what waits inside it.)"""
         deadline = time.monotonic() + PATIENCE
-        while len(self.text(".assistant > .markdown")) < 20:
+        while (num_shown := len(self.text(".assistant > .markdown"))) <= more_than:
             assert time.monotonic() < deadline, "no answer comes"
             time.sleep(0.02)
+        return num_shown
 
     def answers_with(self, *bodies, status=200):
         """The next requests are answered by the test; returns the list that their bodies end up in."""
