@@ -9,8 +9,8 @@
 // Nothing waits for ever: a sequence is only accepted if it fits the pool alone, sequences are
 // served in order of arrival, and a part of the budget is kept from decoding sequences. Only those
 // of another priority come before, or behind: whoever gives priorities answers for that. Nor does a
-// long prompt hold up short ones: a part of what is left is kept for those behind it, the shortest
-// first.
+// long prompt hold up short ones: a part of what is left is kept for those behind it that are much
+// shorter, the shortest first.
 #pragma once
 
 #include <algorithm>
@@ -178,10 +178,12 @@ class Scheduler {
   StepShape DecodesToCome(StepShape decodes) const;
   // What prompts may add to a step with these decodes.
   double PromptMs(const StepShape& decodes) const;
-  // Takes out of the budget what the oldest prompt must leave to the others.
+  // Takes out of the budget what the oldest prompt must leave to shorter ones.
   Budget KeepForNewcomers(const std::vector<Sequence*>& prompts, Budget& budget) const;
   // The running ones that still have prompt to compute, in order of arrival.
   std::vector<Sequence*> RunningPrompts() const;
+  // Whether one of those that wait from `first_behind` on is much shorter than the sequence.
+  bool MayBePassed(const Sequence& sequence, size_t first_behind) const;
   // The leader's prompt is not in the cache yet.
   bool AwaitsLeader(const Sequence& sequence) const;
 

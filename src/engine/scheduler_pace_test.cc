@@ -131,6 +131,28 @@ TEST_P(SchedulerPace, CopiesThatWaitForALongPromptHoldNobodyUp) {
   harness.RunToEnd();
 }
 
+// Sharing steps would only make the first of them wait for the last.
+TEST_P(SchedulerPace, PromptsOfAboutOneLengthAreDoneOneBehindTheOther) {
+  SchedulerLimits limits;
+  limits.max_num_batched_tokens = 64;
+  limits.prefix_caching = false;
+  Harness harness(4000, limits, GetParam());
+  std::mt19937 random(27);
+  std::vector<SequenceId> ids;
+  for (const int prompt_len : {170, 150, 100, 160, 140}) {
+    ids.push_back(harness.Add(Harness::Spec(RandomIds(random, prompt_len, 500), 3)).value());
+  }
+  while (harness.outputs_[ids.back()].empty()) {
+    ASSERT_TRUE(harness.Turn());
+    const auto is_begun = [&](SequenceId id) {
+      const Sequence* sequence = harness.scheduler().Find(id);
+      return sequence != nullptr && sequence->is_prefilling() && sequence->num_planned > 0;
+    };
+    EXPECT_LE(std::count_if(ids.begin(), ids.end(), is_begun), 1);
+  }
+  harness.RunToEnd();
+}
+
 // Nobody is starved: neither the short ones by the long nor the long ones by the short.
 TEST_P(SchedulerPace, EveryPromptComesOnWhateverElseArrives) {
   for (int seed = 0; seed < 8; ++seed) {

@@ -21,6 +21,12 @@ constexpr int32_t kLeastChunkRows = 16;
 constexpr double kMostDecodeGrowth = 1.5;
 constexpr uint64_t kStepsBetweenAlone = 32;
 
+// Whether one is let past a prompt that comes before it. Those of about its length are not: both
+// would be done later than one behind the other.
+bool MayPass(const Sequence& sequence, const Sequence& before) {
+  return 2 * int64_t{sequence.num_open_rows()} < before.num_open_rows();
+}
+
 }  // namespace
 
 bool Scheduler::CanTakeRows(const Sequence& sequence) const {
@@ -222,21 +228,23 @@ double Scheduler::PromptMs(const StepShape& decodes) const {
 
 Scheduler::Budget Scheduler::KeepForNewcomers(const std::vector<Sequence*>& prompts,
                                               Budget& budget) const {
+  if (prompts.empty()) return {0, 0, 0.0, 0};
   const int32_t most =
       std::max(budget.rows / kNewcomerShare, std::min(kLeastChunkRows, budget.rows / 2));
   int64_t wanted = 0;
-  for (size_t idx = 1; idx < prompts.size() && wanted < most; ++idx) {
-    wanted += prompts[idx]->num_open_rows();
-  }
+  const auto want = [&](const Sequence& sequence) {
+    if (MayPass(sequence, *prompts[0])) wanted += sequence.num_open_rows();
+  };
+  for (size_t idx = 1; idx < prompts.size() && wanted < most; ++idx) want(*prompts[idx]);
   const size_t num_admissible = std::min(waiting_.size(), free_slots_.size());
   for (size_t idx = 0; idx < num_admissible && wanted < most; ++idx) {
     const Sequence& sequence = *waiting_[idx];
     if (AwaitsLeader(sequence)) continue;
     // Nobody passes one that waits for room: what is kept for it would be lost.
     if (!FitsBesideOthers(sequence, sequence.num_open_rows())) break;
-    wanted += sequence.num_open_rows();
+    want(sequence);
   }
-  if (prompts.empty() || wanted == 0) return {0, 0, 0.0, 0};
+  if (wanted == 0) return {0, 0, 0.0, 0};
   Budget kept{static_cast<int32_t>(std::min<int64_t>(wanted, most)), 0, 0.0, 0};
   budget.rows -= kept.rows;
   if (budget.ms < kNoTimeLimit) {
@@ -321,6 +329,15 @@ bool Scheduler::AwaitsLeader(const Sequence& sequence) const {
   return leader != nullptr && leader->num_planned + 1 < leader->prompt_len();
 }
 
+bool Scheduler::MayBePassed(const Sequence& sequence, size_t first_behind) const {
+  // The sequence itself takes one of the slots.
+  const size_t end = std::min(waiting_.size(), first_behind + free_slots_.size() - 1);
+  for (size_t idx = first_behind; idx < end; ++idx) {
+    if (MayPass(*waiting_[idx], sequence)) return true;
+  }
+  return false;
+}
+
 void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
   for (size_t idx = 0; idx < waiting_.size() && !free_slots_.empty();) {
     if (budget.rows == 0 || budget.ms <= 0.0) return;
@@ -343,8 +360,8 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       if (!running_.empty() || !FitsBesideOthers(sequence, ChunkRows(sequence, budget))) return;
     }
     Budget allowed = budget;
-    // A prompt that this step will not see done leaves half of what there is to those behind it.
-    if (idx + 1 < waiting_.size() && sequence.num_open_rows() > budget.rows) {
+    // A prompt that this step will not see done leaves half of what there is to shorter ones.
+    if (sequence.num_open_rows() > budget.rows && MayBePassed(sequence, idx + 1)) {
       allowed.rows = std::max(budget.rows / 2, 1);
       allowed.ms /= 2;
     }

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "engine/scheduler.h"
@@ -57,6 +59,7 @@ class Simulation {
     }
     clock_ms_ = 0.0;
     gaps_.clear();
+    first_tokens_ms_.clear();
   }
 
   SequenceId Add(int prompt_len, int max_new_tokens) {
@@ -95,7 +98,11 @@ class Simulation {
       if (progress.finish) ++num_finished_;
       if (progress.tokens.empty()) continue;
       const auto [last, is_first] = last_token_ms_.emplace(progress.id, clock_ms_);
-      if (!is_first) gaps_.push_back(clock_ms_ - last->second);
+      if (is_first) {
+        first_tokens_ms_.push_back(clock_ms_);
+      } else {
+        gaps_.push_back(clock_ms_ - last->second);
+      }
       last->second = clock_ms_;
     }
     return true;
@@ -105,6 +112,7 @@ class Simulation {
   int num_finished() const { return num_finished_; }  // in the last turn
   double clock_ms() const { return clock_ms_; }
   std::vector<double>& gaps() { return gaps_; }  // ms between two tokens of an answer
+  const std::vector<double>& first_tokens_ms() const { return first_tokens_ms_; }  // as they came
 
  private:
   static SchedulerLimits Limits(const SimulatedModel& model, const StepTime& step_time) {
@@ -131,6 +139,7 @@ class Simulation {
   double clock_ms_ = 0.0;
   std::map<SequenceId, double> last_token_ms_;
   std::vector<double> gaps_;
+  std::vector<double> first_tokens_ms_;
 };
 
 struct Load {
@@ -142,6 +151,8 @@ struct Load {
 
 struct Served {
   double tokens_per_s = 0.0;
+  double mean_first_ms = 0.0;  // first tokens
+  double last_first_ms = 0.0;
   double median_gap_ms = 0.0;
   double p99_gap_ms = 0.0;
 };
@@ -160,7 +171,10 @@ Served Serve(const SimulatedModel& model, const StepTime& step_time, const Load&
   }
   std::vector<double>& gaps = simulation.gaps();
   std::sort(gaps.begin(), gaps.end());
+  const std::vector<double>& firsts = simulation.first_tokens_ms();
   return {.tokens_per_s = 1e3 * load.num_requests * load.answer_len / simulation.clock_ms(),
+          .mean_first_ms = std::accumulate(firsts.begin(), firsts.end(), 0.0) / std::ssize(firsts),
+          .last_first_ms = firsts.back(),
           .median_gap_ms = gaps[gaps.size() / 2],
           .p99_gap_ms = gaps[gaps.size() * 99 / 100]};
 }
@@ -190,6 +204,18 @@ TEST(StepTime, LongPromptsDisturbAnswersLess) {
 TEST(StepTime, WithoutALimitAnswersWaitForPrompts) {
   const Served off = Serve(k31b, {}, {100, 200, 512, 512});
   EXPECT_GT(off.p99_gap_ms, 5.0 * off.median_gap_ms);
+}
+
+// One behind the other, n prompts of one length are done after (n + 1) / 2n of the time that all
+// take, in the mean, and wait for half a step's end; if all shared every step, after nearly all.
+TEST(StepTime, PromptsOfOneLengthAreAnsweredOneBehindTheOther) {
+  for (const auto& [model, load] :
+       {std::pair{k31b, Load{40, 40, 1000, 100}}, std::pair{kE4b, Load{64, 64, 8000, 100}}}) {
+    const Served served = Serve(model, {}, load);
+    const double in_order = 0.5 * (1.0 + 1.0 / load.num_clients);
+    const double half_step_ms = 0.5 * model.row_ms * model.max_num_batched_tokens;
+    EXPECT_LE(served.mean_first_ms, in_order * served.last_first_ms + half_step_ms) << model.name;
+  }
 }
 
 // Steps until a short request has its first token that comes when a long prompt has just begun,
