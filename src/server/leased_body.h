@@ -11,6 +11,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "server/byte_budget.h"
 
@@ -62,7 +63,11 @@ struct LeasedBody {
         return false;
       }
       try {
-        body_.bytes.reserve(wanted);
+        // A string that is empty takes what it is asked for; one that grows may double.
+        std::string larger;
+        larger.reserve(wanted);
+        larger += body_.bytes;
+        body_.bytes = std::move(larger);
       } catch (const std::bad_alloc&) {
         return false;
       }
