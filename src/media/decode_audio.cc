@@ -23,8 +23,8 @@ constexpr float kMaxSample = 1e4f;  // of files that hold floats; others end at 
 
 // What libsndfile reads: it steps over ID3 tags, whatever follows them.
 std::string_view BehindId3Tags(std::string_view file) {
-  constexpr size_t kHeader =
-      10;  // "ID3", version 2 to 4, revision, flags, four times 7 bits of size
+  // "ID3", version 2 to 4, revision, flags, four times 7 bits of size
+  constexpr size_t kHeader = 10;
   while (file.size() > kHeader && file.starts_with("ID3") && file[3] >= 2 && file[3] <= 4) {
     size_t size = 0;
     for (size_t idx = 6; idx < kHeader; ++idx) {
