@@ -108,6 +108,17 @@ class ConvertTest(command_harness.CommandTest):
         self.assertIn(b"no images and no audio", result.stderr)
         (folder / "mmproj-pebble.gguf").unlink()
 
+    def test_a_benchmark_counts_the_bytes_of_the_file(self):
+        path, _ = self.convert("q8_0", "counted.gguf")
+        step_bytes = {}
+        for model in (PEBBLE, path):
+            result = self.run_lapidary("bench", "latency", model, "--device", "cpu", "--no-spec", "--input-len", "1",
+                                       "--output-len", "4", "--num-iters", "1", "--num-iters-warmup", "0", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            step_bytes[model] = json.loads(result.stdout)["step_bytes"]
+        # 34 bytes for 32 weights instead of 64; norms and scales are not rounded.
+        self.assertAlmostEqual(step_bytes[path] / step_bytes[PEBBLE], 34 / 64, delta=0.03)
+
     def test_an_assistant_is_found_beside_its_model(self):
         path, _ = self.convert("q8_0", "drafted.gguf")
         assistant = self.scratch / "drafted-assistant.gguf"

@@ -112,7 +112,7 @@ double DecodeTokensPerSecond(const Samples& samples, int batch_size) {
 
 // What was measured of one shape, without what a run's shapes share.
 Json ShapeResult(const LatencyFlags& flags, const BatchShape& shape, const Samples& samples,
-                 const ModelPlan& plan) {
+                 const Session& session) {
   Json json;
   AddSpread(json, "ttft_ms", samples.ttft_ms);
   json["prompt_tokens_per_s"] = bench::Median(samples.prompt_tokens_per_s);
@@ -120,9 +120,9 @@ Json ShapeResult(const LatencyFlags& flags, const BatchShape& shape, const Sampl
   AddSpread(json, "step_ms", samples.step_ms);
   json["num_steps"] = samples.step_ms.size();
   json["decode_tokens_per_s"] = DecodeTokensPerSecond(samples, shape.batch_size);
-  const double step_bytes =
-      bench::DecodeStepBytes(plan, shape.batch_size, shape.input_len + shape.output_len / 2,
-                             flags.engine.KvBytesPerValue());
+  const double step_bytes = bench::DecodeStepBytes(
+      session.plan(), session.weights(), shape.batch_size, shape.input_len + shape.output_len / 2,
+      flags.engine.KvBytesPerValue());
   json["step_bytes"] = step_bytes;
   if (flags.memory_bandwidth > 0.0) {
     const double step_ms = bench::Median(samples.step_ms);
@@ -213,7 +213,7 @@ Status BenchLatency(LatencyFlags& flags) {
     json.update(ShapeJson(shapes[0]));
     json["num_iters"] = flags.num_iters;
     json["load_ms"] = session->load_ms();
-    const Json result = ShapeResult(flags, shapes[0], samples[0], session->plan());
+    const Json result = ShapeResult(flags, shapes[0], samples[0], *session);
     json.update(result);
     text = ShapeText(flags, shapes[0], samples[0], result);
   } else {
@@ -222,7 +222,7 @@ Status BenchLatency(LatencyFlags& flags) {
     Json rows = Json::array();
     for (size_t idx = 0; idx < shapes.size(); ++idx) {
       rows.push_back(ShapeJson(shapes[idx]));
-      rows.back().update(ShapeResult(flags, shapes[idx], samples[idx], session->plan()));
+      rows.back().update(ShapeResult(flags, shapes[idx], samples[idx], *session));
     }
     text = Table(flags, rows);
     json["rows"] = std::move(rows);

@@ -3,14 +3,15 @@
 
 #include <cstdint>
 
-#include "model/plan.h"
+#include "model/footprint.h"
 
 namespace lapidary::bench {
 
 // Bytes read by one step that decodes a token for each of `batch_size` sequences of `context`
 // tokens: every weight but the gathered tables once (of the experts, as many as so many tokens are
-// expected to choose, choosing at random), and what each layer sees of the KV cache.
-double DecodeStepBytes(const ModelPlan& plan, int batch_size, int64_t context,
-                       int kv_bytes_per_value);
+// expected to choose, choosing at random), and what each layer sees of the KV cache. `weights` are
+// counted in bytes.
+double DecodeStepBytes(const ModelPlan& plan, const Footprint& weights, int batch_size,
+                       int64_t context, int kv_bytes_per_value);
 
 }  // namespace lapidary::bench

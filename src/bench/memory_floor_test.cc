@@ -17,23 +17,25 @@ ModelPlan PlanOf(const char* preset) {
 // 28 sliding layers of 512 keys and 7 full ones of 1,000, K and V of 256 and 512 values each.
 TEST(DecodeStepBytes, AddWeightsAndWhatEveryLayerSees) {
   const ModelPlan plan = PlanOf("e2b");
+  const Footprint bf16 = MakeBf16Footprint(plan);
   const double weights = 2.0 * static_cast<double>(MakeFootprint(plan).read_per_token);
   const double kv = 2.0 * (28.0 * 512 * 2 * 256 + 7.0 * 1000 * 2 * 512);
-  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, 1, 1000, 2), weights + kv);
-  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, 80, 1000, 2), weights + 80 * kv);
-  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, 1, 1000, 4), weights + 2 * kv);
-  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, 1, 0, 4), weights);
+  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, bf16, 1, 1000, 2), weights + kv);
+  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, bf16, 80, 1000, 2), weights + 80 * kv);
+  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, bf16, 1, 1000, 4), weights + 2 * kv);
+  EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, bf16, 1, 0, 4), weights);
 }
 
 TEST(DecodeStepBytes, MoreTokensTouchMoreExperts) {
   const ModelPlan plan = PlanOf("26b-a4b");
   const Footprint footprint = MakeFootprint(plan);
-  const double one = DecodeStepBytes(plan, 1, 0, 2);
+  const Footprint bf16 = MakeBf16Footprint(plan);
+  const double one = DecodeStepBytes(plan, bf16, 1, 0, 2);
   EXPECT_NEAR(one, 2.0 * static_cast<double>(footprint.read_per_token), 1.0);
-  EXPECT_GT(DecodeStepBytes(plan, 8, 0, 2), one);
+  EXPECT_GT(DecodeStepBytes(plan, bf16, 8, 0, 2), one);
   const double most = 2.0 * static_cast<double>(footprint.total() - footprint.per_layer_embedding);
-  EXPECT_LE(DecodeStepBytes(plan, 1000, 0, 2), most * 1.0001);
-  EXPECT_GE(DecodeStepBytes(plan, 1000, 0, 2), most * 0.999);
+  EXPECT_LE(DecodeStepBytes(plan, bf16, 1000, 0, 2), most * 1.0001);
+  EXPECT_GE(DecodeStepBytes(plan, bf16, 1000, 0, 2), most * 0.999);
 }
 
 }  // namespace

@@ -173,7 +173,9 @@ int Main(int argc, char** argv) {
       run.Decode(8);
       const double step_ms = run.Decode(steps);
       const double floor_ms =
-          1e3 * bench::DecodeStepBytes(description->plan, c.sequences, c.context, sizeof(bf16)) /
+          1e3 *
+          bench::DecodeStepBytes(description->plan, MakeBf16Footprint(description->plan),
+                                 c.sequences, c.context, sizeof(bf16)) /
           bandwidth;
       const std::string shape = fmt::format("{} x{} @{}{}", preset, count, context,
                                             num_drafts > 0 ? fmt::format(" +{}", num_drafts) : "");

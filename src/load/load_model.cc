@@ -100,8 +100,8 @@ void LogPlacement(const ThreadPlacement& placement) {
   }
 }
 
-Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
-                                            const LoadOptions& options, std::string& assistant) {
+Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedModel& loaded) {
+  const ModelDescription& model = loaded.description;
   cpu::CpuExecutorOptions executor_options;
   // The same for loading and for running: weights made here are where they will be read.
   const ThreadPlacement placement = PlaceThreads(CpuTopology::OfThisMachine(), options.num_threads,
@@ -113,10 +113,11 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const ModelDescription& model,
     ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
     ASSIGN_OR_RETURN(source, OpenWeights(model, options, threads));
     if (drafter) {
-      assistant = drafter->name;
+      loaded.assistant = drafter->name;
       executor_options.drafter = std::move(drafter->options);
     }
   }
+  ASSIGN_OR_RETURN(loaded.weights, MakeStoredFootprint(model.plan, *source));
   executor_options.placement = placement;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.fast_math = options.fast_math;
@@ -143,8 +144,8 @@ Status RefuseBlockFormats(const std::string& name, const std::vector<TensorSpec>
   return {};
 }
 
-Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
-                                            const LoadOptions& options, std::string& assistant) {
+Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedModel& loaded) {
+  const ModelDescription& model = loaded.description;
   if (options.quantisation) {
     return MakeError("--quantization {}: weights in blocks run on the CPU only; add --device cpu",
                      DTypeName(*options.quantisation));
@@ -172,10 +173,11 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const ModelDescription& model,
       RETURN_IF_ERROR(RefuseBlockFormats(drafter->name, RequiredTensors(drafter->options.plan),
                                          *drafter->options.source, "--no-spec or --device cpu"));
     }
-    assistant = drafter->name;
+    loaded.assistant = drafter->name;
     executor_options.drafter = std::move(drafter->options);
     executor_options.max_drafts = options.drafting.num_drafts;
   }
+  loaded.weights = MakeBf16Footprint(model.plan);
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
   std::shared_ptr<const TensorSource> source;
   if (options.format != LoadFormat::kDummy) {
@@ -214,8 +216,8 @@ Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& o
                    CompleteLimits(options.limits, model.description.plan, options.device.kind));
   model.limits = complete.limits;
   ASSIGN_OR_RETURN(model.executor, options.device.kind == DeviceKind::kCuda
-                                       ? MakeOnGpu(model.description, complete, model.assistant)
-                                       : MakeOnCpu(model.description, complete, model.assistant));
+                                       ? MakeOnGpu(complete, model)
+                                       : MakeOnCpu(complete, model));
   model.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return model;
@@ -240,6 +242,7 @@ Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions&
   loaded.description = std::move(model.description);
   loaded.assistant = model.assistant;
   loaded.limits = model.limits;
+  loaded.weights = model.weights;
   loaded.load_ms = model.load_ms;
   loaded.engine = std::make_unique<Engine>(std::move(model.executor), limited);
   return loaded;

@@ -14,6 +14,7 @@
 #include "load/limits.h"
 #include "load/model_directory.h"
 #include "model/expert_counts.h"
+#include "model/footprint.h"
 
 namespace lapidary {
 
@@ -52,6 +53,7 @@ struct LoadedModel {
   BatchLimits limits;  // complete
   std::unique_ptr<Executor> executor;
   std::string assistant;  // that drafts; empty: none does
+  Footprint weights;      // bytes, as they are computed with
   double load_ms = 0.0;
 };
 
@@ -67,6 +69,7 @@ struct LoadedEngine {
   BatchLimits limits;  // complete
   std::unique_ptr<Engine> engine;
   std::string assistant;  // that drafts; empty: none does
+  Footprint weights;      // bytes, as they are computed with
   double load_ms = 0.0;
 };
 

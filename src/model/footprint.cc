@@ -3,50 +3,82 @@
 #include "model/tensor_specs.h"
 
 namespace lapidary {
+namespace {
 
-Footprint MakeFootprint(const ModelPlan& plan) {
-  Footprint footprint;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
-    const int64_t count = spec.num_elements();
-    switch (spec.component) {
-      case TensorComponent::kEmbedding:
-        footprint.embedding += count;
-        break;
-      case TensorComponent::kHead:
-        footprint.head += count;
-        break;
-      case TensorComponent::kPerLayerEmbedding:
-        footprint.per_layer_embedding += count;
-        break;
-      case TensorComponent::kPerLayerProjection:
-        footprint.per_layer_projection += count;
-        break;
-      case TensorComponent::kExperts:
-        footprint.experts += count;
-        break;
-      case TensorComponent::kFinalNorm:
-        footprint.final_norm += count;
-        break;
-      case TensorComponent::kAttention:
-      case TensorComponent::kMlp:
-      case TensorComponent::kLayerOther:
-        footprint.layers += count;
-        break;
-      case TensorComponent::kTower:
-        break;  // The decoder has none.
-    }
+void AddTensor(TensorComponent component, int64_t size, Footprint& footprint) {
+  switch (component) {
+    case TensorComponent::kEmbedding:
+      footprint.embedding += size;
+      break;
+    case TensorComponent::kHead:
+      footprint.head += size;
+      break;
+    case TensorComponent::kPerLayerEmbedding:
+      footprint.per_layer_embedding += size;
+      break;
+    case TensorComponent::kPerLayerProjection:
+      footprint.per_layer_projection += size;
+      break;
+    case TensorComponent::kExperts:
+      footprint.experts += size;
+      break;
+    case TensorComponent::kFinalNorm:
+      footprint.final_norm += size;
+      break;
+    case TensorComponent::kAttention:
+    case TensorComponent::kMlp:
+    case TensorComponent::kLayerOther:
+      footprint.layers += size;
+      break;
+    case TensorComponent::kTower:
+      break;  // The decoder has none.
   }
-  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) {
-    footprint.unused_shared_kv += spec.num_elements();
-  }
+}
+
+// What follows from the sizes of all tensors.
+void AddReads(const ModelPlan& plan, Footprint& footprint) {
   footprint.read_per_token = footprint.total() - footprint.per_layer_embedding;
   if (plan.has_own_head) footprint.read_per_token -= footprint.embedding;
   if (plan.moe) {
     footprint.read_per_token -=
         footprint.experts / plan.moe->num_experts * (plan.moe->num_experts - plan.moe->top_k);
   }
-  footprint.gathered_per_token =
-      plan.hidden_size + (plan.ple ? int64_t{plan.num_layers} * plan.ple->width : 0);
+  footprint.gathered_per_token = footprint.embedding / plan.vocab_size;
+  if (plan.ple) {
+    footprint.gathered_per_token += footprint.per_layer_embedding / plan.ple->vocab_size;
+  }
+}
+
+}  // namespace
+
+Footprint MakeFootprint(const ModelPlan& plan) {
+  Footprint footprint;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    AddTensor(spec.component, spec.num_elements(), footprint);
+  }
+  for (const TensorSpec& spec : UnusedSharedKvTensors(plan)) {
+    footprint.unused_shared_kv += spec.num_elements();
+  }
+  AddReads(plan, footprint);
+  return footprint;
+}
+
+Footprint MakeBf16Footprint(const ModelPlan& plan) {
+  Footprint footprint;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    AddTensor(spec.component, DTypeBytes(DType::kBF16, spec.num_elements()), footprint);
+  }
+  AddReads(plan, footprint);
+  return footprint;
+}
+
+Result<Footprint> MakeStoredFootprint(const ModelPlan& plan, const TensorSource& source) {
+  Footprint footprint;
+  for (const TensorSpec& spec : RequiredTensors(plan)) {
+    ASSIGN_OR_RETURN(const TensorView tensor, source.Get(spec));
+    AddTensor(spec.component, tensor.num_bytes(), footprint);
+  }
+  AddReads(plan, footprint);
   return footprint;
 }
 

@@ -31,6 +31,7 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),
                                            options.jump_forward);
   session->load_ms_ = loaded.load_ms;
+  session->weights_ = loaded.weights;
   session->media_limits_ = media_limits;
   session->media_encoder_ = std::move(encoder);
   return session;

@@ -60,6 +60,8 @@ class Session {
   // Most tokens of a prompt and its answer.
   int32_t max_model_len() const;
   double load_ms() const { return load_ms_; }
+  // In bytes, as they are computed with; all 0 over an engine that was there already.
+  const Footprint& weights() const { return weights_; }
   Engine& engine() const { return *engine_; }
 
   // What was asked for and the model has.
@@ -101,6 +103,7 @@ class Session {
   MediaLimits media_limits_;
   std::unique_ptr<MediaEncoder> media_encoder_;
   double load_ms_ = 0.0;
+  Footprint weights_;
 };
 
 }  // namespace lapidary
