@@ -215,8 +215,11 @@ Result<GgufTensor> ReadTensor(Cursor& cursor, std::string_view name, uint64_t fi
   uint64_t num_elements = 1;
   for (uint32_t dim = 0; dim < num_dims; ++dim) {
     ASSIGN_OR_RETURN(const uint64_t extent, cursor.Number<uint64_t>());
+    if (extent == 0) {
+      return MakeError("{}: tensor '{}' has a dim of 0", name, tensor.name);
+    }
     // No format has more than 8 elements in a byte, so this bounds them by the file.
-    if (extent == 0 || __builtin_mul_overflow(num_elements, extent, &num_elements) ||
+    if (__builtin_mul_overflow(num_elements, extent, &num_elements) ||
         num_elements / 8 > file_size) {
       return MakeError("{}: tensor '{}' has a dim of {}, more than the file can hold", name,
                        tensor.name, extent);

@@ -222,7 +222,11 @@ void ForLayers(const GgufCheckpoint& file, const char* prefix, const char* store
   }
 }
 
-bool IsBound(const std::string& name) { return name.ends_with("_min") || name.ends_with("_max"); }
+// Bounds of clipped weights are scalars, which the format does not have.
+void MakeScalar(const std::string& name, TensorView& tensor) {
+  const bool is_bound = name.ends_with("_min") || name.ends_with("_max");
+  if (is_bound && tensor.num_elements() == 1) tensor.shape.clear();
+}
 
 }  // namespace
 
@@ -254,7 +258,8 @@ void MmprojTensors::AddVision() {
              {"mlp.down_proj", "ffn_down"}},
             [&](const std::string& name, const std::string& stored) {
               Add(name, stored);
-              if (IsBound(name) && tensors_.contains(name)) tensors_[name].shape.clear();
+              const auto it = tensors_.find(name);
+              if (it != tensors_.end()) MakeScalar(name, it->second);
             });
 }
 
@@ -331,7 +336,7 @@ void MmprojTensors::AddAudio() {
               const auto it = tensors_.find(name);
               if (it == tensors_.end()) return;
               TensorView& tensor = it->second;
-              if (IsBound(name)) tensor.shape.clear();
+              MakeScalar(name, tensor);
               if (name.ends_with("depthwise_conv1d.weight") && tensor.shape.size() == 2) {
                 tensor.shape.insert(tensor.shape.begin() + 1, 1);
               }

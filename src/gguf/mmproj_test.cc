@@ -119,6 +119,16 @@ TEST_F(MmprojTest, WhatIsNoFloatIsNotRead) {
   EXPECT_EQ(tensors.Find("audio_tower.layers.0.self_attn.per_dim_scale"), nullptr);
 }
 
+TEST_F(MmprojTest, BoundsOfOneValueAreScalars) {
+  GgufWriter writer = Vision("gemma4v", 8);
+  writer.AddTensor("v.blk.0.attn_q.input_min", DType::kF32, std::vector<int64_t>{1});
+  writer.AddTensor("v.blk.0.attn_q.input_max", DType::kF32, std::vector<int64_t>{2});
+  const auto tensors = MmprojTensors::Open(Write("mmproj.gguf", writer)).value();
+  const std::string name = "vision_tower.encoder.layers.0.self_attn.q_proj.input_";
+  EXPECT_TRUE(tensors.Find(name + "min")->shape.empty());
+  EXPECT_EQ(tensors.Find(name + "max")->shape, (std::vector<int64_t>{2})) << "to be refused";
+}
+
 TEST_F(MmprojTest, FilesBesideAModelAreFoundByName) {
   for (const char* name : {"mmproj-b.gguf", "a-mmproj.gguf", "mmproj.txt", "other.gguf"}) {
     std::ofstream(directory_ / name) << "x";
