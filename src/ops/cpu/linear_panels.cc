@@ -1,5 +1,7 @@
 #include "ops/cpu/linear_panels.h"
 
+#include <hwy/base.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,7 +18,9 @@
 #endif
 
 // GCC 12 warns of its own AVX-512 intrinsics.
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #define INLINE inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
@@ -99,8 +103,7 @@ struct Isa {
 
 #if defined(__x86_64__)
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
 namespace avx2 {
 struct Isa {
   static constexpr int kCols = 8;
@@ -160,10 +163,9 @@ struct Isa {
 };
 #include "ops/cpu/panel_tile-inl.h"
 }  // namespace avx2
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")
+HWY_PUSH_ATTRIBUTES("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")
 namespace vnni {
 struct Isa {
   static constexpr int kCols = 16;
@@ -212,7 +214,7 @@ struct Isa {
 };
 #include "ops/cpu/panel_tile-inl.h"
 }  // namespace vnni
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
 #endif  // x86-64
 

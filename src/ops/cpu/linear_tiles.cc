@@ -5,6 +5,7 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <hwy/base.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,7 +15,9 @@
 #include "ops/cpu/thread_buffer.h"
 
 // GCC 12 warns of its own AVX-512 intrinsics.
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 namespace lapidary::cpu {
 namespace {
@@ -78,8 +81,7 @@ struct TileTask {
   float* sums[2][2];  // [tile of w][tile of x] -> [row of w][row of x], rows of 16
 };
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,amx-tile,amx-bf16")
+HWY_PUSH_ATTRIBUTES("avx512f,amx-tile,amx-bf16")
 
 // GCC does not know that instructions on tiles read and write memory.
 inline __attribute__((always_inline)) void MemoryBarrier() { asm volatile("" : : : "memory"); }
@@ -181,7 +183,7 @@ void StoreTile(const float* sums, int w_rows, int x_rows, float* y, int64_t y_st
 
 void ReleaseTiles() { _tile_release(); }
 
-#pragma GCC pop_options
+HWY_POP_ATTRIBUTES
 
 // Columns [begin, end) of y, at most kPieceCols. The rows of w from `ahead` on are fetched
 // meanwhile where x has few rows; -1: none.
