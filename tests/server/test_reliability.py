@@ -314,9 +314,13 @@ def test_a_pool_for_few_serves_many(start):
 
 async def under_load(server, num_clients, after, **options):
     """Sends SIGTERM to a server full of requests; (status, answer) of every client."""
-    async def client(number):
+    async def send(number):
         reader, writer = await connect(server)
         writer.write(request_bytes(request(number, stream=number % 3 > 0, **options)))
+        await writer.drain()
+        return reader, writer
+
+    async def receive(reader, writer):
         try:
             answer = await asyncio.wait_for(read_answer(reader), 60)
             assert await asyncio.wait_for(reader.read(), 10) == b"", "the connection closes behind it"
@@ -324,7 +328,9 @@ async def under_load(server, num_clients, after, **options):
         finally:
             await close(writer)
 
-    clients = [asyncio.create_task(client(number)) for number in range(num_clients)]
+    # All of them are under way: a connection that has sent nothing yet is closed without an answer.
+    connections = await asyncio.gather(*(send(number) for number in range(num_clients)))
+    clients = [asyncio.create_task(receive(*connection)) for connection in connections]
     await asyncio.sleep(after)
     server.process.send_signal(signal.SIGTERM)
     return await asyncio.gather(*clients)
