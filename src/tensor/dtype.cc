@@ -69,18 +69,6 @@ std::optional<DType> ParseDType(std::string_view name) {
   return std::nullopt;
 }
 
-float F16ToFloat(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1f;
-  const uint32_t mantissa = bits & 0x3ff;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) {
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  }
-  const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
-  return sign != 0 ? -magnitude : magnitude;
-}
-
 uint16_t FloatToF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);

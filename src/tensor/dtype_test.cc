@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "tensor/half_values.h"
 #include "tensor/tensor_view.h"
 
 namespace lapidary {
@@ -42,6 +44,7 @@ TEST(DType, F16HasItsDefinedValueAndComesBackUnchanged) {
   for (uint32_t wide = 0; wide < 65536; ++wide) {
     const uint16_t bits = static_cast<uint16_t>(wide);
     const float value = F16ToFloat(bits);
+    ASSERT_EQ(std::bit_cast<uint32_t>(kHalfValues[bits]), std::bit_cast<uint32_t>(value)) << bits;
     if (IsF16Nan(bits)) {
       ASSERT_TRUE(std::isnan(value)) << bits;
       ASSERT_TRUE(IsF16Nan(FloatToF16(value))) << bits;

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "tensor/block_formats.h"
+#include "tensor/half_values.h"
 
 #if HWY_TARGET != HWY_SCALAR
 
@@ -40,26 +41,12 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int kParts = 16 / kLanes;  // vectors of 16 elements
 static_assert(kParts >= 1 && kParts * kLanes == 16);
 
-// A half in every lane.
+// A half in every lane: looked up, it is spread as it is loaded. Converting it takes shuffles,
+// which are what limits AVX-512.
 HWY_INLINE FloatVec SetHalf(const uint8_t* at) {
-  const hn::Rebind<uint16_t, Floats> bits;
-  const hn::Rebind<hwy::float16_t, Floats> halves;
   uint16_t half;
   hwy::CopyBytes<2>(at, &half);
-  return hn::PromoteTo(Floats(), hn::BitCast(halves, hn::Set(bits, half)));
-}
-
-// The same where the block goes on for at least 8 bytes: converted as it is loaded, it is shuffled
-// once instead of twice, and shuffles are what limits AVX-512.
-HWY_INLINE FloatVec SetFirstHalf(const uint8_t* at) {
-#if HWY_TARGET <= HWY_AVX2
-  const hn::Full128<float> d;
-  const auto four =
-      hn::Vec<decltype(d)>{_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)))};
-  return hn::Set(Floats(), hn::GetLane(four));
-#else
-  return SetHalf(at);
-#endif
+  return hn::Set(Floats(), kHalfValues[half]);
 }
 
 HWY_INLINE FloatVec SetAll(float value) { return hn::Set(Floats(), value); }
@@ -213,9 +200,9 @@ struct FourBits : OnePiece {
 
   template <class Sink>
   static HWY_INLINE void Unpack(const uint8_t* block, int, const Sink& sink) {
-    const FloatVec scale = SetFirstHalf(block);
-    const NibbleValues values = kHasMin ? NibbleValues::Shifted(scale, SetFirstHalf(block + 2))
-                                        : NibbleValues::Scaled(scale, 8);
+    const FloatVec scale = SetHalf(block);
+    const NibbleValues values =
+        kHasMin ? NibbleValues::Shifted(scale, SetHalf(block + 2)) : NibbleValues::Scaled(scale, 8);
     UnpackLow<16>(block + kBytes - 16, 0, values, sink);
     UnpackHigh<16>(block + kBytes - 16, 16, values, sink);
   }
@@ -226,7 +213,7 @@ struct Iq4Nl : OnePiece {
 
   template <class Sink>
   static HWY_INLINE void Unpack(const uint8_t* block, int, const Sink& sink) {
-    const NibbleValues values = NibbleValues::Iq4(SetFirstHalf(block));
+    const NibbleValues values = NibbleValues::Iq4(SetHalf(block));
     UnpackLow<16>(block + 2, 0, values, sink);
     UnpackHigh<16>(block + 2, 16, values, sink);
   }
@@ -252,8 +239,8 @@ struct FiveBits : OnePiece {
     StoreCodes(low, q);
     StoreCodes(high, q + 16);
     KeepInMemory(q);
-    UnpackBytes<32, kHasMin>(q, 0, SetFirstHalf(block),
-                             kHasMin ? SetFirstHalf(block + 2) : SetAll(0.0f), sink);
+    UnpackBytes<32, kHasMin>(q, 0, SetHalf(block), kHasMin ? SetHalf(block + 2) : SetAll(0.0f),
+                             sink);
   }
 };
 
@@ -262,7 +249,7 @@ struct EightBits : OnePiece {
 
   template <class Sink>
   static HWY_INLINE void Unpack(const uint8_t* block, int, const Sink& sink) {
-    UnpackBytes<32, false>(reinterpret_cast<const int8_t*>(block + 2), 0, SetFirstHalf(block),
+    UnpackBytes<32, false>(reinterpret_cast<const int8_t*>(block + 2), 0, SetHalf(block),
                            SetAll(0.0f), sink);
   }
 };
@@ -287,8 +274,8 @@ struct KBits {
       };
       const hn::Rebind<uint8_t, Floats> codes;
       const auto* values = reinterpret_cast<const uint8_t*>(six);
-      const FloatVec unit = SetFirstHalf(bytes);
-      const FloatVec offset_unit = hn::Neg(SetFirstHalf(bytes + 2));
+      const FloatVec unit = SetHalf(bytes);
+      const FloatVec offset_unit = hn::Neg(SetHalf(bytes + 2));
       for (int idx = 0; idx < 16; idx += kLanes) {
         const FloatVec units = kLanes > 8 ? hn::ConcatUpperLower(Floats(), offset_unit, unit)
                                : idx < 8  ? unit
@@ -385,7 +372,7 @@ struct Iq4Xs {
     const int high = block[2] | block[3] << 8;
     const int code = (block[4 + run / 2] >> run % 2 * 4 & 15) | (high >> 2 * run & 3) << 4;
     const NibbleValues values =
-        NibbleValues::Iq4(hn::Mul(SetFirstHalf(block), SetAll(static_cast<float>(code - 32))));
+        NibbleValues::Iq4(hn::Mul(SetHalf(block), SetAll(static_cast<float>(code - 32))));
     UnpackLow<16>(block + 8 + run * 16, 0, values, sink);
     UnpackHigh<16>(block + 8 + run * 16, 16, values, sink);
   }
