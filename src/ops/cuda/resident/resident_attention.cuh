@@ -127,6 +127,7 @@ class AttentionSplit {
       constexpr float kLog2e = 1.4426950408889634f;
 #pragma unroll
       for (int idx = 0; idx < 4; ++idx) {
+        if (!HasHeads(idx / 2)) break;
         const int key = warp % kKeyGroups * 8 + lane % 4 * 2 + idx % 2;
         *Score(warp / kKeyGroups, group + idx / 2 * 8, key) =
             first + Runs().KeyOf(key) < end_key_ ? scores[idx] * kLog2e : -INFINITY;
@@ -182,6 +183,9 @@ class AttentionSplit {
                 sizeof(ResidentAttentionMemory::scores));
   using Row = HeadRow<kValueLen>;
 
+  // Whether there are heads from 8 high on.
+  __device__ bool HasHeads(int high) const { return high == 0 || heads_ > 8; }
+
   __device__ float* Score(int part, int head, int key) const {
     return memory_.scores + (part * kSplitHeads + head) * (kKeys + 8) + key;
   }
@@ -221,7 +225,7 @@ class AttentionSplit {
     for (int idx = 0; idx < kPartLen / 32; ++idx) {
       const uint4 low_query = *reinterpret_cast<const uint4*>(low + idx * 64);
       uint4 high_query = {};
-      if (heads_ > 8) {
+      if (HasHeads(1)) {
         high_query = *reinterpret_cast<const uint4*>(low + 8 * kQueryPitch + idx * 64);
       }
       MmaChunk(idx % 2 == 0 ? scores : odd, low_query, high_query, LoadShared(key + idx * 64));
@@ -371,9 +375,10 @@ class AttentionSplit {
                             float (&weight_sum)[2], float (&sums)[kColumns][4]) const {
     const int lane = threadIdx.x % 32;
     // As the first operand of the product: P of heads (group, group + 8), keys of ValueKey.
-    uint32_t weights[kKeys / 16][4];
+    uint32_t weights[kKeys / 16][4] = {};
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
+      if (!HasHeads(high)) break;
       float round_scores[kKeys / 16][4];
       float highest = maximum[high];
 #pragma unroll

@@ -32,9 +32,11 @@ class EntryRuns {
     return per_slot_ == 0 ? round_keys + 1 : (num_runs + per_slot_ - 1) / per_slot_;
   }
 
-  // Which key of the round warps take as number `idx`. Eight neighbours are of eight runs.
+  // Which key of the round warps take as number `idx`. Eight neighbours are of eight runs, and 32
+  // of them of the same eight.
   LAPIDARY_HOST_DEVICE constexpr int KeyOf(int idx) const {
-    return keys_ == 1 ? idx : keys_ * (idx % 8 / 2 + idx % 2 * 4) + idx / 8;
+    if (keys_ == 1) return idx;
+    return idx / 32 * 32 + keys_ * (idx % 8 / 2 + idx % 2 * 4) + idx % 32 / 8;
   }
   // Where a run of the round lies that is number `in_slot` of its slot. So that lanes meet
   // different banks when they read 32 bytes of every other of eight neighbours, or 64 bytes of two,

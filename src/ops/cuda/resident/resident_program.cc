@@ -44,7 +44,7 @@ std::vector<LayerAttention> AttentionsOf(const DecoderProgram& program) {
 ResidentKvGroup GroupOf(const LayerAttention& attention) {
   return {.num_heads = attention.num_heads,
           .num_kv_heads = attention.num_kv_heads,
-          .head_dim = attention.head_dim,
+          .entry_len = attention.entry.entry_len,
           .window = attention.window};
 }
 

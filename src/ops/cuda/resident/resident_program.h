@@ -40,7 +40,7 @@ struct ResidentAttention {
 struct ResidentKvGroup {
   int num_heads = 0;
   int num_kv_heads = 0;
-  int head_dim = 0;
+  int entry_len = 0;
   int window = 0;
 
   bool operator==(const ResidentKvGroup&) const = default;

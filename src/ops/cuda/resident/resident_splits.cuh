@@ -3,17 +3,21 @@
 
 #include <cstdint>
 
+#include "ops/cuda/resident/resident_entry_runs.h"
+#include "ops/cuda/resident/resident_product.cuh"
 #include "ops/cuda/resident/resident_program.h"
 
 namespace lapidary::cuda {
 
 inline constexpr int kMaxSplitKeys = 64;
+inline constexpr int kFewSplitKeys = 32;
 
-// Keys of a round: fewer where there are blocks enough.
-__device__ __forceinline__ int SplitRoundKeys(const ResidentKvGroup& layer, int num_keys) {
-  constexpr int kFewKeys = 32;
-  const int most_splits = static_cast<int>(gridDim.x) / layer.num_kv_heads;
-  return layer.head_dim > 256 || num_keys <= most_splits * kFewKeys ? kFewKeys : kMaxSplitKeys;
+// The most keys of a round whose entries are so long: they must fit into the slots that every ring
+// has.
+template <int kSlotBytes>
+__device__ constexpr int MostRoundKeys(int entry_len) {
+  return EntryRunsOf<kSlotBytes>(entry_len).num_slots(kMaxSplitKeys) <= kMinSlots ? kMaxSplitKeys
+                                                                                  : kFewSplitKeys;
 }
 
 // Keys that are in the cache, and their pages in a group's list; the same in all layers. Of a row
@@ -34,12 +38,13 @@ struct SplitPlan {
   int heads;         // of a KV head
   uint32_t inverse;  // head / heads == head * inverse >> 16
 
-  __device__ SplitPlan(const ResidentKvGroup& layer, int position) {
+  // A round has at most `most_keys`, and fewer where there are blocks enough.
+  __device__ SplitPlan(const ResidentKvGroup& layer, int position, int most_keys) {
     first_key = layer.window > 0 ? max(0, position - layer.window + 1) : 0;
     end_key = position + 1;
-    round_keys = SplitRoundKeys(layer, end_key - first_key);
-    const int rounds = (end_key - first_key + round_keys - 1) / round_keys;
     const int most = max(1, static_cast<int>(gridDim.x) / layer.num_kv_heads);
+    round_keys = end_key - first_key <= most * kFewSplitKeys ? kFewSplitKeys : most_keys;
+    const int rounds = (end_key - first_key + round_keys - 1) / round_keys;
     const int rounds_per_split = (rounds + most - 1) / most;
     keys_per_split = rounds_per_split * round_keys;
     splits_per_head = (rounds + rounds_per_split - 1) / rounds_per_split;

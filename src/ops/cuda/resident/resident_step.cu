@@ -63,8 +63,12 @@ __device__ __forceinline__ void Attend(const ResidentPhase& phase, uint32_t numb
   if (blockIdx.x < plan.num_splits) {
     if (attention.head_dim == 512 && attention.keys_are_apart) {
       RunSplit<kSlotBytes, 32, 512, 512, 512>(attention, number);
-    } else if (attention.head_dim == 512) {
+    } else if (attention.head_dim == 512 && plan.round_keys == 32) {
       RunSplit<kSlotBytes, 32, 512, 128, 512>(attention, number);
+    } else if (attention.head_dim == 512) {
+      if constexpr (MostRoundKeys<kSlotBytes>(640) == 64) {
+        RunSplit<kSlotBytes, 64, 512, 128, 512>(attention, number);
+      }
     } else if (plan.round_keys == 32) {
       RunSplit<kSlotBytes, 32, 256, 256, 256>(attention, number);
     } else {
@@ -312,7 +316,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1)
     const ResidentKvGroup layers =
         static_cast<const ResidentProgram*>(params.call.program)->groups[group];
     State().sequences[group] = {sequence.num_cached, sequence.table_base};
-    if (layers.num_heads > 0) State().plans[group] = SplitPlan(layers, sequence.first_position);
+    if (layers.num_heads > 0) {
+      State().plans[group] = SplitPlan(layers, sequence.first_position,
+                                       MostRoundKeys<kConstants.slot_bytes>(layers.entry_len));
+    }
   }
   // What stands for keys behind the last one counts for nothing, but must be numbers.
   constexpr int kMadeVectors = sizeof(ResidentEntries::made) / sizeof(uint4);
