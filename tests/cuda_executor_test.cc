@@ -56,7 +56,7 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<cuda::CudaExecutor> MakeExecutor(cuda::CudaExecutorOptions options = {}) const {
     options.num_pages = options.num_pages.value_or(400);
-    options.max_num_seqs = std::min(options.max_num_seqs, 32);
+    if (options.max_num_seqs == cuda::CudaExecutorOptions().max_num_seqs) options.max_num_seqs = 32;
     options.max_num_batched_tokens = std::min(options.max_num_batched_tokens, 256);
     if (!options.kv_layout) options.kv_layout = MakeKvLayout(plan_, 2, {16, 64});
     auto executor = cuda::CudaExecutor::Create(plan_, source_.get(), options);
@@ -522,12 +522,32 @@ TEST_P(CudaExecutorTest, ExpertsAreCountedWithoutPadding) {
   }
 }
 
+// Where nothing waits, kernels start early, steps are graphs and dense branches run beside experts.
 TEST_P(CudaExecutorTest, BlockingLaunchesGiveTheSameTokens) {
   MakeDummy();
-  const std::vector<std::vector<int32_t>> prompts = {Tokens(1, 20)};
-  const std::vector<SamplingParams> params(1);
-  EXPECT_EQ(Decode(*MakeExecutor({.synchronous = true}), prompts, params, 8),
-            Decode(*MakeExecutor(), prompts, params, 8));
+  for (const int num_sequences : {1, 12}) {
+    std::vector<std::vector<int32_t>> prompts;
+    for (int idx = 0; idx < num_sequences; ++idx) prompts.push_back(Tokens(1 + idx, 20 - idx));
+    const std::vector<SamplingParams> params(num_sequences);
+    const auto expected = Decode(*MakeExecutor({.synchronous = true}), prompts, params, 24);
+    EXPECT_EQ(Decode(*MakeExecutor(), prompts, params, 24), expected);
+    EXPECT_EQ(Decode(*MakeExecutor({.use_graphs = false}), prompts, params, 24), expected);
+  }
+}
+
+// With logprobs the logits of many rows are capped, without them the likeliest is taken as they
+// are.
+TEST_P(CudaExecutorTest, TheCapDoesNotChangeTheLikeliestToken) {
+  MakeDummy();
+  constexpr int kSequences = 100;
+  std::vector<std::vector<int32_t>> prompts;
+  for (int idx = 0; idx < kSequences; ++idx) prompts.push_back(Tokens(idx, 2));
+  const cuda::CudaExecutorOptions options{.max_num_seqs = kSequences};
+  const auto decode = [&](int num_logprobs) {
+    const SamplingParams params{.temperature = 0.0f, .num_logprobs = num_logprobs};
+    return Decode(*MakeExecutor(options), prompts, std::vector(kSequences, params), 8);
+  };
+  EXPECT_EQ(decode(-1), decode(0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaExecutorTest,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/embedding.h"
+#include "ops/cuda/linear/linear_wide.h"
 #include "ops/cuda/moe/count_experts.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/per_layer_block.h"
@@ -335,6 +336,13 @@ void CudaForward::RunHead(const ProductPhase& phase) {
   }
 }
 
+bool CudaForward::CapsLogits(int num_outputs) const {
+  // Of fewer rows the cap is part of storing them; with batch_invariant it is always.
+  if (num_outputs < kFewestGemmRows || limits_.batch_invariant) return true;
+  return step_.sampling.draws || step_.sampling.adjustments || step_.sampling.logprobs ||
+         step_.logits_out != nullptr;
+}
+
 void CudaForward::HeadBatch(const MatrixRef& weight, int first_output, int num_outputs,
                             const ResidualUpdate* residual) {
   LinearCall head;
@@ -343,7 +351,7 @@ void CudaForward::HeadBatch(const MatrixRef& weight, int first_output, int num_o
   head.x = x_.As<bf16>() + int64_t{first_output} * plan_.hidden_size;
   head.residual = residual;
   head.epilogue = Epilogue::kSoftcap;
-  head.softcap = plan_.logit_softcap;
+  head.softcap = CapsLogits(num_outputs) ? plan_.logit_softcap : 0.0f;
   head.y = logits_.As<float>();
   scratch_.linear.Run(Context(kDependOther), head);
   FinishLogits(first_output, num_outputs);

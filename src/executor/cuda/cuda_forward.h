@@ -83,6 +83,9 @@ class CudaForward : private CudaBlocks {
   bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
   void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
   void RunHead(const ProductPhase& phase);
+  // Whether so many rows' logits are capped: a cap does not change which token is the likeliest,
+  // and of many rows it is a kernel that reads and writes them all.
+  bool CapsLogits(int num_outputs) const;
   void HeadBatch(const MatrixRef& weight, int first_output, int num_outputs,
                  const ResidualUpdate* residual);
   // Samples from logits that are there, and copies them to the host where wanted.

@@ -110,6 +110,7 @@ void SlotRequests::Bind(const SlotBinding& binding, std::vector<SlotBindingRecor
   slot.request.num_biases = static_cast<int32_t>(biases.size());
   slot.request.num_suppressed = static_cast<int32_t>(suppressed.size());
   slot.request.max_history = record.num_history;
+  slot.request.needs.draws = !params.greedy();
   slot.request.needs.adjustments = !biases.empty() || !suppressed.empty() || params.has_penalties();
   slot.request.needs.logprobs = params.num_logprobs >= 0;
   slot.request.needs.masks = binding.grammar != nullptr;

@@ -68,6 +68,7 @@ TEST(SlotRequests, ABindingHasItsListsWhereTheSlotSaysTheyAre) {
   EXPECT_EQ(lists[slot.history_begin + 3], 2);
   EXPECT_EQ(slot.history_capacity, 2 + 5);  // five tokens may still come
   EXPECT_TRUE(requests.Of(2).needs.adjustments && requests.Of(2).needs.logprobs);
+  EXPECT_EQ(requests.Of(2).needs.draws, !params.greedy());
   EXPECT_EQ(requests.Of(2).replaced_words(), ReplacedWords(2, 3, 2));
   requests.CountTokens(2, 4);
   EXPECT_EQ(requests.Of(2).max_history, 6);

@@ -194,6 +194,7 @@ void StepArrays::AddSampling(const SequenceStep& sequence, const SlotRequests::R
     needs_.logprobs = true;
   }
   if (!sequence.samples) return;
+  needs_.draws |= request.needs.draws;
   needs_.adjustments |= request.needs.adjustments;
   needs_.logprobs |= request.needs.logprobs;
   needs_.drafts |= sequence.num_drafts > 0;

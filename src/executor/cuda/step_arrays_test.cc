@@ -489,6 +489,29 @@ TEST_F(StepArraysTest, RowsWithAdjustmentsAreDrawnInPassesThatFit) {
   EXPECT_EQ(rows[2].replaced_begin, 0);
 }
 
+TEST_F(StepArraysTest, AStepDrawsWhereOneOfItsSampledSequencesDoes) {
+  std::vector<SlotBindingRecord> records;
+  std::vector<int32_t> words;
+  for (int slot = 0; slot < 2; ++slot) {
+    SlotBinding binding;
+    binding.slot = slot;
+    const SamplingParams params{.temperature = static_cast<float>(slot)};
+    binding.sampling = std::make_shared<SamplingParams>(params);
+    requests_.Bind(binding, records, words);
+  }
+  const auto draws = [&](bool second_samples) {
+    StepBatch batch;
+    Add(batch, {.slot = 0, .num_cached = 3, .num_rows = 1, .num_outputs = 1, .samples = true}, 10);
+    Add(batch,
+        {.slot = 1, .num_cached = 3, .num_rows = 1, .num_outputs = 1, .samples = second_samples},
+        20);
+    Collect(batch);
+    return arrays_->sampling_needs().draws;
+  };
+  EXPECT_TRUE(draws(true));
+  EXPECT_FALSE(draws(false));
+}
+
 TEST_F(StepArraysTest, ScoredRowsComeBeforeTheSampledOne) {
   StepBatch batch;
   Add(batch, {.slot = 0, .num_rows = 4, .num_outputs = 3, .num_scored = 2, .samples = true}, 10);

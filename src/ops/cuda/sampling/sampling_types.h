@@ -78,6 +78,7 @@ struct SampledRow {
 
 // What a step's rows ask for; kernels that nobody needs are not launched.
 struct SamplingNeeds {
+  bool draws = false;        // some tokens are drawn, not the likeliest taken
   bool adjustments = false;  // penalties, biases or suppressed tokens
   bool logprobs = false;
   bool drafts = false;
