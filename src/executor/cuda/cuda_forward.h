@@ -80,7 +80,7 @@ class CudaForward : private CudaBlocks {
   AttentionInputs InputsOf(const LayerAttention& layer) const;
   // New entries of an owning layer in this step: [rows, num_kv_heads, entry_len].
   bf16* NewEntries(int owner) const;
-  bool stores_at_end() const { return step_.shape.rows <= limits_.max_sequences; }
+  bool stores_at_end() const { return step_.shape.rows <= most_rows_stored_at_end_; }
   void StoreEntries(const StoredLayer* layers, int num_layers, int max_kv_heads);
   void RunHead(const ProductPhase& phase);
   // Whether so many rows' logits are capped: a cap does not change which token is the likeliest,
@@ -116,6 +116,7 @@ class CudaForward : private CudaBlocks {
   std::vector<int> owner_index_;  // by layer: position in the StoredLayer arrays
   DeviceBuffer small_stored_;     // StoredLayer [owners]
   DeviceBuffer large_stored_;
+  int most_rows_stored_at_end_ = 0;
   int num_owners_ = 0;
   int max_kv_heads_ = 0;
 

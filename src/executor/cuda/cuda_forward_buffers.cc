@@ -15,7 +15,9 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
                          const DeviceWeights& weights, const KvLayout& layout,
                          const SlotMemory& slots, KernelScratch& scratch,
                          const CudaForwardLimits& limits)
-    : CudaBlocks(plan, layout, slots, scratch, limits, limits.max_rows), weights_(weights) {
+    : CudaBlocks(plan, layout, slots, scratch, limits, limits.max_rows),
+      weights_(weights),
+      most_rows_stored_at_end_(MostRowsStoredAtEnd(plan, limits)) {
   const WorkspaceBytes sizes = PlanWorkspace(plan, layout, limits);
   constexpr const char* kPurpose = "a step's activations";
   ple_inputs_ = DeviceBuffer(sizes.ple, kPurpose);
@@ -64,7 +66,7 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
     small.push_back(stored);
     stored.entries = large_entries_.As<bf16>(large_offset_.back());
     large.push_back(stored);
-    small_end += limits.max_sequences * EntryRowBytes(layer);
+    small_end += most_rows_stored_at_end_ * EntryRowBytes(layer);
     max_kv_heads_ = std::max(max_kv_heads_, layer.num_kv_heads);
     ++num_owners_;
   }

@@ -8,7 +8,7 @@ namespace lapidary::cuda {
 struct CudaForwardLimits {
   int max_rows = 2048;       // of a step
   int max_logit_rows = 256;  // of the logits buffer; more outputs are computed in batches
-  int max_sequences = 256;   // steps of so few rows store new entries of all layers at once
+  int max_sequences = 256;   // of a step
   int max_partials = 1024;   // of split attention
   int max_drafts = 0;        // of a round; 0: there is no drafter
   int num_sms = 160;         // of the GPU; where none is known, more than any of them has

@@ -43,7 +43,7 @@ void AddEntries(const ModelPlan& plan, const CudaForwardLimits& limits, Workspac
   for (const LayerPlan& layer : plan.layers) {
     if (!layer.owns_kv()) continue;
     ++num_owners;
-    bytes.small_entries += limits.max_sequences * EntryRowBytes(layer);
+    bytes.small_entries += MostRowsStoredAtEnd(plan, limits) * EntryRowBytes(layer);
     if (IsKvDonor(plan, layer)) {
       bytes.large_entries += limits.max_rows * EntryRowBytes(layer);
     } else {
@@ -117,6 +117,17 @@ int64_t RopeTableBytes(const RopePlan& rope, int64_t max_rows) {
 
 int64_t EntryRowBytes(const LayerPlan& owner) {
   return int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len * kBf16;
+}
+
+int MostRowsStoredAtEnd(const ModelPlan& plan, const CudaForwardLimits& limits) {
+  constexpr int64_t kMostBytes = int64_t{128} << 20;
+  int64_t row_bytes = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    if (layer.owns_kv()) row_bytes += EntryRowBytes(layer);
+  }
+  const int64_t verified = int64_t{limits.max_sequences} * (1 + limits.max_drafts);
+  const int64_t rows = std::clamp<int64_t>(kMostBytes / row_bytes, limits.max_sequences, verified);
+  return static_cast<int>(std::min<int64_t>(rows, limits.max_rows));
 }
 
 bool IsKvDonor(const ModelPlan& plan, const LayerPlan& owner) {

@@ -141,6 +141,9 @@ int64_t RopeTableBytes(const RopePlan& rope, int64_t max_rows);
 
 // Bytes of a row of an owner's new entries.
 int64_t EntryRowBytes(const LayerPlan& owner);
+// Steps of so few rows keep the new entries of all layers and store them together: a row for each
+// sequence, and those of its drafts if that takes little memory.
+int MostRowsStoredAtEnd(const ModelPlan& plan, const CudaForwardLimits& limits);
 // Whether another layer reads this one's KV.
 bool IsKvDonor(const ModelPlan& plan, const LayerPlan& owner);
 

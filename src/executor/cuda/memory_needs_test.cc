@@ -57,6 +57,20 @@ TEST(GatedPartRows, AreEvenAndFitTheScratch) {
   EXPECT_EQ(GatedPartRows(1, kOutputs, 1000), 0);
 }
 
+TEST(MostRowsStoredAtEnd, AreThoseOfAllDraftsWhereTheyTakeLittle) {
+  CudaForwardLimits limits = Limits(80, 8192);
+  const ModelPlan moe = PresetPlan("26b-a4b");
+  EXPECT_EQ(MostRowsStoredAtEnd(moe, limits), 80);
+  limits.max_drafts = 3;
+  EXPECT_EQ(MostRowsStoredAtEnd(moe, limits), 320);
+  // A row of 31B is 870,400 bytes of new entries.
+  EXPECT_EQ(MostRowsStoredAtEnd(PresetPlan("31b"), limits), (128 << 20) / 870'400);
+  limits.max_sequences = 256;  // at least a row for each
+  EXPECT_EQ(MostRowsStoredAtEnd(PresetPlan("31b"), limits), 256);
+  limits.max_rows = 300;
+  EXPECT_EQ(MostRowsStoredAtEnd(moe, limits), 300);
+}
+
 // E2B by hand: hidden 1536, 8 heads, MLP up to 12288, 35 layers with 256 per-layer values, of which
 // 15 own KV (12 sliding of 512 values a row, 3 full of 1024; one of each is a donor).
 TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {
