@@ -52,7 +52,7 @@ class CudaBlocks {
   // How the next kernel of this kind is launched.
   LaunchContext Context(DependentLaunch kind) const {
     LaunchContext context = context_;
-    context.dependent = (limits_.dependent_launches & kind) != 0;
+    context.dependent = depends_on_last_ && (limits_.dependent_launches & kind) != 0;
     return context;
   }
 
@@ -105,6 +105,7 @@ class CudaBlocks {
   // The step under way.
   LaunchContext context_;
   int rows_ = 0;
+  bool depends_on_last_ = true;  // the next kernel, on the one before it on its stream
 
  private:
   DependentLaunch LaunchKind(const ProductPhase& phase) const;

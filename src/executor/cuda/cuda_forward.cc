@@ -227,9 +227,35 @@ void CudaForward::RunPhase(const ProductPhase& phase) {
   if (phase.attention) Attend(*phase.attention, InputsOf(*phase.attention));
   if (phase.block == DecoderBlock::kHead) {
     RunHead(phase);
+  } else if (phase.is_beside_experts && BranchesOff()) {
+    RunBeside(phase);
   } else {
     RunProduct(phase);
   }
+}
+
+bool CudaForward::BranchesOff() const {
+  // Of few rows, the first product updates the stream itself, which the experts' router reads. Of
+  // many, each kernel keeps the card busy.
+  constexpr int kMostRows = 768;
+  return rows_ > kMaxStreamedRows && rows_ <= kMostRows && !context_.synchronous;
+}
+
+void CudaForward::RunBeside(const ProductPhase& phase) {
+  ProductPhase product = phase;
+  if (phase.reads_stream()) {
+    if (phase.input == ProductInput::kResidual) {
+      RunResidualUpdate(Context(kDependOther), Update(phase.residual), rows_, plan_.hidden_size,
+                        x_.As<bf16>());
+      product.input = ProductInput::kNormed;
+    }
+    dense_branch_.ForkFrom(context_.stream);
+  }
+  const cudaStream_t stream = std::exchange(context_.stream, dense_branch_.get());
+  depends_on_last_ = !phase.reads_stream();
+  RunProduct(product);
+  depends_on_last_ = true;
+  context_.stream = stream;
 }
 
 void CudaForward::RunPhase(const ExpertsPhase& phase) {
@@ -246,7 +272,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   route.pre_norm = phase.pre_norm;
   route.experts = router_choice_.As<int32_t>();
   route.weights = router_choice_.As<float>(int64_t{limits_.max_rows} * moe.top_k * 4);
-  route.x = x_.As<bf16>();
+  route.x = expert_inputs_.As<bf16>();
   route.scratch = expert_scratch_.As<void>();
   route.counters = route_counters_.As<int32_t>();
   RunRoute(Context(kDependOther), route);
@@ -257,13 +283,14 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   experts.plan = route.plan;
   experts.eps = plan_.rms_norm_eps;
   experts.weights = route.weights;
-  experts.x = x_.As<bf16>();
+  experts.x = expert_inputs_.As<bf16>();
   experts.gate_up = phase.gate_up;
   experts.down = phase.down;
   experts.post_dense_norm = phase.post_dense_norm;
   experts.post_expert_norm = phase.post_expert_norm;
   experts.block_out = block_out_.As<bf16>();
   experts.scratch = expert_scratch_.As<void>();
+  if (BranchesOff()) experts.dense_done = dense_branch_.End().get();
   RunExperts(Context(kDependOther), experts);
 }
 

@@ -15,6 +15,7 @@
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/forward_limits.h"
 #include "executor/cuda/resident_steps.h"
+#include "executor/cuda/side_stream.h"
 #include "ops/cuda/attention/kv_entries.h"
 
 namespace lapidary::cuda {
@@ -62,6 +63,10 @@ class CudaForward : private CudaBlocks {
   // The span from the first layer to the logits, as one kernel.
   void RunResident();
   void RunPhase(const ProductPhase& phase);
+  // Whether the dense branch of a layer with experts runs beside them.
+  bool BranchesOff() const;
+  // A product of that branch, on its own stream.
+  void RunBeside(const ProductPhase& phase);
   void RunPhase(const ExpertsPhase& phase);
   void CountExperts(const ExpertsPhase& phase, const RouteCall& route);
   void RunPhase(const PerLayerBlockPhase& phase);
@@ -105,6 +110,7 @@ class CudaForward : private CudaBlocks {
   DeviceBuffer sampling_scratch_;
   DeviceBuffer router_choice_;   // int32 and f32 [max_rows, top_k]
   DeviceBuffer route_counters_;  // int32 [kRouteCounters], zero between kernels
+  DeviceBuffer expert_inputs_;   // bf16 [max_rows, hidden], as x_ of the dense branch
   DeviceBuffer expert_scratch_;
   DeviceBuffer expert_counts_;  // uint64 [layers, experts], if they are counted
 
@@ -125,6 +131,8 @@ class CudaForward : private CudaBlocks {
   std::array<DecoderProgram, 8> programs_;
   // One-token steps, where the model and the options allow them.
   std::unique_ptr<ResidentSteps> resident_;
+
+  SideStream dense_branch_;
 
   // The step under way. rows_ are the active ones: all, then the outputs.
   DeviceStep step_;

@@ -27,6 +27,7 @@ CudaForward::CudaForward(const DeviceInfo& device, const ModelPlan& plan,
   sampling_scratch_ = DeviceBuffer(sizes.sampling_scratch, "the sampler");
   router_choice_ = DeviceBuffer(sizes.router_choice, "the experts");
   route_counters_ = DeviceBuffer(sizes.route_counters, "the experts");
+  expert_inputs_ = DeviceBuffer(sizes.expert_inputs, "the experts");
   expert_scratch_ = DeviceBuffer(sizes.expert_scratch, "the experts");
   expert_counts_ = DeviceBuffer(sizes.expert_counts, "the experts");
   for (const DeviceBuffer* zeros : {&route_counters_, &expert_counts_}) {
@@ -116,8 +117,8 @@ int64_t CudaForward::num_bytes_for_test() const {
   int64_t total = num_block_bytes_for_test() + (resident_ ? resident_->num_bytes_for_test() : 0);
   for (const DeviceBuffer* buffer :
        {&ple_inputs_, &gathered_, &logits_, &sampled_, &sampling_scratch_, &router_choice_,
-        &route_counters_, &expert_scratch_, &expert_counts_, &small_entries_, &large_entries_,
-        &small_stored_, &large_stored_}) {
+        &route_counters_, &expert_inputs_, &expert_scratch_, &expert_counts_, &small_entries_,
+        &large_entries_, &small_stored_, &large_stored_}) {
     total += buffer->num_bytes();
   }
   return total;

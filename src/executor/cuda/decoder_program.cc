@@ -68,10 +68,12 @@ class ProgramWriter : public ForwardOps {
     Add({.block = DecoderBlock::kMlp,
          .residual = Read(weights.pre_mlp_norm),
          .weight = weights.mlp.gate_up_proj,
-         .epilogue = Epilogue::kGatedGelu});
+         .epilogue = Epilogue::kGatedGelu,
+         .is_beside_experts = layer.has_moe});
     Add({.block = DecoderBlock::kMlp,
          .input = ProductInput::kLastProduct,
-         .weight = weights.mlp.down_proj});
+         .weight = weights.mlp.down_proj,
+         .is_beside_experts = layer.has_moe});
   }
 
   void Experts(const LayerPlan& layer) override {

@@ -155,6 +155,26 @@ TEST_P(DecoderProgramTest, SpansAndDroppedRowsChangeNothingForAReader) {
   }
 }
 
+// Nothing but experts comes between the products that may run beside them and their end.
+TEST_P(DecoderProgramTest, BesideExpertsAreTheTwoProductsOfTheirDenseBranch) {
+  std::vector<const void*> beside;
+  const DecoderProgram program = Make({});
+  for (size_t at = 0; at < program.size(); ++at) {
+    const auto* product = std::get_if<ProductPhase>(&program[at]);
+    if (product == nullptr || !product->is_beside_experts) continue;
+    beside.push_back(product->weight.data);
+    const size_t experts = at + (product->reads_stream() ? 2 : 1);
+    ASSERT_LT(experts, program.size());
+    EXPECT_TRUE(std::holds_alternative<ExpertsPhase>(program[experts]));
+  }
+  std::vector<const void*> expected;
+  for (const LayerPlan& layer : plan_.layers) {
+    const auto& mlp = weights_.layers[layer.index].mlp;
+    if (layer.has_moe) expected.insert(expected.end(), {mlp.gate_up_proj.data, mlp.down_proj.data});
+  }
+  EXPECT_EQ(beside, expected);
+}
+
 TEST_P(DecoderProgramTest, EveryOwnerOfKvIsStoredOnce) {
   std::vector<int> stored;
   int num_last = 0;

@@ -29,6 +29,7 @@ void AddActivations(const ModelPlan& plan, int64_t rows, WorkspaceBytes& bytes) 
   if (plan.moe) {
     bytes.router_choice = rows * plan.moe->top_k * (kInt32 + kF32);
     bytes.route_counters = kRouteCounters * kInt32;
+    bytes.expert_inputs = bytes.blocks.narrow;
     bytes.expert_scratch =
         ExpertScratchBytes({static_cast<int>(rows), plan.hidden_size, plan.moe->expert_width,
                             plan.moe->num_experts, plan.moe->top_k});
@@ -253,9 +254,9 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
 
 int64_t WorkspaceBytes::total() const {
   return blocks.total() + 2 * stored_layers + ple + gathered + logits + sampled + sampling_scratch +
-         masks + partials + counters + router_choice + route_counters + expert_scratch +
-         expert_counts + small_entries + large_entries + linear + resident + slots + step_arrays +
-         page_copies;
+         masks + partials + counters + router_choice + route_counters + expert_inputs +
+         expert_scratch + expert_counts + small_entries + large_entries + linear + resident +
+         slots + step_arrays + page_copies;
 }
 
 DrafterBytes::HeadPlaces DrafterBytes::PlaceHead(const AssistantPlan& plan, int64_t rows) {

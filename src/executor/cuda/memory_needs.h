@@ -86,6 +86,7 @@ struct WorkspaceBytes {
   int64_t counters = 0;
   int64_t router_choice = 0;
   int64_t route_counters = 0;
+  int64_t expert_inputs = 0;
   int64_t expert_scratch = 0;
   int64_t expert_counts = 0;
   int64_t small_entries = 0;

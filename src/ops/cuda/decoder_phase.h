@@ -69,6 +69,7 @@ struct ProductPhase {
   Epilogue epilogue = Epilogue::kStore;
   const bf16* multiplier = nullptr;  // kGeluMul: [rows, outputs] with a row stride
   int64_t multiplier_stride = 0;
+  bool is_beside_experts = false;  // only they need its result, at their end
 
   bool reads_stream() const {
     return input == ProductInput::kResidual || input == ProductInput::kNormed;

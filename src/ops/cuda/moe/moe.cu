@@ -141,7 +141,12 @@ void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   static_assert(kMaxMoeHidden == kMaxVectors * kCombineThreads * kVector);
   const auto combine =
       shape.hidden <= kCombineThreads * kVector ? CombineKernel<1> : CombineKernel<kMaxVectors>;
-  Launch(context, combine, dim3(shape.rows), dim3(kCombineThreads), 0, call, scratch.outputs);
+  LaunchContext last = context;
+  if (call.dense_done != nullptr) {
+    LAPIDARY_CUDA_CHECK(cudaStreamWaitEvent(context.stream, call.dense_done, 0));
+    last.dependent = false;  // of one kernel, where there are two to wait for
+  }
+  Launch(last, combine, dim3(shape.rows), dim3(kCombineThreads), 0, call, scratch.outputs);
 }
 
 }  // namespace lapidary::cuda

@@ -71,6 +71,7 @@ struct ExpertsCall {
   const float* post_dense_norm = nullptr;  // [hidden]
   const float* post_expert_norm = nullptr;  // [hidden]
   bf16* block_out = nullptr;                // [rows, hidden] in: the dense branch; out: the sum
+  cudaEvent_t dense_done = nullptr;         // when that is there; null: it is
   void* scratch = nullptr;                  // as RunRoute left it
 };
 void RunExperts(const LaunchContext& context, const ExpertsCall& call);
