@@ -18,10 +18,15 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 # Code that no token waits for (the glue: commands, tests, what reads requests and files) is compiled in less time.
 set(LAPIDARY_GLUE_OPTIMIZATION $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
+# The compiler's cache sees paths of the tree from the build directory on, and so serves any checkout of it.
 find_program(CCACHE_PROGRAM ccache)
+set(lapidary_tree ${PROJECT_SOURCE_DIR})
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
+  file(RELATIVE_PATH lapidary_tree ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+  string(REGEX REPLACE "/$" "" lapidary_tree ${lapidary_tree})
 endif()
 
 # Every target of ours links this: warnings are errors here and nowhere else.
@@ -37,7 +42,7 @@ endif()
 # reassociation that differs between two call sites. FMA is used explicitly through Highway.
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Messages name files from the root of the tree, whatever machine compiled them.
-target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
+target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${lapidary_tree}/=>)
 # Against what a hostile request or file might find: what runs over an array on the stack, or over a buffer whose size
 # is known, ends the program. Sanitizers see more, by themselves; _FORTIFY_SOURCE needs an optimiser. Not for CUDA
 # sources: they read no bytes from outside.
