@@ -260,6 +260,21 @@ TEST_F(AttentionTest, ReachesBeyondPosition100000) {
                 "far, full");
 }
 
+// The longest context of the models.
+TEST_F(AttentionTest, ReachesPosition262143) {
+  ExpectMatches(
+      {.entry = kSeparate256,
+       .geometry = {.num_heads = 4, .num_kv_heads = 2, .window = 1024},
+       .tokens_per_page = 16,
+       .sequences = {{.first_position = 262143}, {.num_queries = 50, .first_position = 262094}}},
+      "last, sliding");
+  ExpectMatches({.entry = kShared512,
+                 .geometry = {.num_heads = 8, .num_kv_heads = 1},
+                 .tokens_per_page = 64,
+                 .sequences = {{.first_position = 262143}}},
+                "last, full");
+}
+
 TEST_F(AttentionTest, SplitsFromOneToManyAgree) {
   for (const KvEntryPlan& entry : kForms) {
     const AttentionStepSpec spec = {.entry = entry,
