@@ -65,7 +65,7 @@ class CudaForward : private CudaBlocks {
   void RunPhase(const ProductPhase& phase);
   // Whether the dense branch of a layer with experts runs beside them.
   bool BranchesOff() const;
-  // A product of that branch, on its own stream.
+  // A product of that branch, on its own stream. Until it is joined, the products' scratch is its.
   void RunBeside(const ProductPhase& phase);
   void RunPhase(const ExpertsPhase& phase);
   void CountExperts(const ExpertsPhase& phase, const RouteCall& route);

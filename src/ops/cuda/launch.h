@@ -11,7 +11,9 @@
 //     arrays, cached KV pages; what is read after it is read by plain loads (no __ldg, no const
 //     __restrict__: that path may hold stale lines). One exception: where the kernel before says
 //     AllowNextKernel() only behind its own wait, what that one waited for may be read, past L1
-//     (moe_product.cu).
+//     (moe_product.cu);
+//   - where streams fork or join, the next kernel is no dependent: it has another stream's work to
+//     wait for.
 #pragma once
 
 #include <cuda_bf16.h>
