@@ -5,126 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 
-#include "model/config.h"
-#include "model/presets.h"
+#include "executor/cuda/step_arrays_fixture.h"
 
 namespace lapidary::cuda {
 namespace {
-
-constexpr int kPaddingSlot = 9;
-constexpr int kStride = 64;
-constexpr std::array<int, kNumKvGroups> kTokens = {4, 8};
-constexpr int kWindow = 24;
-
-class StepArraysTest : public testing::Test {
- protected:
-  StepArraysTest() : requests_(kPaddingSlot + 1, 1000, 4096), states_(kPaddingSlot + 1) {
-    options_.split_row_sets = true;
-    options_.padding_slot = kPaddingSlot;
-    options_.replaced_capacity = 1000;
-    for (int group = 0; group < kNumKvGroups; ++group) {
-      options_.geometry[group] = {4, 2, group == kSlidingGroup ? kWindow : 0};
-      options_.draft_geometry[group] = {4, 2, group == kSlidingGroup ? kWindow - 1 : 0};
-      options_.head_dim[group] = 256;
-      for (size_t tile = 0; tile < std::size(kAttentionTileRows); ++tile) {
-        options_.work[group][tile] = WorkOfTile(kAttentionTileRows[tile], false);
-        options_.work[group][tile].max_partials = 64;
-      }
-      options_.table_stride[group] = kStride;
-      tables_[group].assign((kPaddingSlot + 1) * kStride, kScratchPage);
-    }
-    arrays_ = std::make_unique<StepArrays>(options_);
-  }
-
-  // A sequence whose block b is page first_page + b in both groups.
-  void Add(StepBatch& batch, SequenceStep step, int first_page) {
-    for (int group = 0; group < kNumKvGroups; ++group) {
-      const int end = (step.num_cached + step.num_rows + kTokens[group] - 1) / kTokens[group];
-      for (int block = 0; block < end; ++block) {
-        batch.table_entries.push_back({step.slot, group, block, first_page + block});
-      }
-    }
-    for (int row = 0; row < step.num_rows; ++row) {
-      batch.token_ids.push_back(100 * step.slot + row);
-    }
-    batch.sequences.push_back(step);
-  }
-
-  void Collect(const StepBatch& batch, int padded_sequences = 0) {
-    arrays_->Collect(batch, padded_sequences, requests_);
-  }
-
-  // Lays out, writes and prepares; At<T>(offset) then reads what a kernel would.
-  void Prepare(const StepShape& shape) {
-    offsets_ = LayOutStep(shape);
-    memory_.assign(offsets_.total, std::byte{0xee});
-    ASSERT_LE(arrays_->Write(offsets_, memory_.data()), offsets_.token_ids);
-    PrepareStepCall call;
-    call.rows = shape.rows;
-    call.sequences = shape.sequences;
-    call.sampled = shape.sampled;
-    call.two_row_sets = shape.two_row_sets;
-    call.rounds = shape.rounds;
-    call.planned_rounds = Pointer<PlannedRound>(offsets_.rounds);
-    call.draft_tokens = Pointer<int32_t>(offsets_.draft_tokens);
-    call.draft_positions = Pointer<int32_t>(offsets_.draft_positions);
-    call.vocab_size = 100000;
-    call.counts = Pointer<PlannedCounts>(offsets_.counts);
-    call.planned = Pointer<PlannedSequence>(offsets_.planned);
-    call.planned_ids = Pointer<int32_t>(offsets_.planned_ids);
-    call.sequence_of = Pointer<int32_t>(offsets_.sequence_of);
-    call.table_entries = Pointer<PlannedTableEntry>(offsets_.table_entries);
-    call.planned_items = Pointer<AttentionItem>(offsets_.planned_items);
-    call.sampling = Pointer<SamplingRow>(offsets_.sampling);
-    if (shape.sees_ahead) {
-      call.keys_ahead[kAllRows] = Pointer<int32_t>(offsets_.keys_ahead[kAllRows]);
-      call.keys_ahead[kOutputRows] = Pointer<int32_t>(offsets_.keys_ahead[kOutputRows]);
-    }
-    call.slots = states_.data();
-    call.token_ids = Pointer<int32_t>(offsets_.token_ids);
-    call.positions = Pointer<int32_t>(offsets_.positions);
-    for (int group = 0; group < kNumKvGroups; ++group) {
-      call.tables[group] = tables_[group].data();
-      call.table_stride[group] = kStride;
-      call.tokens_per_page[group] = kTokens[group];
-      call.window[group] = options_.geometry[group].window;
-      call.draft_window[group] = options_.draft_geometry[group].window;
-      call.write_pages[group] = Pointer<int32_t>(offsets_.write_pages[group]);
-      call.write_slots[group] = Pointer<int32_t>(offsets_.write_slots[group]);
-      for (int row_set = 0; row_set < kNumRowSets; ++row_set) {
-        call.attention[group][row_set] =
-            Pointer<AttentionSequence>(offsets_.attention[group][row_set]);
-        call.items[group][row_set] = Pointer<AttentionItem>(offsets_.items[group][row_set]);
-        call.num_items[group][row_set] = Pointer<int32_t>(offsets_.num_items[group][row_set]);
-      }
-    }
-    PrepareStep(call, /*thread=*/0, /*num_threads=*/1, [] {});
-  }
-  template <typename T>
-  T* Pointer(int64_t offset) {
-    return reinterpret_cast<T*>(memory_.data() + offset);
-  }
-  template <typename T>
-  std::vector<T> At(int64_t offset, int count) {
-    return std::vector<T>(Pointer<T>(offset), Pointer<T>(offset) + count);
-  }
-  std::vector<AttentionItem> Items(int group, int row_set) {
-    return At<AttentionItem>(offsets_.items[group][row_set],
-                             At<int32_t>(offsets_.num_items[group][row_set], 1)[0]);
-  }
-
-  StepArrays::Options options_;
-  SlotRequests requests_;
-  std::vector<SlotState> states_;
-  std::array<std::vector<int32_t>, kNumKvGroups> tables_;
-  std::unique_ptr<StepArrays> arrays_;
-  StepOffsets offsets_;
-  std::vector<std::byte> memory_;
-};
 
 TEST_F(StepArraysTest, RowsKnowTheirPositionsPagesAndTables) {
   StepBatch batch;
@@ -375,39 +262,6 @@ TEST_F(StepArraysTest, RoundsOfDraftsSeeTheKeysBeforeTheLastToken) {
   }
 }
 
-TEST_F(StepArraysTest, EverySampledRowOfASlotWithAGrammarHasAMask) {
-  std::vector<SlotBindingRecord> records;
-  std::vector<int32_t> words;
-  SlotBinding binding;
-  binding.slot = 1;
-  binding.sampling = std::make_shared<SamplingParams>();
-  // Never looked into here.
-  binding.grammar = std::shared_ptr<const grammar::CompiledGrammar>(
-      std::shared_ptr<void>(), reinterpret_cast<const grammar::CompiledGrammar*>(&binding));
-  requests_.Bind(binding, records, words);
-  StepBatch batch;
-  const auto step = [](int slot, int drafts) {
-    return SequenceStep{.slot = slot,
-                        .num_cached = 5,
-                        .num_rows = 1 + drafts,
-                        .num_outputs = 1 + drafts,
-                        .samples = true,
-                        .num_drafts = drafts};
-  };
-  Add(batch, step(0, 0), 10);
-  Add(batch, step(1, 2), 20);
-  Collect(batch);
-  EXPECT_TRUE(arrays_->sampling_needs().masks);
-  ASSERT_EQ(arrays_->masked().size(), 1u);
-  EXPECT_EQ(arrays_->masked()[0].sequence, 1);
-  EXPECT_EQ(arrays_->masked()[0].first_sampled, 1);
-  EXPECT_EQ(arrays_->masked()[0].num_rows, 3);
-  Prepare(arrays_->shape());
-  const auto rows = At<SamplingRow>(offsets_.sampling, 4);
-  EXPECT_EQ(rows[0].mask_row, -1);
-  for (int row = 1; row < 4; ++row) EXPECT_EQ(rows[row].mask_row, row - 1);
-}
-
 TEST_F(StepArraysTest, DraftsThatAskFromTheLastKeysPositionSeeOneKeyMore) {
   EXPECT_EQ(DraftWindow(8, /*drafts_ask_before=*/false), 7);
   EXPECT_EQ(DraftWindow(8, /*drafts_ask_before=*/true), 8);
@@ -460,72 +314,6 @@ TEST_F(StepArraysTest, PlacesDependOnTheShapeAloneAndDoNotOverlap) {
     const int64_t next = idx + 1 < places.size() ? places[idx + 1].first : offsets.total;
     EXPECT_LE(places[idx].first + places[idx].second, next);
   }
-}
-
-TEST_F(StepArraysTest, RowsWithAdjustmentsAreDrawnInPassesThatFit) {
-  SamplingParams params;
-  params.frequency_penalty = 0.5f;
-  StepBatch batch;
-  std::vector<SlotBindingRecord> records;
-  std::vector<int32_t> words;
-  for (int slot = 0; slot < 4; ++slot) {
-    SlotBinding binding;
-    binding.slot = slot;
-    binding.sampling = std::make_shared<SamplingParams>(params);
-    binding.prompt_len = 300;
-    for (int32_t id = 0; id < 300; ++id) binding.tokens.push_back(id);
-    binding.max_len = 400;
-    requests_.Bind(binding, records, words);
-    Add(batch, {.slot = slot, .num_cached = 3, .num_rows = 1, .num_outputs = 1, .samples = true},
-        10 * (slot + 1));
-  }
-  Collect(batch);
-  EXPECT_TRUE(arrays_->sampling_needs().adjustments);
-  EXPECT_EQ(arrays_->sampling_passes(), (std::vector<int32_t>{0, 2}));
-  Prepare(arrays_->shape());
-  const auto rows = At<SamplingRow>(offsets_.sampling, 4);
-  EXPECT_EQ(rows[0].replaced_begin, 0);
-  EXPECT_EQ(rows[1].replaced_begin, ReplacedWords(0, 0, 300));
-  EXPECT_EQ(rows[2].replaced_begin, 0);
-}
-
-TEST_F(StepArraysTest, AStepDrawsWhereOneOfItsSampledSequencesDoes) {
-  std::vector<SlotBindingRecord> records;
-  std::vector<int32_t> words;
-  for (int slot = 0; slot < 2; ++slot) {
-    SlotBinding binding;
-    binding.slot = slot;
-    const SamplingParams params{.temperature = static_cast<float>(slot)};
-    binding.sampling = std::make_shared<SamplingParams>(params);
-    requests_.Bind(binding, records, words);
-  }
-  const auto draws = [&](bool second_samples) {
-    StepBatch batch;
-    Add(batch, {.slot = 0, .num_cached = 3, .num_rows = 1, .num_outputs = 1, .samples = true}, 10);
-    Add(batch,
-        {.slot = 1, .num_cached = 3, .num_rows = 1, .num_outputs = 1, .samples = second_samples},
-        20);
-    Collect(batch);
-    return arrays_->sampling_needs().draws;
-  };
-  EXPECT_TRUE(draws(true));
-  EXPECT_FALSE(draws(false));
-}
-
-TEST_F(StepArraysTest, ScoredRowsComeBeforeTheSampledOne) {
-  StepBatch batch;
-  Add(batch, {.slot = 0, .num_rows = 4, .num_outputs = 3, .num_scored = 2, .samples = true}, 10);
-  batch.scored_ids = {70, 71};
-  Collect(batch);
-  EXPECT_TRUE(arrays_->sampling_needs().logprobs);
-  Prepare(arrays_->shape());
-  const auto rows = At<SamplingRow>(offsets_.sampling, 3);
-  EXPECT_EQ(rows[0].scored_id, 70);
-  EXPECT_EQ(rows[1].logits_row, 1);
-  EXPECT_EQ(rows[1].draft, -1);
-  EXPECT_EQ(rows[2].scored_id, -1);
-  EXPECT_EQ(rows[2].logits_row, 2);
-  EXPECT_EQ(rows[2].position, 3);
 }
 
 // Ten tokens of text, an image of seven, a sound of six.
