@@ -41,7 +41,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 # -Wextra and -Wshadow are left out: the host code that nvcc generates trips them.
 set(nvcc_flags -lineinfo --Werror=all-warnings)
 foreach(host_flag -Wall -Werror -Wno-sign-compare -ffp-contract=off
-                  -fmacro-prefix-map=${lapidary_tree}/=)
+                  -fmacro-prefix-map=${path_to_tree}=)
   list(APPEND nvcc_flags -Xcompiler=${host_flag})
 endforeach()
 target_compile_options(lapidary_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${nvcc_flags}>")

@@ -20,14 +20,14 @@ set(LAPIDARY_GLUE_OPTIMIZATION $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>
 
 # The compiler's cache sees paths of the tree from the build directory on, and so serves any checkout of it.
 find_program(CCACHE_PROGRAM ccache)
-set(lapidary_tree ${PROJECT_SOURCE_DIR})
+set(path_to_src ${PROJECT_SOURCE_DIR}/src)
 if(CCACHE_PROGRAM)
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${CCACHE_PROGRAM})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
-  file(RELATIVE_PATH lapidary_tree ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
-  string(REGEX REPLACE "/$" "" lapidary_tree ${lapidary_tree})
+  file(RELATIVE_PATH path_to_src ${CMAKE_BINARY_DIR} ${path_to_src})
 endif()
+string(REGEX REPLACE "src$" "" path_to_tree ${path_to_src})
 
 # Every target of ours links this: warnings are errors here and nowhere else.
 add_library(lapidary_flags INTERFACE)
@@ -42,7 +42,7 @@ endif()
 # reassociation that differs between two call sites. FMA is used explicitly through Highway.
 target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Messages name files from the root of the tree, whatever machine compiled them.
-target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${lapidary_tree}/=>)
+target_compile_options(lapidary_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${path_to_tree}=>)
 # Against what a hostile request or file might find: what runs over an array on the stack, or over a buffer whose size
 # is known, ends the program. Sanitizers see more, by themselves; _FORTIFY_SOURCE needs an optimiser. Not for CUDA
 # sources: they read no bytes from outside.
