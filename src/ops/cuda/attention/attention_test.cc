@@ -247,32 +247,20 @@ TEST_F(AttentionTest, HoldsForLargeScores) {
 }
 
 TEST_F(AttentionTest, ReachesBeyondPosition100000) {
-  ExpectMatches(
-      {.entry = kSeparate256,
-       .geometry = {.num_heads = 4, .num_kv_heads = 2, .window = 1024},
-       .tokens_per_page = 16,
-       .sequences = {{.first_position = 131071}, {.num_queries = 50, .first_position = 200000}}},
-      "far, sliding");
+  constexpr int kLastPosition = 262143;  // of the models' contexts
+  ExpectMatches({.entry = kSeparate256,
+                 .geometry = {.num_heads = 4, .num_kv_heads = 2, .window = 1024},
+                 .tokens_per_page = 16,
+                 .sequences = {{.first_position = 131071},
+                               {.num_queries = 50, .first_position = 200000},
+                               {.first_position = kLastPosition}}},
+                "far, sliding");
   ExpectMatches({.entry = kShared512,
                  .geometry = {.num_heads = 8, .num_kv_heads = 1},
                  .tokens_per_page = 64,
-                 .sequences = {{.num_queries = 2, .first_position = 100100}}},
+                 .sequences = {{.num_queries = 2, .first_position = 100100},
+                               {.first_position = kLastPosition}}},
                 "far, full");
-}
-
-// The longest context of the models.
-TEST_F(AttentionTest, ReachesPosition262143) {
-  ExpectMatches(
-      {.entry = kSeparate256,
-       .geometry = {.num_heads = 4, .num_kv_heads = 2, .window = 1024},
-       .tokens_per_page = 16,
-       .sequences = {{.first_position = 262143}, {.num_queries = 50, .first_position = 262094}}},
-      "last, sliding");
-  ExpectMatches({.entry = kShared512,
-                 .geometry = {.num_heads = 8, .num_kv_heads = 1},
-                 .tokens_per_page = 64,
-                 .sequences = {{.first_position = 262143}}},
-                "last, full");
 }
 
 TEST_F(AttentionTest, SplitsFromOneToManyAgree) {
