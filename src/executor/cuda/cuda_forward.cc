@@ -235,10 +235,10 @@ void CudaForward::RunPhase(const ProductPhase& phase) {
 }
 
 bool CudaForward::BranchesOff() const {
-  // Of few rows, the first product updates the stream itself, which the experts' router reads. Of
+  // Of one row, the first product updates the stream itself, which the experts' router reads. Of
   // many, each kernel keeps the card busy.
   constexpr int kMostRows = 768;
-  return rows_ > kMaxStreamedRows && rows_ <= kMostRows && !context_.synchronous;
+  return rows_ > 1 && rows_ <= kMostRows && !context_.synchronous;
 }
 
 void CudaForward::RunBeside(const ProductPhase& phase) {
@@ -275,6 +275,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   route.x = expert_inputs_.As<bf16>();
   route.scratch = expert_scratch_.As<void>();
   route.counters = route_counters_.As<int32_t>();
+  route.leaves_room = BranchesOff();
   RunRoute(Context(kDependOther), route);
   if (limits_.counts_experts) CountExperts(phase, route);
 

@@ -34,6 +34,9 @@ struct RouteCall {
   bf16* x = nullptr;                        // [rows, hidden]
   void* scratch = nullptr;                  // ExpertScratchBytes
   int32_t* counters = nullptr;              // [kRouteCounters] zeros, which every call leaves so
+  // Another stream's kernels wait for the rows as well: they shall find room before the experts'
+  // blocks do, which have nothing to do until routing ends.
+  bool leaves_room = false;
 };
 void RunRoute(const LaunchContext& context, const RouteCall& call);
 

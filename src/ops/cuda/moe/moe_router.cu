@@ -395,12 +395,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncwarp();
   ArriveAtCluster();
-  AllowNextKernel();
+  if (!call.leaves_room) AllowNextKernel();
   if (threadIdx.x < kMultipliers) {
     Multiplier<kForm> multiplier{call, shared, Slice(call.shape.hidden, rank), rank};
     if constexpr (kForm != RouterForm::kGeneral) multiplier.Hold(0, 0);
     WaitForCluster();  // All have set up their barriers.
     WaitForPreviousKernel();
+    if (call.leaves_room) AllowNextKernel();
     multiplier.Run(first_tile, tile_step, params.num_tiles);
   } else {
     for (int expert = lane; expert < call.shape.num_experts; expert += kWarpSize) {
@@ -409,6 +410,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncwarp();
     WaitForCluster();
     WaitForPreviousKernel();
+    if (call.leaves_room) AllowNextKernel();
     constexpr int kPerLane =
         (kForm == RouterForm::kGeneral ? kMaxExperts : kHeldExperts) / kWarpSize;
     ChooseRows<kPerLane>(params, shared, rank, first_tile, tile_step);
