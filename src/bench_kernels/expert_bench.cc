@@ -31,9 +31,9 @@ struct Variant {
   cuda::GroupPlan plan;
 };
 
-std::vector<Variant> Variants(int rows, bool all) {
+std::vector<Variant> Variants(const cuda::MoeShape& shape, bool all) {
   using cuda::GroupPlan;
-  std::vector<Variant> variants = {{"", cuda::PlanGroups(rows)}};
+  std::vector<Variant> variants = {{"", cuda::PlanGroups(shape)}};
   if (!all) return variants;
   for (const int group_rows : {16, 64, 128}) {
     variants.push_back(
@@ -78,7 +78,7 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     DeviceArray<std::byte> scratch(cuda::ExpertScratchBytes(shape));
     cuda::RouteCall route;
     route.shape = shape;
-    route.plan = cuda::PlanGroups(rows);
+    route.plan = cuda::PlanGroups(shape);
     route.h = h.get();
     route.router_scale = norm.get();
     route.router_weight = cuda::Bf16Matrix(router.get(), moe.num_experts, plan.hidden_size);
@@ -129,13 +129,14 @@ void BenchExperts(const std::string& model, const ModelPlan& plan, const BenchSi
     row.shape = fmt::format("{} of {} {}x{}", moe.top_k, moe.num_experts, hidden, moe.expert_width);
     row.bytes = 2.0 * touched * expert_values + 6.0 * rows * hidden;
     row.flops = 2.0 * rows * moe.top_k * expert_values;
-    for (const Variant& variant : Variants(rows, sink.variants)) {
+    for (const Variant& variant : Variants(shape, sink.variants)) {
       row.variant = variant.name;
       route.plan = variant.plan;
       cuda::RunRoute(context(false), route);
       cuda::ExpertsCall call;
       call.shape = shape;
       call.plan = variant.plan;
+      call.experts = experts.get();
       call.weights = weights.get();
       call.x = x.get();
       call.gate_up =

@@ -263,7 +263,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   const MoePlan& moe = *plan_.moe;
   RouteCall route;
   route.shape = {rows_, plan_.hidden_size, moe.expert_width, moe.num_experts, moe.top_k};
-  route.plan = PlanGroups(rows_);
+  route.plan = PlanGroups(route.shape);
   route.eps = plan_.rms_norm_eps;
   route.h = Stream(phase.stream);
   route.router_scale = phase.router_scale;
@@ -283,6 +283,7 @@ void CudaForward::RunPhase(const ExpertsPhase& phase) {
   experts.shape = route.shape;
   experts.plan = route.plan;
   experts.eps = plan_.rms_norm_eps;
+  experts.experts = route.experts;
   experts.weights = route.weights;
   experts.x = expert_inputs_.As<bf16>();
   experts.gate_up = phase.gate_up;

@@ -113,17 +113,21 @@ void RunExperts(const LaunchContext& context, const ExpertsCall& call) {
   const MoeShape& shape = call.shape;
   CHECK_OK(MoeSupports(shape));
   const MoeScratch scratch(shape, call.scratch);
-  const auto run_product =
-      call.plan.kernel == GroupPlan::Kernel::kHopper ? RunHopperProduct : RunPortableProduct;
+  const bool is_few = call.plan.kernel == GroupPlan::Kernel::kFewRows;
+  const auto run_product = is_few                                             ? RunFewRowsProduct
+                           : call.plan.kernel == GroupPlan::Kernel::kPortable ? RunPortableProduct
+                                                                              : RunHopperProduct;
   GroupProduct product{};
   product.order = scratch.order;
   product.groups = scratch.groups;
   product.num_groups = scratch.num_groups;
+  product.experts = call.experts;
+  product.num_choices = shape.rows * shape.top_k;
   product.top_k = shape.top_k;
   product.rows_per_group = call.plan.rows;
   product.in_pairs = call.plan.in_pairs;
   product.num_experts = shape.num_experts;
-  product.max_groups = MaxRowGroups(shape, call.plan);
+  product.max_groups = is_few ? product.num_choices : MaxRowGroups(shape, call.plan);
   product.weight = Bf16Values(call.gate_up, shape.num_experts * 2 * shape.width, shape.hidden);
   product.in = call.x;
   product.out = scratch.act;

@@ -54,7 +54,8 @@ struct ChooseCall {
 };
 void RunChoose(const LaunchContext& context, const ChooseCall& call);
 
-// Only the last part of RunRoute: scratch for a choice [rows, top_k] that is already there.
+// Only the last part of RunRoute: scratch for a choice [rows, top_k] that is already there. Few
+// rows (GroupPlan) need none.
 void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const GroupPlan& plan,
                   const int32_t* experts, void* scratch);
 
@@ -67,6 +68,7 @@ struct ExpertsCall {
   MoeShape shape;
   GroupPlan plan;  // as for routing
   float eps = 1e-6f;
+  const int32_t* experts = nullptr;        // [rows, top_k]
   const float* weights = nullptr;          // [rows, top_k]
   const bf16* x = nullptr;                 // [rows, hidden]
   MatrixRef gate_up;                       // [experts * 2 * width, hidden], gate rows of each first

@@ -39,7 +39,8 @@ inline constexpr int kMinWideRows = 3201;
 void RunWideRouter(const LaunchContext& context, const RouteCall& call, const MoeScratch& scratch);
 
 // One product of all groups: gated, act = gelu(gate x) * (up x) for rows of x that `order` names;
-// else outputs = down act, from positions to where `order` names.
+// else outputs = down act, from positions to where `order` names. Few rows lie in `act` as they do
+// in `experts`.
 struct GroupProduct {
   const bf16* weight;  // [experts, out_dim * (gated ? 2 : 1), in_dim]
   const bf16* in;
@@ -47,6 +48,8 @@ struct GroupProduct {
   const int32_t* order;
   const RowGroup* groups;
   const int32_t* num_groups;
+  const int32_t* experts;  // the choices; what few rows have in place of the three before
+  int num_choices;
   int64_t max_groups;
   int num_experts;
   int in_dim;
@@ -58,6 +61,7 @@ struct GroupProduct {
 
 // The not gated product loads its first weights before the kernel before it has ended; that must
 // be a gated one.
+void RunFewRowsProduct(const LaunchContext& context, const GroupProduct& product, bool gated);
 void RunPortableProduct(const LaunchContext& context, const GroupProduct& product, bool gated);
 void RunHopperProduct(const LaunchContext& context, const GroupProduct& product, bool gated);
 

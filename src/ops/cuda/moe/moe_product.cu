@@ -2,6 +2,8 @@
 // both passing through shared memory, several steps of k at a time. For few rows that is a matter
 // of having enough loads under way and nothing that waits behind them; for many, of tiles large
 // enough that the cache keeps up. Every dot product is summed in the order of k, sixteen at a time.
+#include <type_traits>
+
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/moe/moe_groups.h"
@@ -57,6 +59,59 @@ struct Copies {
   }
 };
 
+// The rows of a block. A choice (row * top_k + rank) names the row of x and that of the outputs; in
+// between, in `act`, it has a position.
+struct ListedGroup {
+  RowGroup group;
+  const int32_t* order;
+
+  __device__ __forceinline__ bool IsEmpty() const { return group.count == 0; }
+  __device__ __forceinline__ int Position(int member) const { return group.begin + member; }
+  __device__ __forceinline__ int Choice(int member) const { return order[Position(member)]; }
+
+  __device__ __forceinline__ ListedGroup(const GroupProduct& p, int* /*choices*/) : order(p.order) {
+    const int num_groups = __ldcg(p.num_groups);
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(p.groups + blockIdx.x));
+    group = {words.x, words.y, blockIdx.x < num_groups ? words.z : 0, 0};
+  }
+};
+
+// Every block has a choice, and the expert's rows are its own if that is the first choice of it.
+struct FoundGroup {
+  RowGroup group;
+  const int* choices;  // shared; there for all threads behind the next barrier
+
+  __device__ __forceinline__ bool IsEmpty() const { return group.count == 0; }
+  __device__ __forceinline__ int Position(int member) const { return choices[member]; }
+  __device__ __forceinline__ int Choice(int member) const { return choices[member]; }
+
+  __device__ __forceinline__ FoundGroup(const GroupProduct& p, int* shared_choices)
+      : group{}, choices(shared_choices) {
+    constexpr int kPerLane = kMaxSearchedChoices / kWarpSize;
+    const int lane = threadIdx.x % kWarpSize;
+    int experts[kPerLane];
+#pragma unroll
+    for (int idx = 0; idx < kPerLane; ++idx) {
+      const int choice = idx * kWarpSize + lane;
+      experts[idx] = choice < p.num_choices ? __ldcg(p.experts + choice) : -1;
+    }
+    const int own = static_cast<int>(blockIdx.x);
+    group.expert = __ldcg(p.experts + own);
+    bool is_first = true;
+#pragma unroll
+    for (int idx = 0; idx < kPerLane; ++idx) {
+      for (unsigned same = __ballot_sync(0xffffffffu, experts[idx] == group.expert); same != 0;
+           same &= same - 1) {
+        const int choice = idx * kWarpSize + __ffs(same) - 1;
+        if (threadIdx.x == 0) shared_choices[group.count] = choice;
+        is_first = is_first && choice >= own;
+        ++group.count;
+      }
+    }
+    if (!is_first) group.count = 0;
+  }
+};
+
 // Of sixteen weight rows of a gated product eight are gate rows and eight the up rows to them.
 template <typename T, bool kGated>
 __device__ __forceinline__ void FindWeights(const GroupProduct& p, int first_feature,
@@ -70,17 +125,16 @@ __device__ __forceinline__ void FindWeights(const GroupProduct& p, int first_fea
   }
 }
 
-template <typename T, bool kGated>
-__device__ __forceinline__ void FindRows(const GroupProduct& p, const RowGroup& group,
+template <typename T, bool kGated, typename Group>
+__device__ __forceinline__ void FindRows(const GroupProduct& p, const Group& rows,
                                          Copies<T>& copies) {
 #pragma unroll
   for (int i = Copies<T>::kWeights; i < Copies<T>::kAll; ++i) {
     const int idx = copies.Row(i - Copies<T>::kWeights);
     copies.sources[i] = -1;
-    if (idx < group.count) {
-      const int position = group.begin + idx;
+    if (idx < rows.group.count) {
       copies.sources[i] =
-          (kGated ? p.order[position] / p.top_k : position) * p.in_dim + 8 * copies.vector;
+          (kGated ? rows.Choice(idx) / p.top_k : rows.Position(idx)) * p.in_dim + 8 * copies.vector;
     }
   }
 }
@@ -223,38 +277,37 @@ __device__ __forceinline__ void StageResults(const WarpTile<T>& at, const WarpSu
   }
 }
 
-template <typename T, bool kGated>
-__device__ __forceinline__ void StoreResults(const GroupProduct& p, const RowGroup& group,
+template <typename T, bool kGated, typename Group>
+__device__ __forceinline__ void StoreResults(const GroupProduct& p, const Group& rows,
                                              int first_feature, const bf16* results) {
   constexpr int kVectors = ResultTile<T, kGated>::kFeatures / 8;
-  for (int idx = threadIdx.x; idx < group.count * kVectors; idx += T::kThreads) {
+  for (int idx = threadIdx.x; idx < rows.group.count * kVectors; idx += T::kThreads) {
     const int member = idx / kVectors;
     const int feature = idx % kVectors * 8;
     if (first_feature + feature >= p.out_dim) continue;
-    const int position = group.begin + member;
-    const int64_t to = kGated ? position : p.order[position];
+    const int64_t to = kGated ? rows.Position(member) : rows.Choice(member);
     *reinterpret_cast<uint4*>(p.out + to * p.out_dim + first_feature + feature) =
         *reinterpret_cast<const uint4*>(results + member * ResultTile<T, kGated>::kStride +
                                         feature);
   }
 }
 
-template <typename T, bool kGated>
+template <typename T, bool kGated, typename Group>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     GroupProductKernel(const __grid_constant__ GroupProduct p) {
   // Stages of weight rows and rows behind them; at the end the results.
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ int choices[T::kRows];
   // The next kernel of a gated one is the other, which reads the groups early: it may start when
   // they are there.
   if constexpr (kGated) WaitForPreviousKernel();
   AllowNextKernel();
-  const int num_groups = __ldcg(p.num_groups);
-  const int4 words = __ldcg(reinterpret_cast<const int4*>(p.groups + blockIdx.x));
-  if (blockIdx.x >= num_groups) {
+  const Group rows(p, choices);
+  if (rows.IsEmpty()) {
     if constexpr (!kGated) WaitForPreviousKernel();
     return;
   }
-  const RowGroup group{words.x, words.y, words.z, words.w};
+  const RowGroup& group = rows.group;
   const int first_feature = blockIdx.y * ResultTile<T, kGated>::kFeatures;
   const bf16* weight = p.weight + int64_t{group.expert} * (kGated ? 2 : 1) * p.out_dim * p.in_dim;
   const int num_steps = (p.in_dim + kStep - 1) / kStep;
@@ -268,7 +321,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     CommitCopies();
   }
   if constexpr (!kGated) WaitForPreviousKernel();
-  FindRows<T, kGated>(p, group, copies);
+  if constexpr (std::is_same_v<Group, FoundGroup>) __syncthreads();
+  FindRows<T, kGated>(p, rows, copies);
   LoadFirstRows<T>(copies, p.in, p.in_dim, shared);
 
   WarpSums<T> acc = {};
@@ -291,24 +345,32 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   bf16* results = reinterpret_cast<bf16*>(shared);
   StageResults<T, kGated>(at, acc, results);
   __syncthreads();
-  StoreResults<T, kGated>(p, group, first_feature, results);
+  StoreResults<T, kGated>(p, rows, first_feature, results);
 }
 
-template <typename T>
+template <typename T, typename Group = ListedGroup>
 void RunTile(const LaunchContext& context, const GroupProduct& product, bool gated) {
   CHECK_LE(product.rows_per_group, T::kRows);
   const int features = gated ? T::kWeightRows / 2 : T::kWeightRows;
   const dim3 grid(static_cast<unsigned>(product.max_groups),
                   (product.out_dim + features - 1) / features);
-  Launch(context, gated ? GroupProductKernel<T, true> : GroupProductKernel<T, false>, grid,
-         dim3(T::kThreads), T::kSharedBytes, product);
+  Launch(context, gated ? GroupProductKernel<T, true, Group> : GroupProductKernel<T, false, Group>,
+         grid, dim3(T::kThreads), T::kSharedBytes, product);
 }
+
+using NarrowTile = Tile<16, 64, 4, 6, 3>;
 
 }  // namespace
 
+void RunFewRowsProduct(const LaunchContext& context, const GroupProduct& product, bool gated) {
+  CHECK_LE(product.num_choices, kMaxSearchedChoices);
+  CHECK_LE(product.num_choices, product.top_k * NarrowTile::kRows);
+  RunTile<NarrowTile, FoundGroup>(context, product, gated);
+}
+
 void RunPortableProduct(const LaunchContext& context, const GroupProduct& product, bool gated) {
   if (product.rows_per_group <= 16) {
-    RunTile<Tile<16, 64, 4, 6, 3>>(context, product, gated);
+    RunTile<NarrowTile>(context, product, gated);
   } else if (product.rows_per_group <= 64) {
     RunTile<Tile<64, 128, 4, 4, 2>>(context, product, gated);
   } else {

@@ -93,6 +93,7 @@ void RunRoute(const LaunchContext& context, const RouteCall& call) {
 
 void RunGroupRows(const LaunchContext& context, const MoeShape& shape, const GroupPlan& plan,
                   const int32_t* experts, void* scratch) {
+  if (plan.kernel == GroupPlan::Kernel::kFewRows) return;
   Launch(context, GroupKernel, dim3(1), dim3(kGroupThreads), 0,
          GroupParams{shape, plan, experts, MoeScratch(shape, scratch), nullptr});
 }

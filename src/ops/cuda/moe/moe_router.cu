@@ -311,21 +311,9 @@ struct RouterParams {
   bool counts_by_expert;  // rows are grouped later
 
   __device__ __forceinline__ bool GroupsRows() const {
-    return !counts_by_expert && call.shape.rows > 1;
+    return !counts_by_expert && call.plan.kernel != GroupPlan::Kernel::kFewRows;
   }
 };
-
-// Of a single row: every chosen expert has a group of it, in any order.
-__device__ __forceinline__ void StoreGroupOfRank(const GroupPlan& plan, const MoeScratch& scratch,
-                                                 int rank, int expert) {
-  scratch.order[rank] = rank;
-  if (plan.in_pairs) {
-    scratch.groups[2 * rank] = {expert, rank, 1, 0};
-    scratch.groups[2 * rank + 1] = {expert, rank + 1, 0, 0};
-  } else {
-    scratch.groups[rank] = {expert, rank, 1, 0};
-  }
-}
 
 // The choosing warp: of each tile, the row that is the block's number in its cluster.
 template <int kPerLane>
@@ -368,9 +356,6 @@ __device__ __forceinline__ void ChooseRows(const RouterParams& params, RouterSha
     if (lane >= top_k) continue;
     if (params.counts_by_expert) {
       params.scratch.places[row * top_k + lane] = atomicAdd(call.counters + chosen.expert, 1);
-    } else if (call.shape.rows == 1) {
-      StoreGroupOfRank(call.plan, params.scratch, lane, chosen.expert);
-      if (lane == 0) *params.scratch.num_groups = top_k * (call.plan.in_pairs ? 2 : 1);
     }
   }
 }

@@ -33,16 +33,23 @@ struct alignas(16) RowGroup {
 
 // Which kernel multiplies groups, and how many rows a group may have. All sum in the same order.
 struct GroupPlan {
-  enum class Kernel { kPortable, kHopper };
+  // kFewRows: the portable one, whose blocks find the rows of an expert among all choices
+  // themselves, so that nobody has to group them; at most kMaxSearchedChoices, of 16 rows.
+  enum class Kernel { kFewRows, kPortable, kHopper };
   Kernel kernel = Kernel::kPortable;
-  int rows = 16;  // portable: 16, 64 or 128; Hopper: 64 or 160
+  int rows = 16;  // few: 16; portable: 16, 64 or 128; Hopper: 64 or 160
   // Hopper: an expert has an even number of groups, of which two are multiplied together. One may
   // be empty.
   bool in_pairs = false;
 };
+inline constexpr int kMaxSearchedChoices = 128;
 // For a step of so many rows. Few are spread thinly: one row in 16 chooses a given expert where 8
 // of 128 are chosen. As measured (docs/notes/2026-11-experts.md).
-inline GroupPlan PlanGroups(int rows) {
+inline GroupPlan PlanGroups(const MoeShape& shape) {
+  const int rows = shape.rows;
+  if (rows <= 16 && rows * shape.top_k <= kMaxSearchedChoices) {
+    return {GroupPlan::Kernel::kFewRows, 16};
+  }
   if (rows <= 128) return {GroupPlan::Kernel::kPortable, 16};
   if (rows <= 768) return {GroupPlan::Kernel::kHopper, 64};
   return {GroupPlan::Kernel::kHopper, 160, rows > 3072};

@@ -71,7 +71,9 @@ class Layer {
 
   // The first `rows` rows on the device; with `forced`, by that choice instead of the router's.
   Result Run(int rows, const Choices* forced = nullptr) {
-    return Run(rows, PlanGroups(rows), forced);
+    MoeShape shape = shape_;
+    shape.rows = rows;
+    return Run(rows, PlanGroups(shape), forced);
   }
   Result Run(int rows, const GroupPlan& plan, const Choices* forced) {
     MoeShape shape = shape_;
@@ -114,6 +116,7 @@ class Layer {
     call.shape = shape;
     call.plan = plan;
     call.eps = kEps;
+    call.experts = experts.get();
     call.weights = weights.get();
     call.x = x.get();
     call.gate_up = Bf16Matrix(d_gate_up_.get(), shape.num_experts * 2 * shape.width, shape.hidden);
