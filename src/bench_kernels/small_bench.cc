@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 
 #include "bench_kernels/device_array.h"
 #include "bench_kernels/kernel_timing.h"
@@ -200,24 +201,53 @@ void BenchQueryEntry(const std::string& model, const LayerPlan& layer, int rows,
             });
 }
 
-// Greedy rows, and rows that draw from a nucleus.
+// Rows whose likeliest tokens stand out, as a model's do.
+DeviceArray<float> PeakedLogits(int rows, int vocab_size) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0.0f, 4.0f);
+  std::vector<float> row(vocab_size);
+  for (float& value : row) value = normal(random);
+  DeviceArray<float> logits(int64_t{rows} * vocab_size);
+  for (int idx = 0; idx < rows; ++idx) {
+    LAPIDARY_CUDA_CHECK(cudaMemcpy(logits.get() + int64_t{idx} * vocab_size, row.data(),
+                                   row.size() * sizeof(float), cudaMemcpyHostToDevice));
+  }
+  return logits;
+}
+
+// Gemma's own settings are top-k 64 and top-p 0.95.
+struct SamplingCase {
+  const char* name;
+  bool greedy = false;
+  int top_k = 0;
+  float top_p = 1.0f;
+  int num_logprobs = -1;
+};
+constexpr SamplingCase kSamplingCases[] = {
+    {.name = "sample_greedy", .greedy = true},
+    {.name = "sample_top_k_top_p", .top_k = 64, .top_p = 0.95f},
+    {.name = "sample_top_p", .top_p = 0.95f},
+    {.name = "sample_any"},
+    {.name = "sample_logprobs", .greedy = true, .num_logprobs = 5}};
+
 void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
                    const cuda::Stream& stream, const BenchSink& sink) {
-  auto logits = Random<float>(stream.get(), int64_t{rows} * plan.vocab_size);
+  auto logits = PeakedLogits(rows, plan.vocab_size);
   DeviceArray<std::byte> scratch(cuda::SamplingScratchBytes(rows, plan.vocab_size));
   DeviceArray<cuda::SlotState> states{std::vector<cuda::SlotState>(rows)};
   DeviceArray<cuda::SampledRow> out(rows);
   DeviceArray<int32_t> no_lists(1);
-  for (const bool greedy : {true, false}) {
+  for (const SamplingCase& settings : kSamplingCases) {
     std::vector<cuda::SamplingRow> spec(rows);
     std::vector<cuda::SamplingSlot> slots(rows);
     for (int row = 0; row < rows; ++row) {
       spec[row].logits_row = row;
       spec[row].slot = row;
       slots[row].seed = 5;
-      slots[row].greedy = greedy ? 1 : 0;
-      slots[row].top_p = greedy ? 1.0f : 0.95f;
-      slots[row].top_k = greedy ? 0 : 64;
+      slots[row].greedy = settings.greedy ? 1 : 0;
+      slots[row].top_p = settings.top_p;
+      slots[row].top_k = settings.top_k;
+      slots[row].num_logprobs = settings.num_logprobs;
     }
     DeviceArray<cuda::SamplingRow> device_spec(spec);
     DeviceArray<cuda::SamplingSlot> device_slots(slots);
@@ -225,6 +255,7 @@ void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
     call.rows = rows;
     call.num_logits_rows = rows;
     call.vocab_size = plan.vocab_size;
+    call.needs.logprobs = settings.num_logprobs >= 0;
     call.logits = logits.get();
     call.spec = device_spec.get();
     call.slots = device_slots.get();
@@ -233,8 +264,8 @@ void BenchSampling(const std::string& model, const ModelPlan& plan, int rows,
     call.replaced = no_lists.get();
     call.out = out.get();
     call.scratch = scratch.get();
-    sink.Time(Row(model, greedy ? "sample_greedy" : "sample_top_k_top_p",
-                  fmt::format("{}", plan.vocab_size), rows, 4.0 * rows * plan.vocab_size),
+    sink.Time(Row(model, settings.name, fmt::format("{}", plan.vocab_size), rows,
+                  4.0 * rows * plan.vocab_size),
               [&] {
                 return TimeCalls(stream, sink,
                                  [&](const LaunchContext& c) { cuda::RunSampling(c, call); });

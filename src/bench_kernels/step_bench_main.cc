@@ -30,10 +30,9 @@ struct Case {
 // One executor's sequences; they only grow.
 class Run {
  public:
-  Run(CudaExecutor& executor, const Case& c, float temperature)
+  Run(CudaExecutor& executor, const Case& c, const SamplingParams& params)
       : executor_(executor), case_(c), pool_(executor.num_pages()) {
-    params_ = std::make_shared<SamplingParams>();
-    params_->temperature = temperature;
+    params_ = std::make_shared<SamplingParams>(params);
     pages_.reserve(c.sequences);
     for (int idx = 0; idx < c.sequences; ++idx) {
       pages_.emplace_back(executor.plan(), executor.kv_layout(), pool_, 32);
@@ -128,7 +127,8 @@ int Main(int argc, char** argv) {
   int context = 1000;
   int steps = 100;
   int max_rows = 2048;
-  float temperature = 0.0f;
+  SamplingParams sampling;
+  sampling.temperature = 0.0f;
   double bandwidth = 4.2e12;
   std::string json;
   CudaExecutorOptions options;
@@ -141,7 +141,9 @@ int Main(int argc, char** argv) {
   app.add_option("--context", context);
   app.add_option("--steps", steps);
   app.add_option("--max-rows", max_rows);
-  app.add_option("--temperature", temperature);
+  app.add_option("--temperature", sampling.temperature);
+  app.add_option("--top-k", sampling.top_k);
+  app.add_option("--top-p", sampling.top_p);
   app.add_option("--bandwidth", bandwidth, "Bytes per second of the floor");
   app.add_option("--json", json, "Append a line per case to this file");
   app.add_flag("--eager", eager);
@@ -168,7 +170,7 @@ int Main(int argc, char** argv) {
   for (const int count : sequences) {
     for (const int num_drafts : drafts) {
       const Case c{.sequences = count, .context = context, .drafts = num_drafts};
-      Run run(**executor, c, temperature);
+      Run run(**executor, c, sampling);
       const double prefill_ms = run.Prefill(max_rows);
       run.Decode(8);
       const double step_ms = run.Decode(steps);
