@@ -3,6 +3,7 @@
 // on the CPU.
 #include "ops/cuda/sampling/accept_round.cuh"
 #include "ops/cuda/sampling/sampling_kernels.h"
+#include "ops/cuda/sampling/sampling_top.cuh"
 #include "ops/cuda/sampling/store_draft.cuh"
 
 namespace lapidary::cuda {
@@ -49,35 +50,38 @@ struct Race {
   uint64_t position;
 };
 
-// The whole row, four neighbours to a Philox block.
+// The whole row, four neighbours to a Philox block. Most tokens lose by the first bits of their
+// variate: it is at least v, the number that -log(1 - v) is taken of. (Two roundings are far less
+// than what is left to them.)
 __device__ int32_t RaceRow(const LogitRow& row, int vocab_size, const Race& race,
                            DrawShared& shared) {
+  constexpr float kRoom = 0.9999f;
   float best_score = 0.0f;
   int32_t best_id = -1;
-  for (int group = threadIdx.x; group * 4 < vocab_size; group += kDrawThreads) {
+  ForEachFour(row, vocab_size, [&](int first_id, const float(&logits)[4]) {
     float weights[4];
     bool any = false;
+#pragma unroll
     for (int at = 0; at < 4; ++at) {
-      const int id = group * 4 + at;
-      weights[at] = 0.0f;
-      if (id >= vocab_size) continue;
-      const float weight = TokenWeight(row[id], race.max, race.inv_temperature);
-      if (weight < race.min_weight || !race.cutoff.Keeps(row[id], id)) continue;
-      weights[at] = weight;
-      any |= weight > 0.0f;
+      const float weight = TokenWeight(logits[at], race.max, race.inv_temperature);
+      const bool is_in = weight >= race.min_weight && race.cutoff.Keeps(logits[at], first_id + at);
+      weights[at] = is_in ? weight : 0.0f;
+      any |= weights[at] > 0.0f;
     }
-    if (!any) continue;
-    const PhiloxCounter bits = Philox(DrawCounter(group, race.position), DrawKey(race.seed));
+    if (!any) return;
+    const PhiloxCounter bits = Philox(DrawCounter(first_id / 4, race.position), DrawKey(race.seed));
     const uint32_t words[4] = {bits.v0, bits.v1, bits.v2, bits.v3};
 #pragma unroll
     for (int at = 0; at < 4; ++at) {
+      const float least = static_cast<float>(words[at] >> 1) * (kRoom * draw::kUniformScale);
+      if (weights[at] <= best_score * least) continue;
       const float score = draw::Div(weights[at], ExponentialFromBits(words[at]));
       if (score > best_score) {
         best_score = score;
-        best_id = group * 4 + at;
+        best_id = first_id + at;
       }
     }
-  }
+  });
   return BlockWinner(best_score, best_id, shared);
 }
 
@@ -114,15 +118,66 @@ __device__ Cutoff SelectTopP(Candidates& candidates, const Race& race, float top
     candidates.bound = nextafterf(bound, -kInfinity);
     Collect(candidates, list, shared);
   }
-  const double share = ceil(static_cast<double>(top_p) * static_cast<double>(total));
-  unsigned long long target = static_cast<unsigned long long>(share);
-  target = min(max(target, 1ull), total);
-  return SelectCutoff(candidates, target, mass, shared);
+  return SelectCutoff(candidates, NucleusTarget(top_p, total), mass, shared);
+}
+
+// The best of a thread's tokens, one behind the other.
+struct BestToken {
+  float score = 0.0f;
+  int32_t id = -1;
+
+  __device__ void Take(const Race& race, float logit, int32_t token) {
+    const float weight = TokenWeight(logit, race.max, race.inv_temperature);
+    if (weight < race.min_weight) return;
+    const float own = RaceScore(weight, token, race.seed, race.position);
+    if (own > score || (own == score && id >= 0 && token < id)) {
+      score = own;
+      id = token;
+    }
+  }
+};
+
+// A draw among the best top_k tokens, if those are few: -1 where they are not.
+__device__ int32_t DrawFromTop(const SamplingCall& call, const SamplingSlot& slot,
+                               const LogitRow& row, const float* maxima, const Race& race,
+                               DrawShared& shared, TopShared& top) {
+  if (!FindTop(row, maxima, call.vocab_size, race.max, slot.top_k, top)) return -1;
+  int num_kept = min(top.num_keys, slot.top_k);
+  if (slot.top_p < 1.0f) {
+    const auto mass = [&](float logit) -> unsigned long long {
+      return TokenMass(TokenWeight(logit, race.max, race.inv_temperature));
+    };
+    const auto target = [&](unsigned long long all) { return NucleusTarget(slot.top_p, all); };
+    num_kept = NumUntilMass(num_kept, mass, target, top, shared.select);
+  }
+  BestToken best;
+  for (int at = threadIdx.x; at < num_kept; at += kDrawThreads) {
+    best.Take(race, TopLogit(top.keys[at]), TopId(top.keys[at]));
+  }
+  return BlockWinner(best.score, best.id, shared);
+}
+
+// A draw from the nucleus of a whole row: -1 where its end was not found.
+__device__ int32_t DrawFromNucleus(const SamplingCall& call, const SamplingSlot& slot,
+                                   const LogitRow& row, const float* maxima, const Race& race,
+                                   DrawShared& shared, TopShared& top) {
+  Cutoff cutoff;
+  if (!CutNucleus(row, maxima, call.vocab_size, race.max, race.inv_temperature, slot.top_p,
+                  shared.select, top, cutoff)) {
+    return -1;
+  }
+  BestToken best;
+  ForEachInBlocks(
+      row, maxima, call.vocab_size, [&](float most) { return most >= cutoff.logit; }, top,
+      [&](float logit, int32_t id) {
+        if (cutoff.Keeps(logit, id)) best.Take(race, logit, id);
+      });
+  return BlockWinner(best.score, best.id, shared);
 }
 
 __device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const SamplingSlot& slot,
                         const LogitRow& row, const float* maxima, float max, int32_t* list,
-                        DrawShared& shared) {
+                        DrawShared& shared, TopShared& top) {
   Race race{max,        slot.inv_temperature,
             slot.min_p, {},
             slot.seed,  DrawNumber(spec.position, slot.prompt_len)};
@@ -130,6 +185,11 @@ __device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const
   const bool use_top_p = slot.top_p < 1.0f;
   if (!use_top_k && !use_top_p && slot.num_allowed == 0) {
     return RaceRow(row, call.vocab_size, race, shared);
+  }
+  if (slot.num_allowed == 0) {
+    const int32_t id = use_top_k ? DrawFromTop(call, slot, row, maxima, race, shared, top)
+                                 : DrawFromNucleus(call, slot, row, maxima, race, shared, top);
+    if (id >= 0) return id;
   }
   Candidates candidates{row, maxima, call.vocab_size, -kInfinity, nullptr, -1};
   const bool is_listed = slot.num_allowed > 0;
@@ -153,6 +213,7 @@ __device__ int32_t Draw(const SamplingCall& call, const SamplingRow& spec, const
 
 __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
   __shared__ DrawShared shared;
+  __shared__ TopShared top;
   AllowNextKernel();
   WaitForPreviousKernel();
   const auto [row_idx, spec] = RowOfCall(call, blockIdx.x);
@@ -194,7 +255,7 @@ __global__ void __launch_bounds__(kDrawThreads) DrawKernel(SamplingCall call) {
       }
       id = BlockWinner(0.0f, found, shared);
     } else {
-      id = Draw(call, spec, slot, row, maxima, max, list, shared);
+      id = Draw(call, spec, slot, row, maxima, max, list, shared, top);
     }
   }
   if (is_draft) {

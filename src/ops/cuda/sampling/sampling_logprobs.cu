@@ -1,5 +1,6 @@
 #include "ops/cuda/sampling/sampling_kernels.h"
 #include "ops/cuda/sampling/sampling_rows.cuh"
+#include "ops/cuda/sampling/sampling_top.cuh"
 
 namespace lapidary::cuda {
 namespace {
@@ -8,6 +9,7 @@ __global__ void __launch_bounds__(kDrawThreads) LogprobKernel(SamplingCall call)
   __shared__ DrawShared shared;
   __shared__ int32_t top_ids[kMaxTopLogprobs];
   __shared__ int num_top;
+  __shared__ TopShared top;
   AllowNextKernel();
   WaitForPreviousKernel();
   const SamplingRow spec = call.spec[blockIdx.x];
@@ -21,18 +23,24 @@ __global__ void __launch_bounds__(kDrawThreads) LogprobKernel(SamplingCall call)
     if (threadIdx.x == 0) out.status = SamplingStatus::kNotFinite;
     return;
   }
-  Candidates candidates{{row, nullptr}, maxima, call.vocab_size, -kInfinity, nullptr, -1};
-  unsigned long long own = 0;
-  candidates.ForEach([&](float x, int32_t) { own += TokenMass(TokenWeight(x, max, 1.0f)); });
-  const double total = static_cast<double>(BlockTotal(own, shared.select)) / draw::kMassScale;
-  const double log_total = log(total);
+  const unsigned long long mass =
+      RowMass({row, nullptr}, call.vocab_size, max, 1.0f, shared.select);
+  const double log_total = log(static_cast<double>(mass) / draw::kMassScale);
   const auto logprob = [&](int32_t id) {
     return static_cast<float>(static_cast<double>(row[id]) - max - log_total);
   };
   const SamplingSlot& slot = call.slots[spec.slot];
   const int num_logprobs = spec.scored_id >= 0 ? slot.num_score_top : slot.num_logprobs;
   const int wanted = min(min(num_logprobs, call.vocab_size), kMaxTopLogprobs);
-  if (wanted > 0) {
+  if (wanted > 0 && FindTop({row, nullptr}, maxima, call.vocab_size, max, wanted, top) &&
+      top.num_keys >= wanted) {
+    if (threadIdx.x < wanted) {
+      const int32_t id = TopId(top.keys[threadIdx.x]);
+      out.top_ids[threadIdx.x] = id;
+      out.top_logprobs[threadIdx.x] = logprob(id);
+    }
+  } else if (wanted > 0) {
+    Candidates candidates{{row, nullptr}, maxima, call.vocab_size, -kInfinity, nullptr, -1};
     int32_t* list = reinterpret_cast<int32_t*>(BlockMaxima(call, spec) + num_blocks);
     CollectTop(candidates, wanted, list, shared);
     const auto one = [](float, int32_t) { return 1ull; };

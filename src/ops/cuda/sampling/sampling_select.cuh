@@ -15,11 +15,16 @@ inline constexpr int kDrawThreads = 512;
 inline constexpr int kDrawWarps = kDrawThreads / kWarpSize;
 inline constexpr int kDigits = 2048;
 inline constexpr float kInfinity = __builtin_inff();
+inline constexpr float kLowestLogit = -3.402823466e38f;
 
 __device__ inline uint32_t OrderedBits(float value) {
   const uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
   const uint32_t sign = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
   return bits ^ (sign | 0x80000000u);
+}
+
+__device__ inline float FloatOfOrderedBits(uint32_t bits) {
+  return __uint_as_float((bits & 0x80000000u) != 0 ? bits ^ 0x80000000u : ~bits);
 }
 
 struct SelectShared {
@@ -115,6 +120,39 @@ struct LogitRow {
   }
 };
 
+// body(first id, four logits) for all ids of a row, over the threads of the block; -inf behind its
+// end. Several are asked for at once.
+template <typename Body>
+__device__ inline void ForEachFour(const LogitRow& row, int vocab_size, const Body& body) {
+  constexpr int kAtOnce = 4;
+  const int num_fours = (vocab_size + 3) / 4;
+  const bool is_aligned = vocab_size % 4 == 0;  // rows begin at multiples of 16 bytes
+  for (int first = threadIdx.x; first < num_fours; first += kAtOnce * kDrawThreads) {
+    float logits[kAtOnce][4];
+#pragma unroll
+    for (int idx = 0; idx < kAtOnce; ++idx) {
+      const int id = 4 * (first + idx * kDrawThreads);
+      if (is_aligned && row.mask == nullptr && id < vocab_size) {
+        const float4 four = *reinterpret_cast<const float4*>(row.logits + id);
+        logits[idx][0] = four.x;
+        logits[idx][1] = four.y;
+        logits[idx][2] = four.z;
+        logits[idx][3] = four.w;
+      } else {
+#pragma unroll
+        for (int at = 0; at < 4; ++at) {
+          logits[idx][at] = id + at < vocab_size ? row[id + at] : -kInfinity;
+        }
+      }
+    }
+#pragma unroll
+    for (int idx = 0; idx < kAtOnce; ++idx) {
+      const int id = 4 * (first + idx * kDrawThreads);
+      if (id < vocab_size) body(id, logits[idx]);
+    }
+  }
+}
+
 // Candidates of a row: logits >= bound, as a list where they are few, otherwise found again.
 struct Candidates {
   LogitRow row;
@@ -142,6 +180,24 @@ struct Candidates {
     }
   }
 };
+
+// The mass of a whole row; every thread gets it.
+__device__ inline unsigned long long RowMass(const LogitRow& row, int vocab_size, float max,
+                                             float inv_temperature, SelectShared& shared) {
+  unsigned long long own = 0;
+  ForEachFour(row, vocab_size, [&](int, const float(&logits)[4]) {
+#pragma unroll
+    for (const float logit : logits) own += TokenMass(TokenWeight(logit, max, inv_temperature));
+  });
+  return BlockTotal(own, shared);
+}
+
+// The mass at which a nucleus of `top_p` of `total` ends.
+__device__ inline unsigned long long NucleusTarget(float top_p, unsigned long long total) {
+  const double share = ceil(static_cast<double>(top_p) * static_cast<double>(total));
+  const auto target = static_cast<unsigned long long>(share);
+  return min(max(target, 1ull), total);
+}
 
 struct DrawShared {
   SelectShared select;
@@ -211,10 +267,8 @@ __device__ inline void CollectTop(Candidates& candidates, int k, int32_t* list,
         add(OrderedBits(maxima[block]), 1ull);
       }
     });
-    const uint32_t sign = bits & 0x80000000u;
     // Of masked rows, most blocks may be -inf throughout.
-    constexpr float kLowest = -3.402823466e38f;
-    candidates.bound = fmaxf(__uint_as_float(sign ? bits ^ 0x80000000u : ~bits), kLowest);
+    candidates.bound = fmaxf(FloatOfOrderedBits(bits), kLowestLogit);
   }
   Collect(candidates, list, shared);
 }

@@ -236,6 +236,43 @@ TEST_P(SamplingTest, TokensAndLogprobsAreTheHosts) {
   }
 }
 
+// Rows of equals, of few tokens, and without a peak; so many wanted that they are just few enough
+// to be sorted, or not.
+TEST_P(SamplingTest, FiltersAreTheHostsAtTheirEdges) {
+  const int vocab = vocab_size();
+  std::vector<std::vector<float>> rows(5, std::vector<float>(vocab, 1.5f));
+  for (int id = 0; id < vocab; ++id) {
+    if (id % 3 != 0) rows[1][id] = 1.25f;
+    rows[2][id] = id % (vocab / 5) == 7 ? -static_cast<float>(id % 11) : -kInfinity;
+    rows[3][id] = -1e-3f * static_cast<float>(id);
+    rows[4][id] = 30.0f * std::sin(static_cast<float>(id) * 0.7f);
+  }
+  Sampler sampler(vocab);
+  for (const int top_k : {0, 1, 64, 511, 512, 513, 1003}) {
+    for (const float top_p : {1.0f, 0.95f, 1e-6f, 0.999999f}) {
+      std::vector<float> logits;
+      std::vector<Request> requests;
+      for (const std::vector<float>& row : rows) {
+        logits.insert(logits.end(), row.begin(), row.end());
+        Request& request = requests.emplace_back();
+        request.params.temperature = 0.8f;
+        request.params.top_k = top_k;
+        request.params.top_p = top_p;
+        request.params.seed = 11 + logits.size();
+        request.position = 3;
+      }
+      const Outcome outcome = RunOnDevice(logits, vocab, requests);
+      for (size_t row = 0; row < rows.size(); ++row) {
+        const auto expected = sampler.Sample(rows[row], requests[row].params, requests[row].history,
+                                             requests[row].position);
+        ASSERT_TRUE(expected.ok());
+        EXPECT_EQ(outcome.rows[row].id, expected->id)
+            << "row " << row << " top_k " << top_k << " top_p " << top_p;
+      }
+    }
+  }
+}
+
 TEST_P(SamplingTest, RowsThatCannotBeDrawnFromAreRefusedAlone) {
   std::mt19937 random(5);
   std::vector<float> logits;
