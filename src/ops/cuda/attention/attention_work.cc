@@ -13,6 +13,11 @@ auto DivideUp(A a, B b) {
   return (a + b - 1) / b;
 }
 
+// A computing warp of the kernel for few rows has as many.
+constexpr int kRowsOfWarp = 8;
+// So few tiles of that size that each may be cut for several blocks.
+bool IsFew(int64_t num_tiles, int num_blocks) { return 4 * num_tiles <= num_blocks; }
+
 // Queries of one sequence against all their keys, the same for every KV head.
 struct Tile {
   int32_t sequence;
@@ -78,11 +83,29 @@ class Planner {
   }
 
  private:
+  // Queries that share a tile: as many as fit. Where most blocks would have nothing to do, as few
+  // as a warp has rows, since an item takes a block the longer the more rows it has; unless keys
+  // are many, which each tile reads for itself.
+  int QueriesOfTile(std::span<const AttentionSequence> sequences) const {
+    const int heads = geometry_.heads_per_kv_head();
+    const int most = options_.tile_rows / heads;
+    CHECK_GE(most, 1) << "tile_rows is less than the heads of a KV head";
+    if (!options_.even_shares || options_.tile_rows > 32) return most;
+    constexpr int kMostKeys = 4096;
+    const int few = std::max(1, kRowsOfWarp / heads);
+    int64_t num_tiles = 0;
+    for (const AttentionSequence& sequence : sequences) {
+      num_tiles += DivideUp(sequence.num_queries, few);
+      const int num_keys = sequence.first_position + sequence.num_queries;
+      if (geometry_.window == 0 && num_keys > kMostKeys) return most;
+    }
+    return IsFew(num_tiles * geometry_.num_kv_heads, options_.num_blocks) ? few : most;
+  }
+
   void MakeTiles(std::span<const AttentionSequence> sequences,
                  std::span<const int32_t> num_uncertain, std::span<const int32_t> keys_ahead) {
     const int heads = geometry_.heads_per_kv_head();
-    const int queries_per_tile = options_.tile_rows / heads;
-    CHECK_GE(queries_per_tile, 1) << "tile_rows is less than the heads of a KV head";
+    const int queries_per_tile = QueriesOfTile(sequences);
     for (int idx = 0; idx < sequences.size(); ++idx) {
       const AttentionSequence& sequence = sequences[idx];
       const int uncertain = num_uncertain.empty() ? 0 : num_uncertain[idx];
@@ -438,9 +461,10 @@ int ChooseTileRows(const AttentionGeometry& geometry, int head_dim, const Attent
         rows <= 16 && geometry.num_kv_heads >= 2 && geometry.num_kv_heads <= 8 ? 16 : 32;
     return rows <= few_rows ? few_rows : 64;
   }
-  // Few rows wait for keys, more of them are for wgmma.
-  if (head_dim > 256) return rows <= 16 ? 16 : 64;
-  if (rows <= 32) return 32;
+  // Few rows wait for keys, more of them are for wgmma, unless there are few in all.
+  const bool is_few = IsFew(step.all_queries * geometry.num_heads / kRowsOfWarp, step.num_sms);
+  if (head_dim > 256) return rows <= 16 ? 16 : rows <= 32 && is_few ? 32 : 64;
+  if (rows <= 32 || (is_few && geometry.window > 0)) return 32;
   // Large tiles read the keys less often, but half of the multiprocessors or more must have one.
   constexpr int kLargeRows = 128;
   const int64_t all_rows = step.all_queries * geometry.num_heads;

@@ -303,6 +303,44 @@ TEST(AttentionTileTest, TilesAreHalvedWhereTheyWouldNotGoRound) {
   EXPECT_EQ(choose(8, 2, 8192), 128);
 }
 
+TEST(AttentionTileTest, FewRowsInAllAreNotForWgmma) {
+  const auto choose = [](const AttentionGeometry& geometry, int head_dim, int queries,
+                         int sequences) {
+    return ChooseTileRows(geometry, head_dim, {queries, queries * sequences, 132}, false);
+  };
+  EXPECT_EQ(choose({8, 1, 0}, 512, 4, 1), 32);  // E2B full, verifying three drafts
+  EXPECT_EQ(choose({8, 1, 0}, 512, 4, 8), 32);
+  EXPECT_EQ(choose({8, 1, 0}, 512, 4, 9), 64);
+  EXPECT_EQ(choose({8, 1, 0}, 512, 8, 1), 64);    // too many for one tile: keys would come twice
+  EXPECT_EQ(choose({8, 1, 512}, 256, 8, 1), 32);  // which in a window does not matter
+  EXPECT_EQ(choose({8, 1, 512}, 256, 8, 5), 64);
+}
+
+TEST(AttentionWorkTest, FewTilesHaveTheRowsOfOneWarp) {
+  AttentionWorkOptions options = WorkOfTile(32, false);
+  options.num_blocks = 132;
+  options.max_partials = 4096;
+  // Queries of the largest item where sequences verify three drafts behind so many keys.
+  const auto most_queries = [&](const AttentionGeometry& geometry, int sequences, int num_keys) {
+    AttentionSequence verify;
+    verify.num_queries = 4;
+    verify.first_position = verify.num_cached = num_keys;
+    int most = 0;
+    for (const AttentionItem& item :
+         Plan(geometry, std::vector<AttentionSequence>(sequences, verify), options)) {
+      most = std::max(most, item.num_queries);
+    }
+    return most;
+  };
+  EXPECT_EQ(most_queries({8, 1, 512}, 1, 1000), 1);
+  EXPECT_EQ(most_queries({8, 2, 512}, 1, 1000), 2);
+  EXPECT_EQ(most_queries({16, 8, 1024}, 1, 1000), 4);
+  EXPECT_EQ(most_queries({8, 1, 512}, 8, 100'000), 1);
+  EXPECT_EQ(most_queries({8, 1, 512}, 9, 1000), 4);  // enough to do
+  EXPECT_EQ(most_queries({8, 1, 0}, 1, 4000), 1);
+  EXPECT_EQ(most_queries({8, 1, 0}, 1, 5000), 4);  // keys are many
+}
+
 TEST(AttentionTileTest, InvariantTilesAreForThePortableKernels) {
   const auto choose = [](int heads, int kv_heads, int head_dim, int queries) {
     return ChooseTileRows({heads, kv_heads, 0}, head_dim, {queries, queries, 132},
