@@ -3,7 +3,8 @@
 // A dependent kernel may start while its predecessor still runs, so that its blocks are in place
 // and its first weights are on their way when the predecessor's results arrive. The rules that make
 // this safe, for every kernel of ours, dependent launch or not:
-//   - AllowNextKernel() once, near the start, by every block;
+//   - AllowNextKernel() once by every block, near the start; later only where the next kernel's
+//     blocks would take room from another stream's (RouteCall::leaves_room);
 //   - WaitForPreviousKernel() in every thread before it reads anything a kernel wrote in this step
 //     and before it writes anything; also where nothing is read, since "my predecessor is done"
 //     must imply "all before it are done";

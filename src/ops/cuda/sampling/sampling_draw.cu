@@ -51,8 +51,7 @@ struct Race {
 };
 
 // The whole row, four neighbours to a Philox block. Most tokens lose by the first bits of their
-// variate: it is at least v, the number that -log(1 - v) is taken of. (Two roundings are far less
-// than what is left to them.)
+// variate: it is at least v, the number that -log(1 - v) is taken of (kRoom: and its rounding).
 __device__ int32_t RaceRow(const LogitRow& row, int vocab_size, const Race& race,
                            DrawShared& shared) {
   constexpr float kRoom = 0.9999f;
@@ -85,19 +84,28 @@ __device__ int32_t RaceRow(const LogitRow& row, int vocab_size, const Race& race
   return BlockWinner(best_score, best_id, shared);
 }
 
-__device__ int32_t RaceList(const Candidates& candidates, const Race& race, DrawShared& shared) {
-  float best_score = 0.0f;
-  int32_t best_id = -1;
-  candidates.ForEach([&](float x, int32_t id) {
-    const float weight = TokenWeight(x, race.max, race.inv_temperature);
-    if (weight < race.min_weight || !race.cutoff.Keeps(x, id)) return;
-    const float score = RaceScore(weight, id, race.seed, race.position);
-    if (score > best_score || (score == best_score && best_id >= 0 && id < best_id)) {
-      best_score = score;
-      best_id = id;
+// The best of a thread's tokens, one behind the other.
+struct BestToken {
+  float score = 0.0f;
+  int32_t id = -1;
+
+  __device__ void Take(const Race& race, float logit, int32_t token) {
+    const float weight = TokenWeight(logit, race.max, race.inv_temperature);
+    if (weight < race.min_weight) return;
+    const float own = RaceScore(weight, token, race.seed, race.position);
+    if (own > score || (own == score && id >= 0 && token < id)) {
+      score = own;
+      id = token;
     }
+  }
+};
+
+__device__ int32_t RaceList(const Candidates& candidates, const Race& race, DrawShared& shared) {
+  BestToken best;
+  candidates.ForEach([&](float x, int32_t id) {
+    if (race.cutoff.Keeps(x, id)) best.Take(race, x, id);
   });
-  return BlockWinner(best_score, best_id, shared);
+  return BlockWinner(best.score, best.id, shared);
 }
 
 // The nucleus among the candidates that `cutoff` keeps; their whole mass is the measure of one.
@@ -120,22 +128,6 @@ __device__ Cutoff SelectTopP(Candidates& candidates, const Race& race, float top
   }
   return SelectCutoff(candidates, NucleusTarget(top_p, total), mass, shared);
 }
-
-// The best of a thread's tokens, one behind the other.
-struct BestToken {
-  float score = 0.0f;
-  int32_t id = -1;
-
-  __device__ void Take(const Race& race, float logit, int32_t token) {
-    const float weight = TokenWeight(logit, race.max, race.inv_temperature);
-    if (weight < race.min_weight) return;
-    const float own = RaceScore(weight, token, race.seed, race.position);
-    if (own > score || (own == score && id >= 0 && token < id)) {
-      score = own;
-      id = token;
-    }
-  }
-};
 
 // A draw among the best top_k tokens, if those are few: -1 where they are not.
 __device__ int32_t DrawFromTop(const SamplingCall& call, const SamplingSlot& slot,
