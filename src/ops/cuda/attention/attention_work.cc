@@ -15,8 +15,9 @@ auto DivideUp(A a, B b) {
 
 // A computing warp of the kernel for few rows has as many.
 constexpr int kRowsOfWarp = 8;
-// So few tiles of that size that each may be cut for several blocks.
-bool IsFew(int64_t num_tiles, int num_blocks) { return 4 * num_tiles <= num_blocks; }
+// So few tiles of that size that each may be cut for several blocks. As measured: a step gained or
+// lost nothing with up to 24 of them on 132.
+bool IsFew(int64_t num_tiles, int num_blocks) { return 5 * num_tiles <= num_blocks; }
 
 // Queries of one sequence against all their keys, the same for every KV head.
 struct Tile {
