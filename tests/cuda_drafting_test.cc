@@ -101,6 +101,10 @@ TEST_P(CudaDraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEver
 
 TEST_P(CudaDraftingTest, AnswersBehindImagesAreTheSameWithDrafts) { ExpectTheSameBehindImages(); }
 
+TEST_P(CudaDraftingTest, RequestsThatFailInAStepLeaveTheOthersAlone) {
+  ExpectFailuresLeaveOthersAlone();
+}
+
 // Of trained pairs: those of random ones are near-ties, which bf16 turns.
 class CudaTrainedDrafterTest : public CudaDraftingTest {};
 

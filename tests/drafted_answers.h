@@ -190,14 +190,15 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
   }
 
   // Over tokens of one or two letters.
-  static std::shared_ptr<const grammar::CompiledGrammar> SomeGrammar(int32_t vocab_size) {
+  static std::shared_ptr<const grammar::CompiledGrammar> SomeGrammar(
+      int32_t vocab_size, const std::string& regex = "(a[a-m]|b[c-x]|[c-z][aeiou]|[e-k])+") {
     std::vector<std::string> bytes(vocab_size);
     for (int32_t id = 2; id < vocab_size; ++id) {
       bytes[id] = static_cast<char>('a' + id % 26);
       if (id / 26 % 3 != 0) bytes[id] += static_cast<char>('a' + id / 26 % 26);
     }
     auto compiled = grammar::Compile(
-        {.kind = grammar::Constraint::Kind::kRegex, .text = "(a[a-m]|b[c-x]|[c-z][aeiou]|[e-k])+"},
+        {.kind = grammar::Constraint::Kind::kRegex, .text = regex},
         {.vocabulary = std::make_shared<grammar::TokenVocabulary>(bytes), .stop_tokens = {1}});
     CHECK(compiled.ok()) << compiled.error().message;
     return *compiled;
@@ -252,6 +253,52 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
       const EngineStats stats = engine->stats();
       EXPECT_GT(stats.drafts.num_rounds, 0u) << mode.name;
       EXPECT_EQ(stats.scheduler.num_preemptions > 0, mode.pool_tokens == 512) << mode.name;
+    }
+  }
+
+  // A request that may say nothing, and one whose grammar leaves nothing that it may say: one
+  // fails at its first token, the other at its fourth.
+  std::vector<SequenceSpec> FailingSpecs() const {
+    constexpr int32_t kLetterA = 78;
+    std::vector<SequenceSpec> specs = Specs();
+    specs.resize(2);
+    specs[0].sampling = std::make_shared<SamplingParams>(
+        SamplingParams{.suppress_tokens = {kLetterA}, .allowed_tokens = {kLetterA}});
+    specs[1].sampling =
+        std::make_shared<SamplingParams>(SamplingParams{.allowed_tokens = {kLetterA}});
+    specs[1].grammar = SomeGrammar(DescribeModel(path_.string())->plan.vocab_size, "aaa[c-z]+");
+    specs[1].stop_ids = {1};
+    return specs;
+  }
+
+  void ExpectFailuresLeaveOthersAlone() const {
+    const std::vector<SequenceSpec> specs = Specs();
+    const std::vector<Answer> expected = Run(*Load({.name = "plain", .overlap = false}), specs);
+    std::vector<SequenceSpec> mixed;
+    for (const SequenceSpec& spec : specs) {
+      for (const SequenceSpec& failing : FailingSpecs()) mixed.push_back(failing);
+      mixed.push_back(spec);
+    }
+    const std::vector<Mode> modes = {
+        {.name = "plain"},
+        {.name = "drafted", .num_drafts = 3, .prefix_caching = true},
+        {.name = "drafted step by step", .num_drafts = 3, .overlap = false}};
+    for (const Mode& mode : modes) {
+      const auto engine = Load(mode);
+      std::vector<Answer> others;
+      const std::vector<Answer> answers = Run(*engine, mixed);
+      for (size_t idx = 0; idx < answers.size(); ++idx) {
+        if (idx % 3 == 2) {
+          others.push_back(answers[idx]);
+          continue;
+        }
+        EXPECT_EQ(answers[idx].finish, FinishReason::kError) << mode.name;
+        EXPECT_NE(answers[idx].error.find("no token may be drawn"), std::string::npos)
+            << answers[idx].error;
+        EXPECT_EQ(answers[idx].tokens.size(), idx % 3 == 0 ? 0u : 3u) << mode.name;
+      }
+      ExpectSame(expected, others, mode.name + ", beside failing ones");
+      EXPECT_EQ(engine->stats().scheduler.num_pages_in_use[kFullGroup], 0);
     }
   }
 

@@ -14,6 +14,10 @@ TEST_P(DraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMod
 
 TEST_P(DraftingTest, AnswersBehindImagesAreTheSameWithDrafts) { ExpectTheSameBehindImages(); }
 
+TEST_P(DraftingTest, RequestsThatFailInAStepLeaveTheOthersAlone) {
+  ExpectFailuresLeaveOthersAlone();
+}
+
 TEST_P(DraftingTest, CopiesOfAPromptAreTheSame) {
   std::vector<SequenceSpec> specs = Specs();
   specs.resize(4);

@@ -90,11 +90,23 @@ int32_t FakeExecutor::NextAllowed(const PrefixHasher& prefix, const RowMasks& ma
   return allowed[NextToken(prefix, static_cast<int>(allowed.size()))];
 }
 
+void FakeExecutor::Fail(Slot& slot, SequenceOutput& output) {
+  num_failures_ += slot.has_failed ? 0 : 1;
+  slot.has_failed = true;
+  output.error = "a failure that the test asked for";
+}
+
 void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
                                std::span<const int32_t> scored_ids, Writes& writes,
                                SequenceOutput& output) {
   Slot& slot = slots_.at(sequence.slot);
   CHECK(slot.is_bound);
+  if (slot.has_failed) {
+    // Two steps are in flight at most, so one was planned without knowing.
+    CHECK_EQ(slot.num_steps_since++, 0);
+    Fail(slot, output);
+    if (ids[0] == kTokenFromSlot) return;
+  }
   const int32_t first_position = FirstPosition(ids[0], sequence.num_cached, slot.length);
   CHECK_LE(first_position, sequence.num_cached);
   CHECK_GE(first_position, sequence.num_cached - sequence.num_uncertain);
@@ -118,6 +130,7 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> 
     prefix = next;
     after.push_back(prefix);
   }
+  if (slot.has_failed) return;
   const int32_t first_output = sequence.num_rows - sequence.num_outputs;
   for (int32_t idx = 0; idx < sequence.num_scored; ++idx) {
     const size_t row = static_cast<size_t>(first_output + idx);
@@ -127,6 +140,7 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> 
     score.logprob = NextScore(after[row]);
     score.num_top = slot.num_score_top;
     output.scores.push_back(score);
+    if (FailsNow()) return Fail(slot, output);
   }
   slot.length = LengthAfter(first_position, sequence.num_rows, 0, 0);
   if (!sequence.samples) return;
@@ -146,6 +160,7 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> 
   const int32_t num_accepted = NumAcceptedRows(sequence.num_drafts, token_of,
                                                [&](int32_t row) { return ids[first + row + 1]; });
   for (int32_t row = 0; row < num_accepted; ++row) {
+    if (FailsNow()) return Fail(slot, output);
     const int32_t id = token_of(row);
     output.tokens.emplace_back().id = id;
     if (constraints_.IsActive(sequence.slot)) CHECK(constraints_.Advance(sequence.slot, id).ok());

@@ -5,7 +5,7 @@
 // keys it may see form one unbroken chain up to itself, in both groups; its "sampled" token is a
 // function of that prefix alone, and of the grammar if there is one. So outputs are known in
 // advance, whatever was batched, cut, preempted, cached or drafted. Its drafter proposes those very
-// outputs, and now and then something else.
+// outputs, and now and then something else. Where a test asks for it, sequences fail at random.
 #pragma once
 
 #include <deque>
@@ -32,6 +32,13 @@ class FakeExecutor : public Executor {
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
+  // Of the outputs that are scored or sampled, one in so many fails its sequence; 0: none does. A
+  // slot that has failed may be named by steps that were planned before that was seen, and by none
+  // after them until it is bound again.
+  void FailOneIn(int num_outputs) { fails_one_in_ = num_outputs; }
+  int num_failures() const { return num_failures_; }
+  size_t num_submitted() const { return submitted_.size(); }
+
   // What a prompt is continued with.
   static std::vector<int32_t> Continuation(std::span<const int32_t> prompt, int count,
                                            int vocab_size);
@@ -56,8 +63,12 @@ class FakeExecutor : public Executor {
     int32_t max_len = 0;
     int32_t length = 0;
     int32_t last_token = 0;
+    bool has_failed = false;
+    int num_steps_since = 0;  // that named it after it had failed
   };
 
+  bool FailsNow() { return fails_one_in_ > 0 && failures_() % fails_one_in_ == 0; }
+  void Fail(Slot& slot, SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
   Entry& EntryAt(const SequenceStep& sequence, int group_idx, int32_t position);
   // The prefix hash before the sequence's first new row, with every key in reach checked.
@@ -78,6 +89,9 @@ class FakeExecutor : public Executor {
   SlotTables tables_;
   SlotConstraints constraints_;
   std::mt19937 random_{17};  // the drafter's mistakes
+  std::mt19937 failures_{19};
+  int fails_one_in_ = 0;
+  int num_failures_ = 0;
   std::deque<StepBatch> submitted_;
 };
 

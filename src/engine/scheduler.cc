@@ -238,10 +238,6 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
     update.id = entry.id;
     if (entry.ends_prompt) update.finish = FinishReason::kLength;
     if (!result.error) update.prompt_logprobs = std::move(result.scores);
-    if (result.error) {
-      update.finish = FinishReason::kError;
-      update.error = *result.error;
-    }
     if (!result.tokens.empty()) {
       for (; sequence.num_unreported > 0; --sequence.num_unreported, ++update.num_forced) {
         const size_t at = sequence.tokens.size() - sequence.num_unreported;
@@ -258,6 +254,11 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
         update.finish = FinishReason::kLength;
       }
       if (update.finish) break;
+    }
+    // Tokens before a failure count, and a stop among them is the end.
+    if (result.error && (result.tokens.empty() || !update.finish)) {
+      update.finish = FinishReason::kError;
+      update.error = std::move(*result.error);
     }
     if (entry.samples) --sequence.num_pending;
     // Unless it was preempted since: then its pages are gone.

@@ -36,6 +36,7 @@ class Harness {
         overlap_(overlap) {}
 
   Scheduler& scheduler() { return scheduler_; }
+  FakeExecutor& executor() { return executor_; }
   int vocab_size() const { return plan_.vocab_size; }
   int window() const { return plan_.kv_groups[kSlidingGroup].window; }
   int num_in_flight() const { return static_cast<int>(in_flight_.size()); }

@@ -368,6 +368,32 @@ TEST_P(SchedulerModes, TheNumberOfDraftsMayChangeFromStepToStep) {
   }
 }
 
+TEST_P(SchedulerModes, ASequenceThatFailsEndsWithItsErrorAndLeavesOthersAlone) {
+  SchedulerLimits limits;
+  limits.num_drafts = 4;
+  Harness harness(512, limits, GetParam());
+  harness.executor().FailOneIn(40);
+  std::mt19937 random(12);
+  std::map<SequenceId, std::vector<int32_t>> prompts;
+  for (int idx = 0; idx < 60; ++idx) {
+    const auto prompt = RandomIds(random, 1 + idx % 9, 500);
+    prompts[harness.Add(Harness::Spec(prompt, 30)).value()] = prompt;
+  }
+  harness.RunToEnd();
+  int num_failed = 0;
+  for (const auto& [id, prompt] : prompts) {
+    const auto& output = harness.outputs_[id];
+    EXPECT_EQ(output, FakeExecutor::Continuation(prompt, static_cast<int>(output.size()),
+                                                 harness.vocab_size()));
+    const bool has_failed = harness.finished_.at(id) == FinishReason::kError;
+    num_failed += has_failed ? 1 : 0;
+    EXPECT_EQ(output.size() == 30, !has_failed) << id;
+  }
+  EXPECT_EQ(num_failed, harness.executor().num_failures());
+  EXPECT_GT(num_failed, 5);
+  EXPECT_LT(num_failed, 55);
+}
+
 TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
   SchedulerLimits limits;
   limits.max_num_seqs = 8;
@@ -419,7 +445,8 @@ TEST_P(SchedulerModes, SessionsInTurnKeepTheirReusableTokensWhileTheyFit) {
   }
 }
 
-// The whole machine under random load: arrivals, cancels, drafts, tiny pools, shared prefixes.
+// The whole machine under random load: arrivals, cancels, drafts, tiny pools, shared prefixes,
+// sequences that fail in a step.
 void RandomSteps(int num_turns, int seed, bool overlap) {
   std::mt19937 random(seed);
   int turns_left = num_turns;
@@ -437,6 +464,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     Harness harness(num_pages, limits, overlap,
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
     if (random() % 2 == 0) harness.step_ms_ = FakeMilliseconds;
+    if (random() % 2 == 0) harness.executor().FailOneIn(20 + static_cast<int>(random() % 200));
     const int vocab_size = harness.vocab_size();
     const bool has_drafts = draft_kind != 0;
     if (draft_kind == 1) {
@@ -506,7 +534,9 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
       }
       std::vector<float> scores;
       if (scored.contains(id)) scores = FakeExecutor::Scores(request.first);
-      if (harness.finished_.at(id) == FinishReason::kCancelled && output.empty()) {
+      const bool is_cut = harness.finished_.at(id) == FinishReason::kCancelled ||
+                          harness.finished_.at(id) == FinishReason::kError;
+      if (is_cut && output.empty()) {
         scores.resize(std::min(scores.size(), harness.scores_[id].size()));
       }
       ASSERT_EQ(harness.scores_[id], scores) << "request " << id;

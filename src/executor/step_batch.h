@@ -89,7 +89,9 @@ struct SequenceOutput {
   // With sampling: the accepted drafts and the token after them, so one token without drafts.
   std::vector<SampledToken> tokens;
   std::vector<SampledToken> scores;  // the id, its logprob, the likeliest
-  std::optional<std::string> error;  // this sequence alone failed (a row without a finite logit)
+  // This sequence alone has failed (a row without a finite logit, a grammar beyond its limits). It
+  // is over: what steps submitted before this was known say about it means nothing.
+  std::optional<std::string> error;
 };
 
 struct StepOutput {

@@ -9,11 +9,21 @@
 namespace lapidary::cpu {
 namespace {
 
+constexpr const char* kHasFailed = "the sequence has failed in an earlier step";
+
 std::shared_ptr<const SamplingParams> DraftSampling(const SamplingParams& request, DraftDraw draw) {
   auto sampling = std::make_shared<SamplingParams>(request);
   sampling->num_logprobs = -1;
   if (draw == DraftDraw::kLikeliest) sampling->temperature = 0.0f;
   return sampling;
+}
+
+bool AllowsToken(const SamplingParams& sampling, int32_t id) {
+  const auto holds = [id](const std::vector<int32_t>& ids) {
+    return std::ranges::find(ids, id) != ids.end();
+  };
+  return (sampling.allowed_tokens.empty() || holds(sampling.allowed_tokens)) &&
+         !holds(sampling.suppress_tokens);
 }
 
 ThreadPlacement PlacementOf(const CpuExecutorOptions& options) {
@@ -168,10 +178,16 @@ StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   BindSlots(batch);
   for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
   StepOutput output;
+  output.sequences.resize(batch.sequences.size());
+  LeaveOutFailed(slot_states_, batch);
+  for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
+    const bool has_failed = slot_states_[batch.sequences[idx].slot].has_failed;
+    if (has_failed) output.sequences[idx].error = kHasFailed;
+  }
+  if (batch.token_ids.empty()) return output;
   if (drafter_) DraftTokens(batch, output);
   forward_.Begin(MakeRows(batch));
   RunDecoder(plan_, skip_unneeded_rows_, forward_);
-  output.sequences.resize(batch.sequences.size());
   ScoreOutputs(batch, forward_.logits(), output);
   SampleOutputs(batch, forward_.logits(), output);
   if (batch.return_logits) output.logits.assign(forward_.logits().begin(), forward_.logits().end());
@@ -285,7 +301,9 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
         }
       });
   for (size_t idx = 0; idx < rows.size(); ++idx) {
-    if (!errors[idx].empty()) output.sequences[rows[idx].sequence_idx].error = errors[idx];
+    if (errors[idx].empty()) continue;
+    output.sequences[rows[idx].sequence_idx].error = errors[idx];
+    slot_states_[batch.sequences[rows[idx].sequence_idx].slot].has_failed = true;
   }
 }
 
@@ -293,13 +311,12 @@ Result<SampledToken> CpuExecutor::SampleMasked(const Request& request, const Row
                                                int32_t row, std::span<const float> logits,
                                                uint64_t draw_number, Sampler& sampler) {
   if (row >= masks.num_made) return MakeError("{}", masks.error);
+  const SamplingParams& sampling = *request.sampling;
   const int32_t only = masks.only[row];
-  if (only < 0) {
-    return sampler.Sample(logits, *request.sampling, request.history, draw_number, masks.Mask(row));
+  if (only < 0 || !AllowsToken(sampling, only)) {
+    return sampler.Sample(logits, sampling, request.history, draw_number, masks.Mask(row));
   }
-  if (request.sampling->num_logprobs >= 0) {
-    return sampler.Score(logits, only, request.sampling->num_logprobs);
-  }
+  if (sampling.num_logprobs >= 0) return sampler.Score(logits, only, sampling.num_logprobs);
   SampledToken token;
   token.id = only;
   return token;
@@ -317,6 +334,10 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
     constraints_.MakeMasks(sequence.slot, {drafts, static_cast<size_t>(sequence.num_drafts)},
                            &masks);
   }
+  const auto fail = [&](const Error& error) {
+    output.error = error.message;
+    slot.has_failed = true;
+  };
   // A row is sampled only if it counts, so the first draft that is not accepted ends the round.
   bool counts = true;
   for (int32_t row = 0; counts; ++row) {
@@ -326,10 +347,7 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
     auto token = is_constrained
                      ? SampleMasked(request, masks, row, logits, draw_number, sampler)
                      : sampler.Sample(logits, *request.sampling, request.history, draw_number);
-    if (!token.ok()) {
-      output.error = token.error().message;
-      return;
-    }
+    if (!token.ok()) return fail(token.error());
     counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
     if (drafter_ && !is_constrained && row < std::ssize(drafter_options_->simulated_rates)) {
       counts = row < sequence.num_drafts && SimulatesAccept(drafter_options_->simulated_rates[row],
@@ -338,10 +356,8 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
     }
     // Behind the end nothing is under the grammar; the rows there were drafted before it was seen.
     if (constraints_.IsActive(sequence.slot)) {
-      if (const Status moved = constraints_.Advance(sequence.slot, token->id); !moved.ok()) {
-        output.error = moved.error().message;
-        return;
-      }
+      const Status moved = constraints_.Advance(sequence.slot, token->id);
+      if (!moved.ok()) return fail(moved.error());
     }
     output.tokens.push_back(*token);
     slot.last_token = token->id;
@@ -371,7 +387,7 @@ void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> l
                        [&](int64_t begin, int64_t end, int thread_idx) {
                          for (int64_t idx = begin; idx < end; ++idx) {
                            const SequenceStep& sequence = batch.sequences[idx];
-                           if (!sequence.samples) continue;
+                           if (!sequence.samples || output.sequences[idx].error) continue;
                            const int64_t first_output = end_output[idx] - sequence.num_sampled();
                            const int32_t end_row = rows.sequence_begin[idx + 1];
                            SampleSequence(

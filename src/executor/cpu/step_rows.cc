@@ -1,8 +1,37 @@
 #include "executor/cpu/step_rows.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 
 namespace lapidary::cpu {
+
+void LeaveOutFailed(std::span<const SlotState> slots, StepBatch& batch) {
+  const auto has_failed = [&](const SequenceStep& step) { return slots[step.slot].has_failed; };
+  if (std::ranges::none_of(batch.sequences, has_failed)) return;
+  const std::vector<int32_t> ids = std::exchange(batch.token_ids, {});
+  const std::vector<int32_t> scored_ids = std::exchange(batch.scored_ids, {});
+  auto id = ids.begin();
+  auto scored_id = scored_ids.begin();
+  for (SequenceStep& step : batch.sequences) {
+    const auto end_id = id + step.num_rows;
+    const auto end_scored_id = scored_id + step.num_scored;
+    const bool keeps_rows = !has_failed(step) || step.num_rows == 0 || *id != kTokenFromSlot;
+    if (keeps_rows) batch.token_ids.insert(batch.token_ids.end(), id, end_id);
+    if (has_failed(step)) {
+      step.num_rows = keeps_rows ? step.num_rows : 0;
+      step.num_outputs = 0;
+      step.num_scored = 0;
+      step.num_drafts = 0;
+      step.samples = false;
+    } else {
+      batch.scored_ids.insert(batch.scored_ids.end(), scored_id, end_scored_id);
+    }
+    id = end_id;
+    scored_id = end_scored_id;
+  }
+}
 
 StepRows FlattenBatch(const StepBatch& batch, std::span<const SlotState> slots) {
   StepRows rows;

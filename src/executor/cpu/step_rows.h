@@ -33,7 +33,14 @@ struct StepRows {
 struct SlotState {
   int32_t length = 0;      // tokens whose KV its pages hold
   int32_t last_token = 0;  // behind them, not computed yet
+  // Its sequence has ended with an error: until it is bound again the slot has no next token.
+  bool has_failed = false;
 };
+
+// Takes out of the batch what sequences that have failed can no longer do. The batch was planned
+// before the failure was known. Rows that continue from such a slot go; rows of known tokens stay,
+// for the prefix cache counts on their KV, but give no output.
+void LeaveOutFailed(std::span<const SlotState> slots, StepBatch& batch);
 
 // `slots` by slot, for every sequence of the batch.
 StepRows FlattenBatch(const StepBatch& batch, std::span<const SlotState> slots);
