@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -98,9 +99,19 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     }
   }
   body_ = nullptr;
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void ThreadPool::RunPieces(int thread_idx) {
+void ThreadPool::KeepFailure() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::current_exception();
+  for (int share = 0; share < placement_.num_shares; ++share) {
+    shares_[share].next.store(shares_[share].end, std::memory_order_relaxed);
+  }
+}
+
+void ThreadPool::RunPieces(int thread_idx) try {
   const int num_shares = placement_.num_shares;
   const int own = num_shares == 1 ? 0 : placement_.share_of_thread[thread_idx];
   for (int idx = 0; idx < num_shares; ++idx) {
@@ -111,6 +122,8 @@ void ThreadPool::RunPieces(int thread_idx) {
       (*body_)(begin, std::min(begin + grain_, share.end), thread_idx);
     }
   }
+} catch (...) {
+  KeepFailure();
 }
 
 void ThreadPool::WorkerLoop(int thread_idx) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -39,7 +40,8 @@ class ThreadPool {
   void BindCaller() const;
 
   // body(begin, end, thread_idx) for pieces of at most `grain` items; thread_idx in [0,
-  // num_threads()).
+  // num_threads()). What one piece throws, the call throws once no piece is under way; pieces that
+  // had not begun are left out.
   void ParallelFor(int64_t count, int64_t grain,
                    const std::function<void(int64_t, int64_t, int)>& body);
 
@@ -47,6 +49,8 @@ class ThreadPool {
   void WorkerLoop(int thread_idx);
   void DealOut(int64_t count);
   void RunPieces(int thread_idx);
+  // Keeps the exception under way for the caller, unless there is one, and ends the loop early.
+  void KeepFailure();
 
   // The open loop: its description, and one word that says who is in it.
   //   bits 63..32  number of the loop;  bit 31  closed: no worker may enter any more;
@@ -70,7 +74,8 @@ class ThreadPool {
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
-  int num_sleeping_ = 0;  // guarded by mutex_
+  int num_sleeping_ = 0;        // guarded by mutex_
+  std::exception_ptr failure_;  // of the open loop; guarded by mutex_
   std::vector<std::thread> workers_;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <memory>
+#include <new>
 #include <numeric>
 
 namespace lapidary {
@@ -85,6 +86,30 @@ TEST(ThreadPool, SurvivesThousandsOfRoundsOfChangingSizes) {
     });
     const int64_t sum = std::accumulate(values.begin(), values.begin() + count, int64_t{0});
     ASSERT_EQ(sum, count * round + count * (count - 1) / 2) << round;
+  }
+}
+
+TEST(ThreadPool, ThrowsWhatAPieceThrowsAndWorksOn) {
+  for (const int num_threads : {1, 2, 5}) {
+    ThreadPool threads(num_threads);
+    for (int round = 0; round < 200; ++round) {
+      std::atomic<int> num_open = 0;
+      const auto run = [&] {
+        threads.ParallelFor(64, 1, [&](int64_t begin, int64_t, int) {
+          ++num_open;
+          if (begin % 16 == round % 16) {
+            --num_open;
+            throw std::bad_alloc();
+          }
+          --num_open;
+        });
+      };
+      EXPECT_THROW(run(), std::bad_alloc);
+      EXPECT_EQ(num_open, 0) << "a piece is still under way";
+      std::atomic<int> num_run = 0;
+      threads.ParallelFor(64, 1, [&](int64_t, int64_t, int) { ++num_run; });
+      EXPECT_EQ(num_run, 64);
+    }
   }
 }
 

@@ -305,15 +305,36 @@ void Engine::FailStep(const StepPlan& plan, const Json& violation) {
   std::ofstream(options_.check_kv_report) << violation.dump(2) << "\n";
   spdlog::error("KV check failed: {}; report in {}", violation["problem"].get<std::string>(),
                 options_.check_kv_report.string());
+  EndRequestsOf(plan, "internal error: the KV check failed");
+}
+
+void Engine::EndRequestsOf(const StepPlan& plan, const std::string& error) {
   scheduler_.Abandon(plan);
   for (const StepPlan::Entry& entry : plan.entries) {
-    if (!open_.contains(entry.id)) continue;
-    End(entry.id, FinishReason::kError, "internal error: the KV check failed");
+    if (open_.contains(entry.id)) End(entry.id, FinishReason::kError, error);
   }
 }
 
+void Engine::FailInFlight(const std::string& error) {
+  for (size_t step = 1; step < in_flight_.size(); ++step) {
+    try {
+      executor_->Collect();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  for (; !in_flight_.empty(); in_flight_.pop_back()) EndRequestsOf(in_flight_.back().plan, error);
+  scheduler_.ClearPrefixCache();
+}
+
 void Engine::CollectStep() {
-  StepOutput output = executor_->Collect();
+  StepOutput output;
+  try {
+    output = executor_->Collect();
+  } catch (const std::bad_alloc&) {
+    spdlog::error("a step ran out of memory: its {} requests end",
+                  in_flight_.front().plan.entries.size());
+    return FailInFlight("there is no memory left to compute this request; try again later");
+  }
   StepPlan plan = std::move(in_flight_.front().plan);
   const Clock::time_point submitted = in_flight_.front().submitted;
   in_flight_.pop_front();

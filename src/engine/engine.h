@@ -167,6 +167,11 @@ class Engine {
   // `last` brings the news and the finish reason.
   void End(RequestId id, RequestEvent last);
   void FailStep(const StepPlan& plan, const Json& violation);
+  // A step ran out of host memory. Which of its rows are computed is not known, so the requests of
+  // all steps in flight end, and what these steps were to leave in the prefix cache is dropped.
+  void FailInFlight(const std::string& error);
+  // Ends the requests of the newest planned step.
+  void EndRequestsOf(const StepPlan& plan, const std::string& error);
   void FailAll(const std::string& error);
   void PublishStats();
 

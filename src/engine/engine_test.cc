@@ -348,6 +348,65 @@ TEST(EngineTest, AFailedDeviceEndsEveryRequestWithItsError) {
   EXPECT_EQ(late.Wait().final_event.finish, FinishReason::kError);
 }
 
+// Steps run out of memory now and then, and leave nothing of what they were to compute.
+class StarvedExecutor : public FakeExecutor {
+ public:
+  using FakeExecutor::FakeExecutor;
+  void Submit(StepBatch batch) override {
+    if (++num_steps_ % 7 == 0) is_starved_ = true;
+    ++num_uncollected_;
+    if (!is_starved_) FakeExecutor::Submit(std::move(batch));
+  }
+  StepOutput Collect() override {
+    --num_uncollected_;
+    if (is_starved_ && num_submitted() == 0) {
+      if (num_uncollected_ == 0) is_starved_ = false;
+      throw std::bad_alloc();
+    }
+    return FakeExecutor::Collect();
+  }
+
+ private:
+  int num_steps_ = 0;
+  int num_uncollected_ = 0;
+  bool is_starved_ = false;
+};
+
+TEST(EngineTest, AStepWithoutMemoryEndsItsRequestsAndServingGoesOn) {
+  const ModelPlan plan = PresetPlan("tiny-e");
+  for (const bool overlap : {false, true}) {
+    EngineOptions options;
+    options.overlap = overlap;
+    options.limits.max_num_seqs = 4;
+    Engine engine(std::make_unique<StarvedExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 400),
+                  options);
+    std::deque<Collector> collectors(60);
+    std::vector<std::vector<int32_t>> prompts;
+    for (int idx = 0; idx < std::ssize(collectors); ++idx) {
+      // Prompts that share their beginnings, so that snapshots are resumed from.
+      prompts.push_back(RandomIds(3, 10 + idx % 20, plan.vocab_size));
+      ASSERT_TRUE(engine.Submit(Spec(prompts.back(), 1 + idx % 9), collectors[idx].sink()).ok());
+    }
+    int num_whole = 0;
+    for (int idx = 0; idx < std::ssize(collectors); ++idx) {
+      const Answer answer = collectors[idx].Wait();
+      const int num_tokens = static_cast<int>(answer.tokens.size());
+      EXPECT_EQ(answer.tokens,
+                FakeExecutor::Continuation(prompts[idx], num_tokens, plan.vocab_size));
+      if (answer.final_event.finish == FinishReason::kLength) {
+        EXPECT_EQ(num_tokens, 1 + idx % 9);
+        ++num_whole;
+      } else {
+        EXPECT_NE(answer.final_event.error.find("no memory"), std::string::npos);
+      }
+    }
+    EXPECT_FALSE(engine.has_failed());
+    EXPECT_GT(num_whole, 5);
+    EXPECT_LT(num_whole, 60);
+    EXPECT_EQ(engine.stats().scheduler.num_running, 0);
+  }
+}
+
 // The real executor: the same tokens, bit for bit, however the engine arranges the work.
 class EngineExactnessTest : public testing::TestWithParam<std::string> {
  protected:

@@ -131,7 +131,8 @@ class Scheduler {
   void Observe(const StepShape& shape, double ms) { cost_.Observe(shape, ms); }
   const StepCost& cost() const { return cost_; }
 
-  // Gives up the newest planned step, which was not submitted: its sequences end.
+  // Gives up the newest planned step, which was not submitted or whose output is lost: its
+  // sequences end.
   void Abandon(const StepPlan& plan);
 
   SchedulerStats stats() const;

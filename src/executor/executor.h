@@ -35,7 +35,9 @@ class Executor {
 
   // Queues a step; the batch is taken over. At most two may be uncollected.
   virtual void Submit(StepBatch batch) = 0;
-  // Waits for the oldest uncollected step.
+  // Waits for the oldest uncollected step. std::bad_alloc: the step ran out of host memory, and so
+  // did those submitted after it; the executor goes on with the next ones. Any other exception: the
+  // device has failed for good.
   virtual StepOutput Collect() = 0;
 
   StepOutput Run(StepBatch batch) {

@@ -101,7 +101,7 @@ void CpuExecutor::Submit(StepBatch batch) {
     const std::lock_guard lock(mutex_);
     CHECK_LT(num_uncollected_, 2);
     ++num_uncollected_;
-    submitted_.push_back(std::move(batch));
+    if (!failure_) submitted_.push_back(std::move(batch));
   }
   changed_.notify_all();
 }
@@ -109,10 +109,15 @@ void CpuExecutor::Submit(StepBatch batch) {
 StepOutput CpuExecutor::Collect() {
   std::unique_lock lock(mutex_);
   CHECK_GT(num_uncollected_, 0);
-  changed_.wait(lock, [&] { return !finished_.empty(); });
+  changed_.wait(lock, [&] { return !finished_.empty() || failure_; });
+  --num_uncollected_;
+  if (finished_.empty()) {
+    const std::exception_ptr failure = failure_;
+    if (num_uncollected_ == 0) failure_ = nullptr;
+    std::rethrow_exception(failure);
+  }
   StepOutput output = std::move(finished_.front());
   finished_.pop_front();
-  --num_uncollected_;
   return output;
 }
 
@@ -125,9 +130,20 @@ void CpuExecutor::WorkerLoop() {
     StepBatch batch = std::move(submitted_.front());
     submitted_.pop_front();
     lock.unlock();
-    StepOutput output = RunStep(batch);
+    std::optional<StepOutput> output;
+    std::exception_ptr failure;
+    try {
+      output = RunStep(batch);
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
     lock.lock();
-    finished_.push_back(std::move(output));
+    if (output) {
+      finished_.push_back(std::move(*output));
+    } else {
+      failure_ = failure;
+      submitted_.clear();
+    }
     changed_.notify_all();
   }
 }

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -117,8 +118,11 @@ class CpuExecutor : public Executor {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<StepBatch> submitted_;  // guarded by mutex_, as are the three below
+  std::deque<StepBatch> submitted_;  // guarded by mutex_, as are the four below
   std::deque<StepOutput> finished_;
+  // What a step threw. Steps after it find their slots in an unknown state, so none of them runs;
+  // each is collected as this exception, and the last of those clears it.
+  std::exception_ptr failure_;
   int num_uncollected_ = 0;
   bool stopping_ = false;
   std::thread worker_;

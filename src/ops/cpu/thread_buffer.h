@@ -5,8 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-
-#include "base/check.h"
+#include <new>
 
 namespace lapidary::cpu {
 
@@ -17,7 +16,8 @@ class ThreadBuffer {
   T* Get(int64_t count) {
     if (count > capacity_) {
       buffer_ = hwy::AllocateAligned<T>(static_cast<size_t>(count));
-      CHECK(buffer_ != nullptr) << "out of memory";
+      capacity_ = 0;
+      if (buffer_ == nullptr) throw std::bad_alloc();
       capacity_ = count;
     }
     return buffer_.get();
