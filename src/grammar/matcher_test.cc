@@ -131,6 +131,22 @@ struct RandomGrammar {
   }
 };
 
+TEST(Matcher, ATokenOfMoreBytesThanATrieCountsIsNeverOffered) {
+  const std::vector<std::string> bytes = {"a", std::string(70'000, 'a'), std::string(65'535, 'a'),
+                                          ""};
+  const auto vocabulary = std::make_shared<TokenVocabulary>(bytes);
+  GrammarBuilder builder;
+  RegexPool& regex = builder.regex();
+  const NodeId root = builder.Terminal(regex.Repeat(regex.Byte('a'), 0, kUnbounded));
+  Result<Grammar> grammar = std::move(builder).Finish(root);
+  ASSERT_TRUE(grammar.ok());
+  Matcher matcher(
+      std::make_shared<CompiledGrammar>(std::move(*grammar), vocabulary, std::vector<int32_t>{3}));
+  std::vector<uint32_t> words(vocabulary->num_words());
+  ASSERT_TRUE(matcher.FillMask(words).ok());
+  EXPECT_EQ(words[0], 0b1101u);
+}
+
 TEST(MatcherTest, OnRandomGrammarsTheMaskIsExactlyWhatCanBeCompleted) {
   const TestVocabulary test;
   std::mt19937 random(7);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 
 #include "base/check.h"
 #include "text/utf8.h"
@@ -135,8 +136,8 @@ TokenVocabulary::TokenVocabulary(std::vector<std::string> token_bytes)
   std::array<std::array<std::vector<int32_t>, kLeastCharacters.size()>, kNumKinds> ids;
   for (int32_t id = 0; id < num_tokens(); ++id) {
     const std::string_view bytes = token_bytes_[id];
-    if (bytes.empty()) continue;
-    CHECK_LT(bytes.size(), 65'536);
+    // A token that a depth of the trie cannot count is never offered.
+    if (bytes.empty() || bytes.size() > std::numeric_limits<uint16_t>::max()) continue;
     const auto [kind, num_characters] = Classify(bytes);
     size_t bucket = 0;
     while (num_characters < kLeastCharacters[bucket]) ++bucket;
