@@ -1,18 +1,14 @@
 #include "server/fetch_media.h"
 
-#include <curl/curl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <memory>
-#include <mutex>
-#include <new>
+#include <optional>
 
-#include "base/check.h"
 #include "media/decode_audio.h"
 #include "media/decode_image.h"
+#include "net/curl.h"
 #include "server/media_hosts.h"
 #include "server/public_address.h"
 
@@ -24,23 +20,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kMaxTime{15};  // redirects included
 constexpr std::chrono::seconds kMaxConnectTime{5};
 constexpr int kMaxRedirects = 4;
-
-struct UrlDeleter {
-  void operator()(CURLU* url) const { curl_url_cleanup(url); }
-};
-struct EasyDeleter {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
-using Url = std::unique_ptr<CURLU, UrlDeleter>;
-using Easy = std::unique_ptr<CURL, EasyDeleter>;
-
-std::string UrlPart(const Url& url, CURLUPart part) {
-  char* text = nullptr;
-  if (curl_url_get(url.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return {};
-  std::string copy(text);
-  curl_free(text);
-  return copy;
-}
 
 // One answer on its way.
 struct Download {
@@ -74,24 +53,13 @@ size_t Receive(const char* data, size_t size, size_t count, void* context) {
   return num_bytes;
 }
 
-template <typename T>
-void Set(const Easy& easy, CURLoption option, T value) {
-  CHECK_EQ(curl_easy_setopt(easy.get(), option, value), CURLE_OK);
-}
-
-Easy MakeEasy(const Url& url, Clock::time_point deadline, Download* download) {
-  static std::once_flag once;
-  std::call_once(once, [] { CHECK_EQ(curl_global_init(CURL_GLOBAL_DEFAULT), CURLE_OK); });
-  Easy easy(curl_easy_init());
-  if (!easy) throw std::bad_alloc();
+net::Easy MakeTransfer(const net::Url& url, Clock::time_point deadline, Download* download) {
+  using net::Set;
+  net::Easy easy = net::MakeEasy();
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  Set(easy, CURLOPT_CURLU, url.get());
-  Set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  net::SetCommonOptions(easy, url);
   Set(easy, CURLOPT_PROXY, "");
-  Set(easy, CURLOPT_NOSIGNAL, 1L);
-  Set(easy, CURLOPT_FOLLOWLOCATION, 0L);
-  Set(easy, CURLOPT_USERAGENT, "lapidary");
   Set(easy, CURLOPT_TIMEOUT_MS, std::max<long>(left, 1));
   Set(easy, CURLOPT_CONNECTTIMEOUT_MS,
       static_cast<long>(std::chrono::milliseconds(kMaxConnectTime).count()));
@@ -122,27 +90,22 @@ ApiStatus FetchMedia(const std::vector<std::string>& allowed_hosts, const MediaP
   std::string address = part.url;
   for (int num_redirects = 0; num_redirects <= kMaxRedirects; ++num_redirects) {
     // The same parser reads the address here and where it is fetched.
-    const Url url(curl_url());
-    if (!url || curl_url_set(url.get(), CURLUPART_URL, address.c_str(), 0) != CURLUE_OK) {
-      return BadRequest(part.where, "{}: the address is no URL", part.where);
-    }
-    const std::string scheme = UrlPart(url, CURLUPART_SCHEME);
-    const std::string host = UrlPart(url, CURLUPART_HOST);
-    const bool has_credentials =
-        !UrlPart(url, CURLUPART_USER).empty() || !UrlPart(url, CURLUPART_PASSWORD).empty();
-    if ((scheme != "http" && scheme != "https") || has_credentials) {
+    const std::optional<net::Url> url = net::Url::Parse(address);
+    if (!url) return BadRequest(part.where, "{}: the address is no URL", part.where);
+    const std::string scheme = url->Scheme();
+    const std::string host = url->Host();
+    if ((scheme != "http" && scheme != "https") || url->HasCredentials()) {
       return BadRequest(part.where, "{}: the address must be http(s)://HOST/PATH", part.where);
     }
     Download download;
-    download.access =
-        FindMediaHost(allowed_hosts, host, std::atoi(UrlPart(url, CURLUPART_PORT).c_str()));
+    download.access = FindMediaHost(allowed_hosts, host, url->Port());
     if (download.access == HostAccess::kNone) {
       return BadRequest(part.where, "{}: nothing is fetched from '{}' (--allowed-media-domains)",
                         part.where, host.substr(0, 80));
     }
     download.max_bytes = static_cast<size_t>(
         part.kind == MediaKind::kImage ? ImageLimits{}.max_bytes : AudioLimits{}.max_bytes);
-    const Easy easy = MakeEasy(url, deadline, &download);
+    const net::Easy easy = MakeTransfer(*url, deadline, &download);
     if (const CURLcode code = curl_easy_perform(easy.get()); code != CURLE_OK) {
       return BadRequest(part.where, "{}: the file could not be fetched: {}", part.where,
                         Problem(code, download));
