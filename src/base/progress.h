@@ -23,7 +23,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // What was done; below 0 for what has to be done again.
   void Advance(int64_t amount);
+  // What was there already: a part of the total, and of no speed.
+  void Skip(int64_t amount);
 
  private:
   void Draw(double seconds);
@@ -36,6 +39,7 @@ class Progress {
   const Clock::time_point start_;
   std::mutex mutex_;
   int64_t done_ = 0;
+  int64_t skipped_ = 0;  // of done_
   double last_draw_seconds_ = 0.0;
   int last_decile_ = 0;
   bool drawn_ = false;

@@ -53,5 +53,31 @@ TEST_F(ProgressTest, AcceptsAnEmptyTotalAndMoreThanTheTotal) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("100%"));
 }
 
+TEST_F(ProgressTest, WhatWasThereAlreadyIsNoSpeed) {
+  testing::internal::CaptureStderr();
+  {
+    Progress progress = Start("rest", 4'000'000'000, Progress::Unit::kBytes);
+    progress.Skip(3'000'000'000);
+    now_ += milliseconds(10'000);
+    progress.Advance(500'000'000);
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(" 88% 3.50/4.00 GB, 50.0 MB/s, 10 s left"));
+}
+
+TEST_F(ProgressTest, LongTimesAreMinutesAndHours) {
+  testing::internal::CaptureStderr();
+  {
+    Progress progress = Start("long", 100'000, Progress::Unit::kItems);
+    now_ += milliseconds(100'000);
+    progress.Advance(10'000);
+    now_ += milliseconds(7'100'000);
+    progress.Advance(50'000);
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("100.0/s, 15 min left"));
+  EXPECT_THAT(text, HasSubstr("8.3/s, 80 min left"));
+}
+
 }  // namespace
 }  // namespace lapidary
