@@ -1,9 +1,13 @@
 #include "apps/command_line.h"
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
+#include <vector>
 
+#include "apps/foreign_flags.h"
+#include "base/edit_distance.h"
 #include "base/version.h"
 #include "device/device_probe.h"
 
@@ -39,6 +43,35 @@ CLI::App* CommandLine::AddTo(CLI::App* group, const std::string& name,
   return command;
 }
 
+namespace {
+
+// The command that was named, or the subcommand of its group.
+const CLI::App& Innermost(const CLI::App& app) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  return chosen.empty() ? app : Innermost(*chosen.front());
+}
+
+// `-hf NAME` is one flag, as llama.cpp has it, and not -h and -f.
+std::vector<const char*> Arguments(int argc, char** argv) {
+  std::vector<const char*> arguments(argv, argv + argc);
+  for (const char*& argument : arguments) {
+    if (std::strcmp(argument, "-hf") == 0 || std::strcmp(argument, "-hfr") == 0) {
+      argument = "--hf-repo";
+    }
+  }
+  return arguments;
+}
+
+// The command whose name is most like a mistyped one; empty where none is.
+std::string NearestCommand(const CLI::App& app, const std::string& typed) {
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (EditDistance(typed, command->get_name()) <= 2) return command->get_name();
+  }
+  return {};
+}
+
+}  // namespace
+
 int CommandLine::Run(int argc, char** argv) {
   if (argc <= 1) {
     std::fputs(app_.help().c_str(), stdout);
@@ -46,11 +79,24 @@ int CommandLine::Run(int argc, char** argv) {
   }
   const auto is_chosen = [&](const CLI::App* command) { return command->check_name(argv[1]); };
   if (argv[1][0] != '-' && app_.get_subcommands(is_chosen).empty()) {
-    std::fprintf(stderr, "lapidary: unknown command '%s'; `lapidary --help` lists them\n", argv[1]);
+    const std::string nearest = NearestCommand(app_, argv[1]);
+    std::fprintf(stderr, "lapidary: unknown command '%s'; %s`lapidary --help` lists them\n",
+                 argv[1],
+                 nearest.empty() ? "" : fmt::format("the nearest is '{}'; ", nearest).c_str());
     return 2;
   }
   try {
-    app_.parse(argc, argv);
+    const std::vector<const char*> arguments = Arguments(argc, argv);
+    app_.parse(argc, arguments.data());
+  } catch (const CLI::ExtrasError& error) {
+    const CLI::App& command = Innermost(app_);
+    for (const std::string& extra : command.remaining()) {
+      if (!extra.starts_with('-')) continue;
+      std::fprintf(stderr, "lapidary: %s\n", ExplainUnknownFlag(extra, command).c_str());
+      return 2;
+    }
+    app_.exit(error);
+    return 2;
   } catch (const CLI::ParseError& error) {
     // CLI11 uses exit code 0 for --help and --version.
     return app_.exit(error) == 0 ? 0 : 2;

@@ -81,12 +81,23 @@ generate "missing shard" "cannot open" "$work/sharded"
 
 generate "no such directory" "neither a checkpoint directory, nor a GGUF file, nor a preset" "$work/nowhere"
 generate "a preset without weights" "load-format dummy" e2b
+generate "a file instead of its directory" "name its directory, $work/good" "$work/good/model.safetensors"
+generate "a file that is not there" "there is no file" "$work/nowhere.gguf"
+copy pointer && printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n' >"$work/pointer/model.safetensors"
+generate "a git-lfs pointer" "git lfs pull" "$work/pointer"
 refuses "id out of range" "outside the vocabulary" generate "$work/good" --ids 2,512 --max-tokens 2
 refuses "negative id" "outside the vocabulary" generate "$work/good" --ids=-7 --max-tokens 2
 refuses "ids that are no numbers" "not a list of token ids" generate "$work/good" --ids 2,x --max-tokens 2
 refuses "empty prompt" "empty" generate "$work/good" --ids "" --max-tokens 2
 refuses "beyond the context" "context" generate "$work/good" --ids 2,5 --max-tokens 5000
-refuses "unknown flag" "--nonsense" generate "$work/good" --ids 2 --nonsense
+refuses "unknown flag" "--nonsense: generate has no such flag" generate "$work/good" --ids 2 --nonsense
+refuses "mistyped flag" "the nearest is --max-tokens" generate "$work/good" --ids 2 --max-token 5
+refuses "mistyped command" "the nearest is 'serve'" sreve "$work/good"
+refuses "llama.cpp's -m" "the model is named without a flag" serve -m "$work/good"
+refuses "llama.cpp's -c" "--max-model-len N" serve "$work/good" -c 4096
+refuses "llama.cpp's -ngl" "--device auto, cuda or cpu" chat "$work/good" -ngl 99
+refuses "llama.cpp's -t" "--threads N" chat "$work/good" -t 8
+refuses "llama.cpp's -np" "--max-num-seqs N" serve "$work/good" -np 4
 refuses "unknown preset" "no preset" synth --preset tiny-x --out "$work/x"
 refuses "a directory in use" "not an empty directory" synth --preset tiny-e --out "$work/good"
 refuses "unwritable output" "cannot" logits "$work/good" --ids 2,5 --output "$work/nowhere/f.npy"

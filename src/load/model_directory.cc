@@ -10,24 +10,74 @@
 #include "model/tensor_specs.h"
 
 namespace lapidary {
-
 namespace {
 
-// "google/gemma-4-E2B-it": an owner and a name, as the Hugging Face Hub has them.
-bool IsHubName(const std::string& name) {
-  const size_t slash = name.find('/');
-  if (slash == 0 || slash == std::string::npos || slash + 1 == name.size() || name[0] == '.') {
-    return false;
+namespace fs = std::filesystem;
+
+// Whether a file is what git leaves where a large one was not fetched.
+bool IsGitLfsPointer(const fs::path& path) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  constexpr size_t kMaxPointerBytes = 1024;
+  const auto text = ReadFile(path, kMaxPointerBytes);
+  return text.ok() && text->starts_with(kBegin);
+}
+
+Status CheckNotPointer(const fs::path& path) {
+  if (!IsGitLfsPointer(path)) return {};
+  return MakeError(
+      "{} is a git-lfs pointer and not the file itself: 'git lfs pull' in its directory fetches "
+      "it",
+      path.string());
+}
+
+// The large files of a directory.
+Status CheckNoPointers(const fs::path& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == "tokenizer.json" || name.ends_with(".safetensors")) {
+      RETURN_IF_ERROR(CheckNotPointer(it->path()));
+    }
   }
-  return name.find('/', slash + 1) == std::string::npos &&
-         name.substr(slash + 1).starts_with("gemma");
+  return {};
+}
+
+// What is wrong with a name that is no directory, no GGUF file and no preset.
+Error NoModel(const std::string& name) {
+  const fs::path path(name);
+  std::error_code error;
+  if (fs::is_regular_file(path, error)) {
+    const std::string directory = path.has_parent_path() ? path.parent_path().string() : ".";
+    if (fs::exists(fs::path(directory) / "config.json", error)) {
+      return MakeError("'{}' is one file of a model: name its directory, {}", name, directory);
+    }
+    return MakeError("'{}' is no GGUF file: name one, or a model's directory", name);
+  }
+  if (name.ends_with(".gguf") || name.ends_with(".safetensors") || name.ends_with(".json")) {
+    return MakeError("there is no file '{}'", name);
+  }
+  return MakeError(
+      "'{}' is neither a checkpoint directory, nor a GGUF file, nor a preset ({}); models of the "
+      "Hugging Face Hub are fetched by 'lapidary pull OWNER/NAME'",
+      name, fmt::join(PresetNames(), ", "));
+}
+
+// "google/gemma-4-E4B-it" of ".../models--google--gemma-4-E4B-it/snapshots/COMMIT".
+std::optional<std::string> HubNameOf(const fs::path& directory) {
+  constexpr std::string_view kModels = "models--";
+  if (directory.parent_path().filename() != "snapshots") return std::nullopt;
+  std::string name = directory.parent_path().parent_path().filename().string();
+  if (!name.starts_with(kModels)) return std::nullopt;
+  name.erase(0, kModels.size());
+  const size_t dashes = name.find("--");
+  return dashes == std::string::npos ? name : name.replace(dashes, 2, "/");
 }
 
 // Older files of modelopt say that they are quantised in a file of its own.
-Status TakeModeloptFile(const std::filesystem::path& directory, Json& config) {
+Status TakeModeloptFile(const fs::path& directory, Json& config) {
   const auto path = directory / "hf_quant_config.json";
   std::error_code error;
-  if (IsQuantised(config) || !std::filesystem::exists(path, error)) return {};
+  if (IsQuantised(config) || !fs::exists(path, error)) return {};
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
   ASSIGN_OR_RETURN(Json quantisation, ParseJson(text, path.string()));
   if (!quantisation.is_object()) return MakeError("{}: expected a JSON object", path.string());
@@ -37,7 +87,7 @@ Status TakeModeloptFile(const std::filesystem::path& directory, Json& config) {
 }
 
 // Some files of compressed-tensors hold a head of their own, whatever the config says.
-bool HoldsHead(const std::filesystem::path& directory) {
+bool HoldsHead(const fs::path& directory) {
   const auto checkpoint = Checkpoint::Open(directory);
   return checkpoint.ok() && (checkpoint->Find(kHeadName) != nullptr ||
                              checkpoint->Find("lm_head.weight_packed") != nullptr);
@@ -47,7 +97,7 @@ bool HoldsHead(const std::filesystem::path& directory) {
 // the only one: then why it is not used is said.
 void TakeTowers(const GgufCheckpoint& checkpoint, ModelDescription& model) {
   std::string problem;
-  for (const std::filesystem::path& path : MmprojFilesBeside(*model.gguf_file)) {
+  for (const fs::path& path : MmprojFilesBeside(*model.gguf_file)) {
     auto config = [&]() -> Result<Json> {
       ASSIGN_OR_RETURN(const GgufCheckpoint mmproj, GgufCheckpoint::Open(path));
       return ConfigWithTowers(checkpoint, model.config, mmproj);
@@ -73,7 +123,9 @@ bool IsQuantised(const Json& config) {
 
 std::string ModelDescription::ShortName() const {
   if (gguf_file) return gguf_file->stem().string();
-  return directory ? std::filesystem::weakly_canonical(*directory).filename().string() : name;
+  if (!directory) return name;
+  const fs::path path = fs::weakly_canonical(*directory);
+  return HubNameOf(path).value_or(path.filename().string());
 }
 
 Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
@@ -81,11 +133,12 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
   model.name = model_or_preset;
   std::error_code error;
   std::string source = model_or_preset;
-  if (std::filesystem::is_directory(model_or_preset, error)) {
+  if (fs::is_directory(model_or_preset, error)) {
     model.directory = model.towers = model_or_preset;
     const auto path = *model.directory / "config.json";
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigFileBytes));
     source = path.string();
+    RETURN_IF_ERROR(CheckNoPointers(*model.directory));
     ASSIGN_OR_RETURN(model.config, ParseJson(text, source));
     if (model.config.is_object()) {
       RETURN_IF_ERROR(TakeModeloptFile(*model.directory, model.config));
@@ -97,6 +150,7 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     }
   } else if (IsGgufFile(model_or_preset)) {
     model.gguf_file = model_or_preset;
+    RETURN_IF_ERROR(CheckNotPointer(*model.gguf_file));
     ASSIGN_OR_RETURN(const GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
     ASSIGN_OR_RETURN(model.config, ConfigFromGguf(checkpoint));
     TakeTowers(checkpoint, model);
@@ -105,15 +159,8 @@ Result<ModelDescription> DescribeModel(const std::string& model_or_preset) {
     source = "preset " + model_or_preset;
   } else if (error && error != std::errc::no_such_file_or_directory) {
     return MakeError("cannot open {}: {}", model_or_preset, error.message());
-  } else if (IsHubName(model_or_preset)) {
-    const std::string folder = model_or_preset.substr(model_or_preset.find('/') + 1);
-    return MakeError(
-        "there is no directory '{}', and nothing is downloaded here; get the weights with 'hf "
-        "download {} --local-dir {}' and name that directory",
-        model_or_preset, model_or_preset, folder);
   } else {
-    return MakeError("'{}' is neither a checkpoint directory, nor a GGUF file, nor a preset ({})",
-                     model_or_preset, fmt::join(PresetNames(), ", "));
+    return NoModel(model_or_preset);
   }
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config, source));
   Result<ModelPlan> plan = MakeModelPlan(config);

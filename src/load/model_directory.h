@@ -25,8 +25,8 @@ struct ModelDescription {
   bool is_preset() const { return !directory && !gguf_file; }
   // By compressed-tensors or modelopt, since a plan was made of it.
   bool is_compressed() const { return directory && IsQuantised(config); }
-  // What it is called where a path would be too much: the directory's or the file's own name, or
-  // the preset's.
+  // What it is called where a path would be too much: the directory's or the file's own name (of a
+  // snapshot in the Hub's cache, the model's there), or the preset's.
   std::string ShortName() const;
 };
 

@@ -1,0 +1,14 @@
+// What to say of a flag that a command does not have.
+#pragma once
+
+#include <string>
+
+#include "apps/command_line.h"
+
+namespace lapidary {
+
+// One sentence: of a flag that llama.cpp or vLLM has, what does the same here; of others, the
+// nearest one of the command.
+std::string ExplainUnknownFlag(const std::string& flag, const CLI::App& command);
+
+}  // namespace lapidary
