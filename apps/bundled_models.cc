@@ -13,7 +13,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kVariable = "LAPIDARY_MODELS_DIR";
-constexpr std::string_view kDefaultModel = "pebble-e";
 
 std::vector<fs::path> ModelsDirectories() {
   if (const char* directory = std::getenv(kVariable); directory != nullptr && *directory != '\0') {

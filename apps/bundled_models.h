@@ -8,9 +8,12 @@
 
 namespace lapidary {
 
+inline constexpr const char* kDefaultModel = "pebble-e";
+
 // For --help of every command that has a default model.
 inline constexpr const char* kDefaultModelHelp =
-    "Checkpoint directory or GGUF file (default: the bundled pebble-e, a toy-sized model)";
+    "Checkpoint directory, GGUF file, or a model of the Hugging Face Hub: OWNER/NAME, a short name "
+    "such as e2b:q4_0 (default: the bundled pebble-e, a toy-sized model)";
 
 // models/NAME: in the folder that $LAPIDARY_MODELS_DIR names, as ./lapidary sets it; else of the
 // tree that holds the program. An error says where it was looked for.

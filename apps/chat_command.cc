@@ -14,6 +14,7 @@
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
 #include "apps/size_words.h"
+#include "apps/suggestion.h"
 #include "base/read_file.h"
 
 namespace lapidary {
@@ -188,6 +189,7 @@ Status Chat(const ChatFlags& flags) {
     if (!compiled.ok()) return compiled.error();
   }
 
+  const std::string model_name = files.description.ShortName();
   Interrupts interrupts;
   // Twice the room of a conversation, so that its last turn stays in the prefix cache.
   ASSIGN_OR_RETURN(
@@ -200,12 +202,23 @@ Status Chat(const ChatFlags& flags) {
   session.conversation().set_thinking(flags.think);
   interrupts.set_handler(SignalPolicy(session, *reader));
   if (reader->is_terminal()) {
-    PrintNotice(fmt::format("{}: {} tokens of context; /help lists the commands", flags.model.model,
+    PrintNotice(fmt::format("{}: {} tokens of context; /help lists the commands", model_name,
                             options.context));
   }
   Converse(*reader, session);
   interrupts.set_handler(ExitInterrupted);
   return {};
+}
+
+// Without a name, on a terminal: one line on what runs, and on what would be of more use here.
+Status FindModelOrSuggest(ModelFlags& flags) {
+  const bool is_named = !flags.model.empty() || !flags.hf_repo.empty();
+  if (!is_named && isatty(STDIN_FILENO) == 1) {
+    PrintNotice(fmt::format("{} is a toy of 7 million parameters that comes along{}", kDefaultModel,
+                            SuggestedCommand("chat")));
+    flags.model = kDefaultModel;
+  }
+  return flags.Find(/*media=*/true, /*drafts=*/true);
 }
 
 }  // namespace
@@ -214,7 +227,7 @@ void AddChatCommand(CommandLine& command_line) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* command =
       command_line.Add("chat", "Talk with a model on the terminal", [flags]() -> Status {
-        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
+        RETURN_IF_ERROR(FindModelOrSuggest(flags->model));
         return Chat(*flags);
       });
   constexpr const char* kGroup = "Conversation";

@@ -18,6 +18,9 @@ void AddDraftCommand(CommandLine& command_line);
 void AddLogitsCommand(CommandLine& command_line);
 void AddConvertCommand(CommandLine& command_line);
 void AddSynthCommand(CommandLine& command_line);
+void AddPullCommand(CommandLine& command_line);
+void AddListCommand(CommandLine& command_line);
+void AddRmCommand(CommandLine& command_line);
 void AddRenderCommand(CommandLine& command_line);
 
 }  // namespace lapidary

@@ -1,8 +1,8 @@
 // `lapidary convert`: a checkpoint as one GGUF file with quantised weights.
 #include <fmt/format.h>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
 #include "convert/convert.h"
 #include "load/drafting.h"
@@ -34,7 +34,8 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
 }
 
 Status Convert(ConvertFlags flags) {
-  ResolveBundled(&flags.model);
+  const auto found = FindModel(&flags.model, {.media = false});
+  if (!found.ok()) return found.error();
   std::error_code error;
   if (std::filesystem::exists(flags.out, error)) {
     return MakeError("--out {}: is there already; remove it or name another file", flags.out);
@@ -61,7 +62,9 @@ void AddConvertCommand(CommandLine& command_line) {
   CLI::App* command = command_line.Add(
       "convert", "Write a checkpoint as a GGUF file with quantised weights, and what each lost",
       [flags] { return Convert(*flags); });
-  command->add_option("model", flags->model, "Checkpoint directory, of a model or of an assistant")
+  command
+      ->add_option("model", flags->model,
+                   "Checkpoint directory or model of the Hub, of a model or of an assistant")
       ->required();
   command
       ->add_option("--to", flags->to,

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/model_flags.h"
 #include "engine/single_sequence.h"
@@ -81,7 +80,7 @@ void AddDraftCommand(CommandLine& command_line) {
   CLI::App* command = command_line.Add(
       "draft", "Print one greedy round of drafts behind a prompt, with the assistant's top logits",
       [flags]() -> Status {
-        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
+        RETURN_IF_ERROR(flags->model.Find(/*media=*/false, /*drafts=*/true));
         return Draft(*flags);
       });
   flags->model.AddTo(*command);

@@ -332,7 +332,7 @@ void AddEvalCommand(CommandLine& command_line) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* command = command_line.Add(
       "eval", "Score a model on questions with known answers", [flags]() -> Status {
-        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
+        RETURN_IF_ERROR(flags->model.Find(/*media=*/flags->suite != "mmlu", /*drafts=*/true));
         return flags->suite == "mmlu" ? EvalMmlu(*flags) : EvalPebble(*flags);
       });
   constexpr const char* kGroup = "Questions";

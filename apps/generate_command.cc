@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "apps/answer_printer.h"
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/constraint_flags.h"
 #include "apps/media_flags.h"
@@ -233,11 +232,11 @@ CLI::Option* AddText(CLI::App* command, const char* name, std::optional<std::str
 
 void AddGenerateCommand(CommandLine& command_line) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = command_line.Add("generate", "Continue one prompt, or answer one message",
-                                       [flags]() -> Status {
-                                         RETURN_IF_ERROR(ResolveModel(&flags->model.model));
-                                         return Generate(*flags);
-                                       });
+  CLI::App* command = command_line.Add(
+      "generate", "Continue one prompt, or answer one message", [flags]() -> Status {
+        RETURN_IF_ERROR(flags->model.Find(/*media=*/!flags->media.empty(), /*drafts=*/true));
+        return Generate(*flags);
+      });
   constexpr const char* kPrompt = "Prompt (one of --prompt, --chat, --ids)";
   auto* text = AddText(command, "--prompt", flags->text,
                        "Text to continue; special tokens such as <|turn> may be spelled out")

@@ -5,8 +5,8 @@
 #include <map>
 #include <vector>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/named_models.h"
 #include "gguf/gguf_checkpoint.h"
 #include "gguf/mmproj.h"
 #include "kv/kv_layout.h"
@@ -237,14 +237,17 @@ void AddInspectCommand(CommandLine& command_line) {
     bool json = false;
   };
   auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      command_line.Add("inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags] {
-        ResolveBundled(&flags->model);
+  CLI::App* command = command_line.Add(
+      "inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags]() -> Status {
+        const auto found = FindModel(&flags->model, {.weights = false, .text = false});
+        if (!found.ok()) return found.error();
         return Inspect(flags->model, flags->json);
       });
   command
-      ->add_option("model", flags->model,
-                   "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")
+      ->add_option(
+          "model", flags->model,
+          "Checkpoint directory, GGUF file, model of the Hub, or a preset: e2b e4b 12b 26b-a4b "
+          "31b")
       ->required();
   command->add_flag("--json", flags->json, "Print one JSON object");
 }

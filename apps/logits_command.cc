@@ -1,5 +1,4 @@
 // `lapidary logits`: teacher-forced logits of every position, as a NumPy file.
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/media_flags.h"
 #include "apps/model_flags.h"
@@ -50,7 +49,7 @@ void AddLogitsCommand(CommandLine& command_line) {
   CLI::App* command = command_line.Add(
       "logits", "Write the logits of every position of a prompt as float32 [tokens, vocab] (.npy)",
       [flags]() -> Status {
-        RETURN_IF_ERROR(ResolveModel(&flags->model.model));
+        RETURN_IF_ERROR(flags->model.Find(/*media=*/!flags->media.empty(), /*drafts=*/false));
         return Logits(flags->model, flags->media, flags->ids, flags->output);
       });
   flags->model.AddTo(*command);

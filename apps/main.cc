@@ -12,6 +12,9 @@ int main(int argc, char** argv) {
   lapidary::AddChatCommand(command_line);
   lapidary::AddGenerateCommand(command_line);
   lapidary::AddServeCommand(command_line);
+  lapidary::AddPullCommand(command_line);
+  lapidary::AddListCommand(command_line);
+  lapidary::AddRmCommand(command_line);
   lapidary::AddEvalCommand(command_line);
   lapidary::AddBenchCommand(command_line);
   lapidary::AddTokenizeCommand(command_line);

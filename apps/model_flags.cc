@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "apps/bundled_models.h"
+#include "apps/named_models.h"
 
 namespace lapidary {
 
@@ -11,6 +12,7 @@ void ModelFlags::AddTo(CLI::App& command) {
   command.add_option(
       "model", model,
       fmt::format("{}; with --load-format dummy, a preset (e2b e4b ...)", kDefaultModelHelp));
+  command.add_option("--hf-repo", hf_repo, kHubFlagHelp)->group(kGroup);
   command.add_option("--load-format", load_format, "auto: the checkpoint's weights; dummy: random")
       ->group(kGroup)
       ->check(CLI::IsMember({"auto", "dummy"}))
@@ -32,6 +34,14 @@ void ModelFlags::AddTo(CLI::App& command) {
   command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")
       ->group(kGroup)
       ->capture_default_str();
+}
+
+Status ModelFlags::Find(bool media, bool drafts) {
+  RETURN_IF_ERROR(TakeHubFlag(hf_repo, &model));
+  const ModelNeeds needs{
+      .weights = load_format != "dummy", .media = media, .drafting = drafts ? &drafting : nullptr};
+  const auto found = FindModelOrDefault(&model, needs);
+  return found.ok() ? Status() : found.error();
 }
 
 Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {

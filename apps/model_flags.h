@@ -16,7 +16,8 @@
 namespace lapidary {
 
 struct ModelFlags {
-  std::string model;  // Empty until ResolveModel: the user named none.
+  std::string model;  // Empty until Find: the user named none.
+  std::string hf_repo;
   std::string load_format = "auto";
   QuantisationFlag quantisation;
   ThreadFlags threads;
@@ -27,6 +28,9 @@ struct ModelFlags {
   DraftFlags drafting;  // added by the commands that generate
 
   void AddTo(CLI::App& command);
+  // Makes a path of a name (named_models.h), and the bundled model's of none. Towers that are files
+  // of their own are fetched only with `media`, the assistant only with `drafts`.
+  Status Find(bool media, bool drafts);
   // Room for one sequence of `max_tokens`. The choice of device is logged.
   Result<LoadedModel> Load(int64_t max_tokens,
                            const DraftingRequest& request = {.enabled = false}) const;

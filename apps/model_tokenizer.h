@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "apps/bundled_models.h"
+#include "apps/named_models.h"
 #include "front/gguf_text.h"
 #include "gguf/gguf_checkpoint.h"
 
@@ -15,7 +15,8 @@ inline constexpr char kTokenizerModelHelp[] =
 
 // The tokenizer of what the user named; of the bundled pebble-e when that is nothing.
 inline Result<Tokenizer> LoadTokenizer(std::string model) {
-  RETURN_IF_ERROR(ResolveModel(&model));
+  const auto found = FindModelOrDefault(&model, {.weights = false, .media = false});
+  if (!found.ok()) return found.error();
   if (IsGgufFile(model)) {
     ASSIGN_OR_RETURN(TextModel text, LoadGgufText(model));
     return std::move(text.tokenizer);

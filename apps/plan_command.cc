@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
+#include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
 #include "device/device_choice.h"
@@ -98,7 +98,8 @@ Result<int64_t> MemoryHere() {
 }
 
 Status Plan(PlanFlags& flags) {
-  ResolveBundled(&flags.model);
+  const auto found = FindModel(&flags.model, {.weights = false, .text = false});
+  if (!found.ok()) return found.error();
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!flags.kv_cache_memory.empty()) {
     ASSIGN_OR_RETURN(flags.request.kv_cache_bytes, ParseBytes(flags.kv_cache_memory));
@@ -142,8 +143,10 @@ void AddPlanCommand(CommandLine& command_line) {
       command_line.Add("plan", "Say how many tokens and sequences fit into a memory",
                        [flags] { return Plan(*flags); });
   command
-      ->add_option("model", flags->model,
-                   "Checkpoint directory, GGUF file, or a preset: e2b e4b 12b 26b-a4b 31b")
+      ->add_option(
+          "model", flags->model,
+          "Checkpoint directory, GGUF file, model of the Hub, or a preset: e2b e4b 12b 26b-a4b "
+          "31b")
       ->required();
   command
       ->add_option(

@@ -3,8 +3,8 @@
 #include <iostream>
 #include <iterator>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
+#include "apps/named_models.h"
 #include "base/read_file.h"
 #include "text/chat_template.h"
 
@@ -58,8 +58,9 @@ Status Render(const RenderFlags& flags) {
 void AddRenderCommand(CommandLine& command_line) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* command = command_line.Add(
-      "render", "Print the prompt a chat template makes of a conversation", [flags] {
-        ResolveBundled(&flags->model_dir);
+      "render", "Print the prompt a chat template makes of a conversation", [flags]() -> Status {
+        const auto found = FindModel(&flags->model_dir, {.weights = false, .media = false});
+        if (!found.ok()) return found.error();
         return Render(*flags);
       });
   command->add_option("model", flags->model_dir, "Model directory whose template to use");

@@ -1,8 +1,6 @@
 // `lapidary serve`: an OpenAI-compatible HTTP server.
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,9 +15,11 @@
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
+#include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
 #include "apps/vllm_flags.h"
+#include "base/memory_limit.h"
 #include "base/read_file.h"
 #include "kv/kv_layout.h"
 #include "model/footprint.h"
@@ -36,6 +36,7 @@ namespace {
 struct ServeFlags {
   std::string config;
   std::string model;
+  std::string hf_repo;
   std::vector<std::string> served_model_names;
   std::string load_format = "auto";
   QuantisationFlag quantisation;
@@ -208,22 +209,10 @@ size_t DefaultMaxBody(int max_model_len) {
   return std::max(size_t{1} << 20, kBytesPerToken * static_cast<size_t>(max_model_len));
 }
 
-// The machine's memory, or less where this process or its container is limited.
-size_t MemoryLimit() {
-  size_t limit = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  rlimit address_space{};
-  if (getrlimit(RLIMIT_AS, &address_space) == 0) {
-    limit = std::min(limit, static_cast<size_t>(address_space.rlim_cur));
-  }
-  size_t of_container = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> of_container) {  // a number or "max"
-    limit = std::min(limit, of_container);
-  }
-  return limit;
-}
-
 // Where memory is short, requests are refused before an allocation fails.
-size_t DefaultRequestMemory() { return std::min(size_t{512} << 20, MemoryLimit() / 8); }
+size_t DefaultRequestMemory() {
+  return std::min(size_t{512} << 20, static_cast<size_t>(MemoryLimit()) / 8);
+}
 
 Status Serve(ServeFlags flags) {
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
@@ -317,8 +306,11 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     return WithVariable(command.add_option(name, value, help))->group("Model");
   };
+  add("--hf-repo", flags.hf_repo, kHubFlagHelp);
   add("--served-model-name", flags.served_model_names,
-      "Names requests may use, the first is in answers (default: the model's directory or preset)")
+      "Names requests may use, the first is in answers (default: the model's directory, or what it "
+      "is "
+      "called on the Hub)")
       ->delimiter(',');
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
       ->check(CLI::IsMember({"auto", "dummy"}))
@@ -468,6 +460,21 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->group("HTTP");
 }
 
+// The model's files; a model of the Hub is served by the name that it was asked for, and by its
+// own.
+Status FindServedModel(ServeFlags& flags) {
+  RETURN_IF_ERROR(TakeHubFlag(flags.hf_repo, &flags.model));
+  ASSIGN_OR_RETURN(const MediaLimits media, ReadMediaLimits(flags.limit_mm_per_prompt));
+  const ModelNeeds needs{.weights = flags.load_format != "dummy",
+                         .media = media.images + media.audio + media.videos > 0,
+                         .drafting = &flags.drafting};
+  ASSIGN_OR_RETURN(const auto names, FindModelOrDefault(&flags.model, needs));
+  if (!names || !flags.served_model_names.empty()) return {};
+  flags.served_model_names = {names->typed};
+  if (names->repo != names->typed) flags.served_model_names.push_back(names->repo);
+  return {};
+}
+
 }  // namespace
 
 void AddServeCommand(CommandLine& command_line) {
@@ -480,7 +487,7 @@ void AddServeCommand(CommandLine& command_line) {
                                            RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
                                          RETURN_IF_ERROR(foreign->Check());
                                          flags->TakeModelFromNames();
-                                         RETURN_IF_ERROR(ResolveModel(&flags->model));
+                                         RETURN_IF_ERROR(FindServedModel(*flags));
                                          return Serve(*flags);
                                        });
   *app = command;

@@ -80,7 +80,8 @@ rm "$work/sharded/model-00002-of-"*
 generate "missing shard" "cannot open" "$work/sharded"
 
 generate "no such directory" "neither a checkpoint directory, nor a GGUF file, nor a preset" "$work/nowhere"
-generate "a preset without weights" "load-format dummy" e2b
+HF_HUB_OFFLINE=1 HF_HOME="$work/hf" generate "a short name without weights" "lapidary pull e2b" e2b
+generate "a preset without weights" "load-format dummy" tiny-e
 generate "a file instead of its directory" "name its directory, $work/good" "$work/good/model.safetensors"
 generate "a file that is not there" "there is no file" "$work/nowhere.gguf"
 copy pointer && printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n' >"$work/pointer/model.safetensors"

@@ -2,6 +2,7 @@
 
 import array
 import json
+import os
 import re
 
 import command_harness
@@ -95,9 +96,10 @@ class GenerateTest(command_harness.CommandTest):
         self.assertEqual(json.loads(result.stdout)["max_model_len"], 16000)
 
     def test_a_name_of_the_hub_is_told_how_to_get_the_weights(self):
-        done = self.run_lapidary("generate", "google/gemma-4-E2B-it", "--prompt", "a")
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.scratch / "hf")}
+        done = self.run_lapidary("generate", "google/gemma-4-E2B-it", "--prompt", "a", env=environment)
         self.assertEqual(done.returncode, 1)
-        self.assertIn(b"hf download google/gemma-4-E2B-it --local-dir gemma-4-E2B-it", done.stderr)
+        self.assertIn(b"lapidary pull google/gemma-4-E2B-it", done.stderr)
 
     def test_think_writes_the_switch_into_the_prompt(self):
         think = 98
@@ -311,7 +313,7 @@ class GenerateTest(command_harness.CommandTest):
             ("not valid UTF-8", "--prompt", b"a\xff"),
             ("not valid UTF-8", "--chat", b"\xc3"),
             ("not valid UTF-8", "--chat", "a", "--system-prompt", b"\xc3"),
-            ("not expected: --bogus", "--prompt", "a", "--bogus"),
+            ("--bogus: generate has no such flag", "--prompt", "a", "--bogus"),
             ("top_p must be", "--prompt", "a", "--top-p", "0"),
             ("temperature must be", "--prompt", "a", "--temperature", "-1"),
             ("--max-tokens", "--prompt", "a", "--max-tokens", "0"),

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <fstream>
 
-#include "apps/bundled_models.h"
 #include "apps/size_words.h"
 #include "model/presets.h"
 
@@ -34,7 +33,7 @@ void AddLengthFlags(CLI::App& command, int& input_len, int& output_len) {
 }
 
 Status EngineBenchFlags::Complete() {
-  if (preset.empty()) return ResolveModel(&model.model);
+  if (preset.empty()) return model.Find(/*media=*/false, /*drafts=*/true);
   if (!model.model.empty()) {
     return MakeError("name one model: a checkpoint directory, or --preset for random weights");
   }
