@@ -147,6 +147,11 @@ Result<std::optional<HubNames>> FindModelOrDefault(std::string* model, const Mod
   return found;
 }
 
+bool IsHubName(const std::string& text) {
+  const auto name = hub::ParseModelName(text);
+  return name.ok() && name->has_value();
+}
+
 Status TakeHubFlag(const std::string& hf_repo, std::string* model) {
   if (hf_repo.empty()) return {};
   if (!model->empty()) {

@@ -33,6 +33,9 @@ Result<std::optional<HubNames>> FindModel(std::string* model, const ModelNeeds& 
 // The same, and the bundled pebble-e where the user named none.
 Result<std::optional<HubNames>> FindModelOrDefault(std::string* model, const ModelNeeds& needs);
 
+// Whether a text is a name on the Hub by its form.
+bool IsHubName(const std::string& text);
+
 // -hf NAME[:QUANT], as llama.cpp has it: a GGUF file of the Hub, as MODEL. `model` must be empty.
 Status TakeHubFlag(const std::string& hf_repo, std::string* model);
 inline constexpr const char* kHubFlagHelp =

@@ -76,11 +76,11 @@ struct ServeFlags {
 
   // `--served-model-name a b MODEL`: the list takes all that follows it, the model too.
   void TakeModelFromNames() {
-    if (!model.empty() || served_model_names.size() < 2) return;
+    if (!model.empty() || !hf_repo.empty() || served_model_names.size() < 2) return;
     std::string last = served_model_names.back();
     ResolveBundled(&last);
     std::error_code error;
-    if (!std::filesystem::exists(last, error)) return;
+    if (!std::filesystem::exists(last, error) && !IsHubName(last)) return;
     model = std::move(last);
     served_model_names.pop_back();
   }

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import re
+import ssl
 import threading
 import urllib.parse
 
@@ -38,7 +39,8 @@ class Repo:
 class FakeHub:
     """Ready once it is made; `url` is HF_ENDPOINT."""
 
-    def __init__(self):
+    def __init__(self, certificate=None):
+        """With a file of a certificate and its key, the Hub speaks https; where large files are, plain http."""
         self.repos = {}
         self.token = "hf_right"
         self.page_size = 1000
@@ -47,8 +49,8 @@ class FakeHub:
         self.requests = []  # (server, method, path, headers)
         self.lock = threading.Lock()
         self.storage = _start(_StorageHandler, self)
-        self.hub = _start(_HubHandler, self)
-        self.url = f"http://127.0.0.1:{self.hub.server_port}"
+        self.hub = _start(_HubHandler, self, certificate)
+        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self.hub.server_port}"
         self.storage_url = f"http://localhost:{self.storage.server_port}"
         self.redirect_to = self.storage_url
 
@@ -70,8 +72,12 @@ class FakeHub:
             server.server_close()
 
 
-def _start(handler, fake):
+def _start(handler, fake, certificate=None):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     server.fake = fake
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

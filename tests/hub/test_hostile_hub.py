@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import threading
 
 import fake_hub
@@ -145,6 +146,30 @@ def test_redirects_lead_to_http_hosts_alone(hub, machine, pebble, target):
     message = machine.refusal("pull", REPO, "--no-spec")
     assert "leads to an address" in message
     assert not list(machine.folder(REPO).glob("snapshots/*/model.safetensors"))
+
+
+def test_https_does_not_lead_to_http_and_certificates_are_checked(machine, pebble, tmp_path):
+    key, certificate, both = (tmp_path / name for name in ("hub.key", "hub.crt", "hub.pem"))
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hub",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate], check=True,
+                   capture_output=True)
+    both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    secure = fake_hub.FakeHub(both)
+    try:
+        secure.add(REPO, pebble)
+        trusted = {"HF_ENDPOINT": secure.url, "SSL_CERT_FILE": str(certificate), "HF_TOKEN": "hf_right"}
+        message = machine.refusal("pull", REPO, "--no-spec", **trusted)
+        assert "leads to an address that is not https (http://localhost)" in message
+        assert secure.paths("storage") == []
+        assert list(machine.folder(REPO).glob("snapshots/*/config.json")), "the Hub itself was trusted"
+        secure.redirect_to = secure.url.replace("https", "http")
+        assert "is not https (http://127.0.0.1)" in machine.refusal("pull", REPO, "--no-spec", **trusted)
+        secure.forget_requests()
+        message = machine.refusal("pull", "e4b", "--no-spec", HF_ENDPOINT=secure.url, HF_TOKEN="hf_right")
+        assert "127.0.0.1 cannot be reached for google/gemma-4-E4B-it: SSL" in message
+        assert secure.paths() == []
+    finally:
+        secure.close()
 
 
 def test_redirects_without_end_are_given_up(hub, machine, pebble):

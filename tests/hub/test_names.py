@@ -55,6 +55,11 @@ def test_serve_answers_to_the_name_it_was_given(hub, machine, pebble, monkeypatc
         server.stop()
 
 
+def test_a_name_after_served_names_is_the_model(hub, machine):
+    message = machine.refusal("serve", "--served-model-name", "a", "b", "google/none")
+    assert "shows no model google/none" in message
+
+
 def test_what_needs_no_weights_fetches_none(hub, machine, pebble):
     hub.add(REPO, pebble)
     plan = machine.run("plan", REPO, "--memory", "80GB", "--json", check=True).stdout
