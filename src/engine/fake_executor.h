@@ -37,6 +37,11 @@ class FakeExecutor : public Executor {
   // after them until it is bound again.
   void FailOneIn(int num_outputs) { fails_one_in_ = num_outputs; }
   int num_failures() const { return num_failures_; }
+  // PrefixHash::low of the tokens up to one of a page, hashed with seed 0; 0: none was written.
+  uint64_t HashAt(PageIndex page, int32_t token) const {
+    const Entry& entry = pages_[page][token];
+    return entry.is_written ? entry.after.hash().low : 0;
+  }
   size_t num_submitted() const { return submitted_.size(); }
 
   // What a prompt is continued with.

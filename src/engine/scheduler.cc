@@ -8,6 +8,13 @@
 
 namespace lapidary {
 
+namespace {
+
+// Windows of so many tokens at the end of a prompt are worth keeping.
+constexpr int32_t kPromptEndTokens = 512;
+
+}  // namespace
+
 Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_pages,
                      const SchedulerLimits& limits, uint64_t hash_seed)
     : plan_(plan),
@@ -15,7 +22,7 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
       limits_(limits),
       hash_seed_(hash_seed),
       pool_(num_pages),
-      prefix_cache_(pool_),
+      prefix_cache_(plan, layout, pool_),
       num_drafts_(limits.num_drafts),
       by_slot_(limits.max_num_seqs, nullptr),
       planned_in_(limits.max_num_seqs, 0) {
@@ -84,6 +91,10 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   }
   auto sequence = std::make_unique<Sequence>(
       id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
+  // A prompt that asks the same of other things parts from this one near its end.
+  const int32_t prompt_len = sequence->prompt_len();
+  const int32_t window = plan_.kv_groups[kSlidingGroup].window;
+  sequence->pages.set_end_zone(prompt_len - window - kPromptEndTokens, prompt_len);
   // What is forced from the start. A step must give the last token that was asked for.
   for (const int32_t token : sequence->ForcedTokens(sequence->spec.max_new_tokens - 1)) {
     sequence->Append(token);
@@ -126,8 +137,6 @@ bool Scheduler::ReserveByPreempting(Sequence& sequence, int32_t num_rows) {
     });
     CHECK(it != running_.rend());
     Sequence& victim = **it;
-    // Alone it fits, unless snapshots hold on to pages that it could use again.
-    if (running_.size() == 1 && prefix_cache_.EvictOne()) continue;
     Preempt(victim);
     if (&victim == &sequence) return false;
   }
@@ -173,12 +182,18 @@ Sequence* Scheduler::FindPlanned(const StepPlan::Entry& entry) {
   return it == sequences_.end() ? nullptr : it->second.get();
 }
 
+void Scheduler::ReleasePages(Sequence& sequence) {
+  sequence.pages.Release();
+  sequence.num_planned = 0;
+  sequence.num_offered = {};
+  sequence.resumed_at = 0;
+}
+
 void Scheduler::Preempt(Sequence& sequence) {
   running_.erase(std::find(running_.begin(), running_.end(), &sequence));
   FreeSlot(sequence);
-  sequence.pages.Release();
-  sequence.num_planned = 0;
-  sequence.resumed_from.reset();
+  OfferPages(sequence, sequence.pages.length(), /*with_last=*/true);
+  ReleasePages(sequence);
   ++sequence.num_preemptions;
   ++num_preemptions_;
   InsertInOrder(waiting_, sequence);
@@ -186,15 +201,14 @@ void Scheduler::Preempt(Sequence& sequence) {
 
 void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {
   Sequence& sequence = *it->second;
+  if (!keep_prefix && limits_.prefix_caching) prefix_cache_.DropWrittenBy(sequence.id);
   if (sequence.slot >= 0) {
-    // The last token's own entry may not have been computed.
-    const int32_t length =
-        std::min(static_cast<int32_t>(sequence.tokens.size()) - 1, sequence.pages.length());
-    PageTables snapshot;
-    if (keep_prefix && limits_.prefix_caching && sequence.spec.cache_at_end && length > 0 &&
-        sequence.pages.TakeSnapshot(length, snapshot)) {
-      prefix_cache_.Insert(HashesOf(sequence).Of(length), length, std::move(snapshot),
-                           sequence.resumed_from);
+    if (keep_prefix) {
+      // The last token's own entry may not have been computed.
+      const int32_t length =
+          std::min(static_cast<int32_t>(sequence.tokens.size()) - 1, sequence.pages.length());
+      OfferPages(sequence, length, /*with_last=*/true);
+      if (sequence.spec.cache_at_end) MarkPoint(sequence, length);
     }
     running_.erase(std::find(running_.begin(), running_.end(), &sequence));
     FreeSlot(sequence);
@@ -204,18 +218,42 @@ void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {
   sequences_.erase(it);
 }
 
-void Scheduler::TakePromptSnapshots(Sequence& sequence) {
+void Scheduler::OfferPages(Sequence& sequence, int32_t length, bool with_last) {
   if (!limits_.prefix_caching) return;
+  // Of what is cached the tokens may not be known yet.
+  length = std::min(length, static_cast<int32_t>(sequence.tokens.size()));
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    if (plan_.kv_groups[group_idx].layers.empty()) continue;
+    const int32_t tokens = layout_.tokens_per_page[group_idx];
+    const int32_t end = with_last ? length : length / tokens * tokens;
+    int32_t& num_offered = sequence.num_offered[group_idx];
+    if (end <= num_offered) continue;
+    const PrefixHashes& hashes = HashesOf(sequence);
+    const PageTable& table = sequence.pages.table(group_idx);
+    for (int32_t block = num_offered / tokens; block * tokens < end; ++block) {
+      const PageIndex page = table.Contains(block) ? table.PageOf(block) : kScratchPage;
+      if (page == kScratchPage) continue;
+      prefix_cache_.Keep(group_idx, block, page, hashes, end, sequence.id);
+    }
+    num_offered = end;
+  }
+}
+
+void Scheduler::MarkPoint(Sequence& sequence, int32_t length) {
+  if (!limits_.prefix_caching || length <= 0) return;
+  const PrefixHashes& hashes = HashesOf(sequence);
+  prefix_cache_.MarkPoint(hashes, length);
+  if (sequence.resumed_at > 0 && sequence.resumed_at < length &&
+      prefix_cache_.IsPoint(hashes, length)) {
+    prefix_cache_.LeavePoint(hashes, sequence.resumed_at);
+  }
+}
+
+void Scheduler::MarkPromptPoints(Sequence& sequence) {
   const std::vector<int32_t>& points = sequence.spec.cache_points;
   while (sequence.num_cache_points_taken < points.size() &&
          points[sequence.num_cache_points_taken] <= sequence.pages.length()) {
-    const int32_t point = points[sequence.num_cache_points_taken++];
-    if (point <= 0) continue;
-    const PrefixHash& hash = HashesOf(sequence).Of(point);
-    PageTables snapshot;
-    if (!prefix_cache_.Contains(hash) && sequence.pages.TakeSnapshot(point, snapshot)) {
-      prefix_cache_.Insert(hash, point, std::move(snapshot), sequence.resumed_from);
-    }
+    MarkPoint(sequence, points[sequence.num_cache_points_taken++]);
   }
 }
 
@@ -305,16 +343,19 @@ void Scheduler::Abandon(const StepPlan& plan) {
 }
 
 SchedulerStats Scheduler::stats() const {
-  return {.num_running = static_cast<int>(running_.size()),
-          .num_waiting = static_cast<int>(waiting_.size()),
-          .num_free_pages = pool_.num_free(),
-          .num_reclaimable_pages = pool_.num_reclaimable(),
-          .num_pages = pool_.num_pages() - 1,
-          .num_pages_in_use = {pool_.num_in_use(kSlidingGroup), pool_.num_in_use(kFullGroup)},
-          .num_preemptions = num_preemptions_,
-          .num_prompt_tokens = num_prompt_tokens_,
-          .num_prefix_hit_tokens = num_prefix_hit_tokens_,
-          .num_hashed_tokens = num_hashed_tokens_};
+  return {
+      .num_running = static_cast<int>(running_.size()),
+      .num_waiting = static_cast<int>(waiting_.size()),
+      .num_free_pages = pool_.num_free(),
+      .num_reclaimable_pages = pool_.num_reclaimable(),
+      .num_cached_pages = {pool_.num_reclaimable(kSlidingGroup), pool_.num_reclaimable(kFullGroup)},
+      .num_pages = pool_.num_pages() - 1,
+      .num_pages_in_use = {pool_.num_in_use(kSlidingGroup), pool_.num_in_use(kFullGroup)},
+      .num_preemptions = num_preemptions_,
+      .num_prompt_tokens = num_prompt_tokens_,
+      .num_prefix_hit_tokens = num_prefix_hit_tokens_,
+      .num_evicted_pages = prefix_cache_.num_evicted(),
+      .num_hashed_tokens = num_hashed_tokens_};
 }
 
 void Scheduler::CheckIntegrity() const {
@@ -335,11 +376,12 @@ void Scheduler::CheckIntegrity() const {
   for (const auto& pages : held_pages_) {
     for (const PageIndex page : pages) ++holders[page];
   }
-  prefix_cache_.CountHolders(holders);
+  prefix_cache_.CheckIntegrity();
   int num_used = 0;
   for (PageIndex page = 1; page < pool_.num_pages(); ++page) {
-    CHECK_EQ(holders[page], pool_.num_holders(page)) << "page " << page;
-    num_used += holders[page] > 0;
+    CHECK_EQ(holders[page], pool_.num_sequences(page)) << "page " << page;
+    CHECK(!pool_.is_overwritten(page)) << "page " << page;
+    num_used += holders[page] > 0 || pool_.is_kept(page);
   }
   CHECK_EQ(num_used + pool_.num_free(), pool_.num_pages() - 1);
   CHECK_EQ(pool_.num_in_use(kSlidingGroup) + pool_.num_in_use(kFullGroup),

@@ -38,7 +38,7 @@ struct SchedulerLimits {
   int max_step_rows = std::numeric_limits<int>::max();  // with those: what the executor can hold
   int max_scored_rows = 64;  // of those, prompt rows whose logprobs are wanted
   int max_model_len = 0;     // tokens of a sequence; 0: the model's context
-  int sliding_slack = 32;    // tokens kept behind the window
+  int sliding_slack = 32;    // tokens held behind the window
   int num_drafts = 0;        // of a decoding sequence at most, by the executor's drafter
   bool prefix_caching = true;
   // A step that carries decodes takes at most so long, or so many times what a step takes when all
@@ -83,11 +83,13 @@ struct SchedulerStats {
   int num_waiting = 0;
   int num_free_pages = 0;
   int num_reclaimable_pages = 0;
+  std::array<int, kNumKvGroups> num_cached_pages{};  // of those, by group
   int num_pages = 0;                                 // that can be handed out
   std::array<int, kNumKvGroups> num_pages_in_use{};  // by sequences
   uint64_t num_preemptions = 0;
   uint64_t num_prompt_tokens = 0;      // of admitted sequences
   uint64_t num_prefix_hit_tokens = 0;  // of those, found in the prefix cache
+  uint64_t num_evicted_pages = 0;      // that the prefix cache gave up
   uint64_t num_hashed_tokens = 0;      // for the prefix cache; each token of a sequence once
 };
 
@@ -137,6 +139,7 @@ class Scheduler {
 
   SchedulerStats stats() const;
   void ClearPrefixCache() { prefix_cache_.Clear(); }
+  const PrefixCache& prefix_cache() const { return prefix_cache_; }
 
   // Every page has exactly the holders that say they hold it, lengths agree: for tests and idle
   // loops.
@@ -189,8 +192,8 @@ class Scheduler {
   bool AwaitsLeader(const Sequence& sequence) const;
 
   bool CanTakeRows(const Sequence& sequence) const;
-  // Rows of the next chunk: within the budget (so possibly none) and, for snapshots, cut where one
-  // must be taken.
+  // Rows of the next chunk: within the budget (so possibly none) and cut where the window before a
+  // cache point would be lost without room for it.
   int32_t ChunkRows(const Sequence& sequence, const Budget& budget) const;
   void AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget);
   // Asks for the logprobs of the prompt tokens that follow the step's rows.
@@ -201,12 +204,20 @@ class Scheduler {
   bool IsDecoding(const Sequence& sequence) const;
   // What to verify behind the next token of a decoding sequence.
   std::vector<int32_t> ChooseDrafts(const Sequence& sequence, int32_t max_drafts) const;
+  // Every sequence of the step has its pages: what room is left goes to what would be lost
+  // (SequencePages::KeepLeaving), then the tables are final. Before any page of the step is given
+  // back, or a page would be written twice in it.
+  void KeepLeavingPages(StepPlan& plan);
   // Steps run in order, so once a step is planned the books say what will be true when it has run:
-  // its rows are cached (drafts perhaps), pages behind the window are free, snapshots can be
-  // resumed. Not earlier: within the step those pages are still read, and what it writes is not
+  // its rows are cached (drafts perhaps), pages behind the window are free, its pages can be gone
+  // on from. Not earlier: within the step those pages are still read, and what it writes is not
   // there yet.
   void CommitPlanned(const StepPlan& plan);
-  void TakePromptSnapshots(Sequence& sequence);
+  // What of the first `length` tokens the prefix cache has not been offered: complete blocks, or
+  // with what there is of the last ones.
+  void OfferPages(Sequence& sequence, int32_t length, bool with_last);
+  void MarkPromptPoints(Sequence& sequence);
+  void MarkPoint(Sequence& sequence, int32_t length);
   // Appends the tokens that must come next, if nothing of the sequence is on the way.
   void JumpForward(Sequence& sequence, SequenceProgress& update);
 
@@ -217,9 +228,11 @@ class Scheduler {
   void EvictUntilFree(int num_pages);
   void Preempt(Sequence& sequence);
   void Finish(SequenceMap::iterator it, bool keep_prefix);
+  // Its pages are given back, and it begins anew.
+  void ReleasePages(Sequence& sequence);
   // Of all its tokens.
   const PrefixHashes& HashesOf(Sequence& sequence);
-  // Starts a waiting sequence from the longest snapshot there is; undone if it is not admitted.
+  // Starts a waiting sequence from the longest prefix there is; undone if it is not admitted.
   void Resume(Sequence& sequence, StepPlan& plan);
   void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
   bool FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const;

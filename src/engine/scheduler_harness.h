@@ -16,7 +16,8 @@
 
 namespace lapidary {
 
-inline constexpr uint64_t kHashSeed = 42;
+// As the fake executor hashes, so that the pages of both can be compared.
+inline constexpr uint64_t kHashSeed = 0;
 
 inline ModelPlan TinyPlan() {
   return MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
@@ -91,6 +92,20 @@ class Harness {
       }
     }
     return true;
+  }
+
+  // Every page that the prefix cache keeps holds what it is kept for, token by token. Says nothing
+  // while steps are in flight: what they write is counted on and not there yet.
+  void CheckKeptPages() const {
+    if (!in_flight_.empty()) return;
+    const KeptPages& kept = scheduler_.prefix_cache().kept();
+    for (PageIndex page = 1; page < executor_.num_pages(); ++page) {
+      const std::span<const uint64_t> hashes = kept.hashes(page);
+      for (size_t token = 0; token < hashes.size(); ++token) {
+        ASSERT_EQ(executor_.HashAt(page, static_cast<int32_t>(token)), hashes[token])
+            << "page " << page << " of group " << kept.group(page) << ", token " << token;
+      }
+    }
   }
 
   void RunToEnd() {

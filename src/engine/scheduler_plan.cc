@@ -20,6 +20,8 @@ constexpr int32_t kLeastChunkRows = 16;
 // so many times as much, and every so many steps in any case.
 constexpr double kMostDecodeGrowth = 1.5;
 constexpr uint64_t kStepsBetweenAlone = 32;
+// A shorter prefix (what templates begin all prompts with) is not worth copying pages for.
+constexpr int32_t kLeastResumed = 16;
 
 // Whether one is let past a prompt that comes before it. Those of about its length are not: both
 // would be done later than one behind the other.
@@ -113,7 +115,6 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
     sequence.pages.ForgetTableSent();
     sequence.must_bind_again = false;
   }
-  sequence.pages.TakeTableChanges(sequence.slot, batch.table_entries);
 
   if (sequence.continues_slot) {
     CHECK_EQ(num_rows, 1);
@@ -130,17 +131,30 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
   planned_in_[sequence.slot] = step_;
 }
 
+void Scheduler::KeepLeavingPages(StepPlan& plan) {
+  const auto make_room = [&](EvictionKey key) { return prefix_cache_.MakeRoom(key); };
+  const auto forget = [&](PageIndex page) { prefix_cache_.Drop(page); };
+  for (const StepPlan::Entry& entry : plan.entries) {
+    SequencePages& pages = by_slot_[entry.slot]->pages;
+    if (limits_.prefix_caching && pages.has_leaving()) pages.KeepLeaving(make_room, forget);
+    pages.TakeTableChanges(entry.slot, plan.batch.table_entries);
+  }
+}
+
 void Scheduler::CommitPlanned(const StepPlan& plan) {
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
     const SequenceStep& step = plan.batch.sequences[idx];
     Sequence& sequence = *by_slot_[step.slot];
+    const int32_t num_sure_rows = step.num_rows - step.num_drafts;
+    const bool is_prompt = sequence.num_planned < sequence.prompt_len();
+    OfferPages(sequence, sequence.pages.length() + num_sure_rows, /*with_last=*/is_prompt);
     sequence.pages.Commit(step.num_rows, step.num_drafts);
-    sequence.num_planned += step.num_rows - step.num_drafts;
+    sequence.num_planned += num_sure_rows;
     if (step.samples) {
       ++sequence.num_pending;
       sequence.continues_slot = true;
     }
-    TakePromptSnapshots(sequence);
+    if (is_prompt) MarkPromptPoints(sequence);
   }
 }
 
@@ -287,29 +301,42 @@ const PrefixHashes& Scheduler::HashesOf(Sequence& sequence) {
 }
 
 void Scheduler::Resume(Sequence& sequence, StepPlan& plan) {
-  const PrefixCache::Match match = prefix_cache_.Find(HashesOf(sequence));
-  if (match.length == 0) return;
+  PrefixCache::Resumable resumable;
+  if (sequence.spec.media && plan_.images_see_both_ways) {
+    // Nobody can go on inside an image whose rows see each other.
+    resumable = [&media = *sequence.spec.media](int32_t position) {
+      const SoftTokenRun* run = FindRun(media, position);
+      return run != nullptr && run->is_image ? run->position : position;
+    };
+  }
+  const PrefixCache::Match match = prefix_cache_.Find(HashesOf(sequence), resumable);
+  if (match.length < kLeastResumed) return;
+  const auto for_each_page = [&](const auto& visit) {
+    for (const PageTable& table : match.tables) {
+      for (const PageIndex page : table.pages) visit(page);
+    }
+  };
+  for_each_page([&](PageIndex page) { pool_.Share(page); });
   const int num_copies = sequence.pages.PagesToResume(match.length);
-  if (num_copies > pool_.num_free() + pool_.num_reclaimable()) return;
-  while (num_copies > pool_.num_free()) {
-    if (!prefix_cache_.EvictOne(/*kept=*/match.hash)) return;
+  if (num_copies <= pool_.num_free() + pool_.num_reclaimable()) {
+    EvictUntilFree(num_copies);
+    std::vector<PageCopy> copies;
+    CHECK(sequence.pages.Resume(match.length, match.tables, copies));
+    for (const PageCopy& copy : copies) {
+      pool_.Share(copy.from);
+      held_pages_.back().push_back(copy.from);
+      plan.batch.page_copies.push_back(copy);
+    }
+    sequence.num_planned = match.length;
+    sequence.num_offered = {match.length, match.length};
+    sequence.resumed_at = match.length;
+    sequence.parts_from_other = match.parts;
   }
-
-  std::vector<PageCopy> copies;
-  CHECK(sequence.pages.Resume(match.length, *match.tables, copies));
-  for (const PageCopy& copy : copies) {
-    pool_.Share(copy.from);
-    held_pages_.back().push_back(copy.from);
-    plan.batch.page_copies.push_back(copy);
-  }
-  sequence.resumed_from = match.hash;
-  sequence.num_planned = match.length;
+  for_each_page([&](PageIndex page) { pool_.Free(page); });
 }
 
 void Scheduler::UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan) {
-  sequence.pages.Release();
-  sequence.num_planned = 0;
-  sequence.resumed_from.reset();
+  ReleasePages(sequence);
   while (plan.batch.page_copies.size() > num_copies_before) {
     pool_.Free(held_pages_.back().back());
     held_pages_.back().pop_back();
@@ -372,7 +399,10 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
       continue;
     }
     // Not before: a sequence that waits for room tries again at every step.
-    if (sequence.resumed_from) prefix_cache_.MarkUsed(*sequence.resumed_from, sequence.id);
+    if (sequence.resumed_at > 0) {
+      prefix_cache_.UsePoint(sequence.prefix_hashes, sequence.resumed_at, sequence.parts_from_other,
+                             sequence.id);
+    }
     CHECK(Reserve(sequence, num_rows));
     if (sequence.num_preemptions == 0) {
       // Forced tokens may be cached too.
@@ -415,6 +445,7 @@ std::optional<StepPlan> Scheduler::Plan() {
     decodes_alone_ = plan.shape;
     step_alone_ = step_;
   }
+  KeepLeavingPages(plan);
   CommitPlanned(plan);
   if (plan.entries.empty()) {
     CHECK(held_pages_.back().empty());

@@ -95,11 +95,11 @@ TEST_P(SchedulerModes, AnIdenticalPromptIsComputedOnce) {
   EXPECT_EQ(harness.scheduler().stats().num_prefix_hit_tokens, 299u);
 }
 
-TEST_P(SchedulerModes, ASequenceThatFitsAloneIsNotStoppedByTheSnapshotItResumedFrom) {
+TEST_P(SchedulerModes, ASequenceThatFitsAloneIsNotStoppedByThePagesItResumedFrom) {
   SchedulerLimits limits;
   limits.max_num_batched_tokens = 9;
   limits.sliding_slack = 20;
-  // Just enough pages for one such sequence; a snapshot at 54 keeps sliding pages from reuse.
+  // Just enough pages for one such sequence; the point at 54 claims sliding pages.
   std::mt19937 random(9);
   const std::vector<int32_t> prompt = RandomIds(random, 83, 500);
   SequenceSpec spec = Harness::Spec(prompt, 3);
@@ -243,7 +243,7 @@ TEST_P(SchedulerModes, PromptsOfOtherMediaOrAnotherAdapterShareNothing) {
 }
 
 // One that waits for room is looked at again in every step.
-TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesASnapshot) {
+TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesAPoint) {
   SchedulerLimits limits;
   limits.sliding_slack = 8;
   Harness harness(60, limits, GetParam());
@@ -273,7 +273,8 @@ TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesASnapshot) {
   const uint64_t num_hashed = harness.scheduler().stats().num_hashed_tokens;
   for (int turn = 0; turn < 20; ++turn) harness.Turn();
   ASSERT_EQ(harness.scheduler().stats().num_waiting, 1);
-  EXPECT_EQ(harness.scheduler().stats().num_hashed_tokens, num_hashed);
+  // What the running one generates, and nothing else.
+  EXPECT_LE(harness.scheduler().stats().num_hashed_tokens, num_hashed + 20);
   harness.RunToEnd();
   EXPECT_EQ(harness.finished_.at(in_the_way), FinishReason::kLength);
   EXPECT_EQ(harness.outputs_[waiting],
@@ -281,8 +282,8 @@ TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesASnapshot) {
   const uint64_t num_hits = harness.scheduler().stats().num_prefix_hit_tokens;
   EXPECT_EQ(num_hits, 44u);
 
-  // Room for a few pages: the turn that went on is overtaken, so its snapshot goes, not the older
-  // one of the other conversation.
+  // Room for a few pages: the point where the turn went on is left, so its pages go, not those of
+  // the older one of the other conversation.
   ASSERT_LT(harness.scheduler().stats().num_free_pages, 9);
   add(RandomIds(random, 24, 500), 1, /*cache_at_end=*/false);
   harness.RunToEnd();
@@ -516,6 +517,9 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
       }
       harness.Turn();
       harness.scheduler().CheckIntegrity();
+      if (turn % 8 == 0) {
+        ASSERT_NO_FATAL_FAILURE(harness.CheckKeptPages());
+      }
       ASSERT_LE(harness.largest_step_, static_cast<size_t>(limits.max_num_batched_tokens));
       if (!has_drafts) {
         ASSERT_LE(harness.most_outputs_, limits.max_num_seqs + limits.max_scored_rows);
@@ -523,6 +527,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     }
     harness.RunToEnd();
     harness.scheduler().CheckIntegrity();
+    ASSERT_NO_FATAL_FAILURE(harness.CheckKeptPages());
     for (const auto& [id, request] : all) {
       ASSERT_TRUE(harness.finished_.contains(id)) << "request " << id << " never ended";
       const auto& output = harness.outputs_[id];
@@ -546,8 +551,8 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
   }
 }
 
-TEST_P(SchedulerModes, HundredThousandRandomStepsKeepEveryPromise) {
-  for (int seed = 0; seed < 4; ++seed) {
+TEST_P(SchedulerModes, TwoHundredThousandRandomStepsKeepEveryPromise) {
+  for (int seed = 0; seed < 8; ++seed) {
     RandomSteps(/*num_turns=*/25000, seed, GetParam());
     if (HasFatalFailure()) FAIL() << "seed " << seed;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -113,8 +114,11 @@ struct Sequence {
   int32_t num_unreported = 0;  // forced from the start: they come with the first sampled token
   SequencePages pages;
   PrefixHashes prefix_hashes;  // of `tokens`, or of fewer: extended when asked for
+  // Up to here the prefix cache has been offered the pages of a group.
+  std::array<int32_t, kNumKvGroups> num_offered{};
   size_t num_cache_points_taken = 0;
-  std::optional<PrefixHash> resumed_from;
+  int32_t resumed_at = 0;                // tokens that were found in the prefix cache; 0: none
+  bool parts_from_other = false;         // other sequences went on from there in another way
   int32_t num_cached_prompt_tokens = 0;  // found in the prefix cache when first admitted
   int num_preemptions = 0;
 };

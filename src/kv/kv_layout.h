@@ -42,6 +42,10 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes);
 KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
                       std::array<int, kNumKvGroups> tokens_per_page);
 
+// The first block of a group that the row at position `length` may see, or one `slack` before it.
+int32_t FirstBlockInReach(const ModelPlan& plan, const KvLayout& layout, int group_idx,
+                          int32_t length, int32_t slack = 0);
+
 // Pages a sequence of `length` tokens holds: all of it in the full group, window and slack (and a
 // page cut at either end) in the sliding group.
 int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,

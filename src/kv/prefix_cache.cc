@@ -1,97 +1,238 @@
 #include "kv/prefix_cache.h"
 
-#include <utility>
+#include <algorithm>
+
+#include "base/check.h"
 
 namespace lapidary {
-namespace {
 
-void FreeTables(PagePool& pool, const PageTables& tables) {
-  for (const PageTable& table : tables) {
-    for (const PageIndex page : table.pages) pool.Free(page, PageHolder::kCache);
-  }
-}
-
-}  // namespace
-
-PrefixCache::PrefixCache(PagePool& pool) : pool_(pool) {}
+PrefixCache::PrefixCache(const ModelPlan& plan, const KvLayout& layout, PagePool& pool)
+    : plan_(plan), layout_(layout), pool_(pool), kept_(layout, pool), claims_(pool.num_pages()) {}
 
 PrefixCache::~PrefixCache() { Clear(); }
 
-PrefixCache::Match PrefixCache::Find(const PrefixHashes& hashes) const {
-  for (auto it = num_of_length_.upper_bound(hashes.length()); it != num_of_length_.end(); ++it) {
-    const auto [length, count] = *it;
-    const auto found = snapshots_.find(hashes.Of(length));
-    if (found != snapshots_.end()) return {length, found->first, &found->second->tables};
+int32_t PrefixCache::FindFull(const PrefixHashes& hashes, int32_t limit, PageTable& table) const {
+  if (!GroupIsUsed(kFullGroup)) return limit;
+  const int32_t tokens = layout_.tokens_per_page[kFullGroup];
+  for (int32_t block = 0; block * tokens < limit; ++block) {
+    const int32_t wanted = std::min(tokens, limit - block * tokens);
+    const KeptPages::Found found = kept_.Find(kFullGroup, block, hashes, wanted);
+    if (found.num_tokens > 0) table.pages.push_back(found.page);
+    if (found.num_tokens < tokens) return block * tokens + found.num_tokens;
   }
-  return {};
+  return limit;
 }
 
-void PrefixCache::MakeMostRecent(SnapshotList::iterator snapshot) {
-  SnapshotList& from = snapshot->is_overtaken ? overtaken_ : current_;
-  snapshot->is_overtaken = false;
-  current_.splice(current_.end(), from, snapshot);
-}
-
-void PrefixCache::MarkUsed(const PrefixHash& hash, uint64_t user) {
-  const auto it = snapshots_.find(hash);
-  if (it == snapshots_.end()) return;
-  Snapshot& snapshot = *it->second;
-  if (snapshot.num_users == 0 || snapshot.last_user != user) ++snapshot.num_users;
-  snapshot.last_user = user;
-  MakeMostRecent(it->second);
-}
-
-void PrefixCache::Insert(const PrefixHash& hash, int32_t length, PageTables tables,
-                         const std::optional<PrefixHash>& resumed_from) {
-  if (const auto it = snapshots_.find(hash); it != snapshots_.end()) {
-    FreeTables(pool_, tables);
-    MakeMostRecent(it->second);
-    return;
+int32_t PrefixCache::FindWindow(const PrefixHashes& hashes, int32_t length,
+                                const Resumable& resumable, PageTable& table) const {
+  const int32_t tokens = layout_.tokens_per_page[kSlidingGroup];
+  const auto lower = [&](int32_t position) { return resumable ? resumable(position) : position; };
+  length = lower(length);
+  if (!GroupIsUsed(kSlidingGroup)) return length;
+  // From the last block down. Where one lacks tokens no position behind it has its window, up to a
+  // window's length: the search begins anew with what the block has.
+  std::vector<PageIndex> pages;  // last block first
+  int32_t block = (length - 1) / tokens;
+  while (length > 0 && block >= FirstBlockInReach(plan_, layout_, kSlidingGroup, length)) {
+    const int32_t wanted = std::min(tokens, length - block * tokens);
+    const KeptPages::Found found = kept_.Find(kSlidingGroup, block, hashes, wanted);
+    if (found.num_tokens == wanted) {
+      pages.push_back(found.page);
+      --block;
+      continue;
+    }
+    pages.clear();
+    length = lower(block * tokens + found.num_tokens);
+    block = (length - 1) / tokens;
   }
-  current_.push_back({.hash = hash, .length = length, .tables = std::move(tables)});
-  snapshots_[hash] = std::prev(current_.end());
-  ++num_of_length_[length];
-  if (!resumed_from) return;
-  const auto it = snapshots_.find(*resumed_from);
-  if (it == snapshots_.end() || it->second->is_overtaken || it->second->num_users > 1 ||
-      it->second->length >= length) {
-    return;
+  if (length <= 0) return 0;
+  table.first_block = block + 1;
+  table.pages.assign(pages.rbegin(), pages.rend());
+  return length;
+}
+
+bool PrefixCache::PartsAt(const PrefixHashes& hashes, const Match& match) const {
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    const PageTable& table = match.tables[group_idx];
+    if (table.pages.empty()) continue;
+    const int32_t start = (table.end_block() - 1) * layout_.tokens_per_page[group_idx];
+    if (kept_.num_tokens(table.pages.back()) > match.length - start) return true;
   }
-  it->second->is_overtaken = true;
-  overtaken_.splice(overtaken_.end(), current_, it->second);
+  return match.length % layout_.tokens_per_page[kFullGroup] == 0 &&
+         kept_.HasNext(kFullGroup, match.length, hashes);
 }
 
-void PrefixCache::Drop(SnapshotList::iterator snapshot) {
-  FreeTables(pool_, snapshot->tables);
-  snapshots_.erase(snapshot->hash);
-  const auto count = num_of_length_.find(snapshot->length);
-  if (--count->second == 0) num_of_length_.erase(count);
-  (snapshot->is_overtaken ? overtaken_ : current_).erase(snapshot);
-}
-
-bool PrefixCache::EvictOne(const std::optional<PrefixHash>& kept) {
-  for (SnapshotList* list : {&overtaken_, &current_}) {
-    auto it = list->begin();
-    if (it != list->end() && it->hash == kept) ++it;
-    if (it == list->end()) continue;
-    Drop(it);
-    return true;
+PrefixCache::Match PrefixCache::Find(const PrefixHashes& hashes, const Resumable& resumable) const {
+  Match match;
+  match.length = FindFull(hashes, hashes.length() - 1, match.tables[kFullGroup]);
+  if (match.length <= 0) return {};
+  match.length = FindWindow(hashes, match.length, resumable, match.tables[kSlidingGroup]);
+  if (match.length <= 0) return {};
+  if (GroupIsUsed(kFullGroup)) {
+    const int32_t tokens = layout_.tokens_per_page[kFullGroup];
+    match.tables[kFullGroup].pages.resize((match.length + tokens - 1) / tokens);
   }
-  return false;
+  match.parts = PartsAt(hashes, match);
+  return match;
 }
 
-void PrefixCache::CountHolders(std::vector<int>& holders) const {
-  for (const SnapshotList* list : {&overtaken_, &current_}) {
-    for (const Snapshot& snapshot : *list) {
-      for (const PageTable& table : snapshot.tables) {
-        for (const PageIndex page : table.pages) ++holders[page];
-      }
+bool PrefixCache::FindPages(const PrefixHashes& hashes, int32_t length, PageTables& tables) const {
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    if (!GroupIsUsed(group_idx)) continue;
+    const int32_t tokens = layout_.tokens_per_page[group_idx];
+    int32_t block = FirstBlockInReach(plan_, layout_, group_idx, length);
+    tables[group_idx].first_block = block;
+    for (; block * tokens < length; ++block) {
+      const int32_t wanted = std::min(tokens, length - block * tokens);
+      const KeptPages::Found found = kept_.Find(group_idx, block, hashes, wanted);
+      if (found.num_tokens < wanted) return false;
+      tables[group_idx].pages.push_back(found.page);
     }
   }
+  return true;
+}
+
+void PrefixCache::Keep(int group_idx, int32_t block, PageIndex page, const PrefixHashes& hashes,
+                       int32_t end, uint64_t writer) {
+  if (!pool_.is_kept(page)) claims_[page] = {};
+  if (!kept_.Keep(group_idx, block, page, hashes, end, writer)) {
+    points_.erase(page);
+    return;
+  }
+  kept_.DropCovered(page, [&](PageIndex covered) { MovePoints(covered, page); });
+}
+
+void PrefixCache::MovePoints(PageIndex from, PageIndex to) {
+  if (pool_.claim(from) > pool_.claim(to)) {
+    pool_.SetClaim(to, pool_.claim(from));
+    claims_[to] = claims_[from];
+  }
+  const auto it = points_.find(from);
+  if (it == points_.end()) return;
+  std::vector<Point> moved = std::move(it->second);
+  points_.erase(it);
+  std::vector<Point>& points = points_[to];
+  points.insert(points.end(), moved.begin(), moved.end());
+}
+
+void PrefixCache::Drop(PageIndex page) {
+  points_.erase(page);
+  kept_.Drop(page);
+}
+
+void PrefixCache::DropWrittenBy(uint64_t writer) {
+  for (PageIndex page = 1; page < pool_.num_pages(); ++page) {
+    if (pool_.is_kept(page) && kept_.writer(page) == writer) Drop(page);
+  }
+}
+
+PrefixCache::Point* PrefixCache::FindPoint(const PrefixHashes& hashes, int32_t length,
+                                           PageIndex* page) const {
+  const int group_idx = GroupIsUsed(kSlidingGroup) ? kSlidingGroup : kFullGroup;
+  const int32_t tokens = layout_.tokens_per_page[group_idx];
+  const int32_t block = (length - 1) / tokens;
+  const int32_t wanted = length - block * tokens;
+  const KeptPages::Found found = kept_.Find(group_idx, block, hashes, wanted);
+  if (found.num_tokens < wanted) return nullptr;
+  if (page != nullptr) *page = found.page;
+  const auto it = points_.find(found.page);
+  if (it == points_.end()) return nullptr;
+  for (Point& point : it->second) {
+    if (point.length == length) return &point;
+  }
+  return nullptr;
+}
+
+bool PrefixCache::IsPoint(const PrefixHashes& hashes, int32_t length) const {
+  return FindPoint(hashes, length) != nullptr;
+}
+
+void PrefixCache::ClaimPage(PageIndex page, uint64_t point) {
+  Claim& claim = claims_[page];
+  if (claim.point != point) claim = {point, pool_.claim(page)};
+  pool_.SetClaim(page, pool_.NextClaim());
+}
+
+PrefixCache::Point* PrefixCache::ClaimPoint(const PrefixHashes& hashes, int32_t length) {
+  PageTables tables;
+  if (length <= 0 || !FindPages(hashes, length, tables)) return nullptr;
+  PageIndex last_page = kScratchPage;
+  Point* point = FindPoint(hashes, length, &last_page);
+  if (point == nullptr) {
+    point = &points_[last_page].emplace_back();
+    *point = {.id = ++last_point_, .length = length};
+  }
+  // The first blocks get the latest keys: nothing goes before what only makes sense behind it.
+  for (const PageTable& table : tables) {
+    for (auto page = table.pages.rbegin(); page != table.pages.rend(); ++page) {
+      ClaimPage(*page, point->id);
+    }
+  }
+  return point;
+}
+
+void PrefixCache::MarkPoint(const PrefixHashes& hashes, int32_t length) {
+  ClaimPoint(hashes, length);
+}
+
+void PrefixCache::UsePoint(const PrefixHashes& hashes, int32_t length, bool prompts_part,
+                           uint64_t user) {
+  const bool is_new = !IsPoint(hashes, length);
+  Point* point = ClaimPoint(hashes, length);
+  if (point == nullptr) return;
+  if (is_new && prompts_part) ++point->num_users;
+  if (point->last_user != user) ++point->num_users;
+  point->last_user = user;
+}
+
+void PrefixCache::LeavePoint(const PrefixHashes& hashes, int32_t length) {
+  PageIndex last_page = kScratchPage;
+  const Point* point = FindPoint(hashes, length, &last_page);
+  if (point == nullptr || point->num_users > 1) return;
+  const uint64_t id = point->id;
+  std::vector<Point>& points = points_.at(last_page);
+  std::erase_if(points, [&](const Point& other) { return other.id == id; });
+  if (points.empty()) points_.erase(last_page);
+  if (!GroupIsUsed(kSlidingGroup)) return;
+  const int32_t tokens = layout_.tokens_per_page[kSlidingGroup];
+  // The full pages are the later point's too.
+  int32_t block = FirstBlockInReach(plan_, layout_, kSlidingGroup, length);
+  for (; block * tokens < length; ++block) {
+    const int32_t wanted = std::min(tokens, length - block * tokens);
+    const PageIndex page = kept_.Find(kSlidingGroup, block, hashes, wanted).page;
+    if (page == kScratchPage || claims_[page].point != id) continue;
+    pool_.SetClaim(page, claims_[page].before);
+    claims_[page] = {};
+  }
+}
+
+bool PrefixCache::EvictOne() {
+  if (pool_.num_reclaimable() == 0) return false;
+  Drop(pool_.FirstToGo());
+  ++num_evicted_;
+  return true;
+}
+
+bool PrefixCache::MakeRoom(EvictionKey key) {
+  if (pool_.num_free() > 0) return true;
+  return pool_.num_reclaimable() > 0 && pool_.FirstKey() < key && EvictOne();
 }
 
 void PrefixCache::Clear() {
-  while (EvictOne()) {
+  for (PageIndex page = 1; page < pool_.num_pages(); ++page) {
+    if (pool_.is_kept(page)) Drop(page);
+  }
+}
+
+void PrefixCache::CheckIntegrity() const {
+  kept_.CheckIntegrity();
+  for (const auto& [page, points] : points_) {
+    CHECK(pool_.is_kept(page)) << page;
+    CHECK(!points.empty()) << page;
+    const int32_t start = kept_.block(page) * layout_.tokens_per_page[kept_.group(page)];
+    for (const Point& point : points) {
+      CHECK(point.length > start && point.length <= start + kept_.num_tokens(page)) << page;
+    }
   }
 }
 

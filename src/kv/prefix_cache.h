@@ -1,21 +1,23 @@
-// Prefixes worth keeping: snapshots of sequences at positions where another prompt may go on.
+// What prompts have in common, kept as the pages that hold it.
 //
-// To resume at position p a sequence needs every full-attention page below p and the sliding window
-// before p. A snapshot holds both, so neither can be lost without the other: it is there as a whole
-// or gone as a whole. Snapshots share pages with each other and with running sequences.
+// The unit is a page of a group. Sequences leave theirs here as blocks fill up and when they end; a
+// page stays while the pool has room. Where a prompt can go on is derived: at any position whose
+// full-attention pages, all from the start, and whose sliding window are still there. A position
+// inside a block is as good as one at its end: the page is copied and written on.
 //
-// When the pool runs dry the least valuable snapshot goes first: those that a longer snapshot of
-// the same conversation has overtaken, then the least recently used.
+// Some positions are worth more than others: ends of messages, where the next turn goes on, and
+// positions where sequences have gone on before. Such a point claims its pages, which then go later
+// than those that were merely used. A point that its only user has left behind with a later point
+// of its own (the conversation went on) gives its window up.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <list>
-#include <map>
-#include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "kv/kept_pages.h"
 #include "kv/prefix_hashes.h"
 #include "kv/sequence_pages.h"
 
@@ -23,65 +25,93 @@ namespace lapidary {
 
 class PrefixCache {
  public:
-  explicit PrefixCache(PagePool& pool);
+  // `plan`, `layout` and `pool` must outlive it.
+  PrefixCache(const ModelPlan& plan, const KvLayout& layout, PagePool& pool);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   struct Match {
     int32_t length = 0;  // 0: nothing found
-    PrefixHash hash;
-    const PageTables* tables = nullptr;  // valid until the next Insert or Evict
+    PageTables tables;   // as SequencePages::Resume takes them; held by nobody
+    bool parts = false;  // pages that are kept go on in another way: prompts part here
   };
+  // At or before a position, the last one at which a sequence may go on; null: everywhere.
+  using Resumable = std::function<int32_t(int32_t)>;
 
-  // The longest snapshot of a proper prefix of what was hashed. Does not count as a use. Costs a
-  // look-up per length at which there are snapshots, however long the prompt.
-  Match Find(const PrefixHashes& hashes) const;
-  // `user` was admitted and goes on from this snapshot, now the most recently used. One that comes
-  // back after a preemption is no second user.
-  void MarkUsed(const PrefixHash& hash, uint64_t user);
+  // The longest proper prefix of what was hashed that a sequence can go on from. Does not count as
+  // a use. Costs a look-up for each block of the prefix.
+  Match Find(const PrefixHashes& hashes, const Resumable& resumable = nullptr) const;
 
-  // Takes over the page holds of `tables` (SequencePages::TakeSnapshot). Gives them back at once
-  // when the prefix is already there. `resumed_from` is overtaken by the new one, unless several
-  // sequences have used it (a shared system prompt).
-  void Insert(const PrefixHash& hash, int32_t length, PageTables tables,
-              const std::optional<PrefixHash>& resumed_from);
+  // `page` of a sequence holds its block's tokens up to position `end`; see KeptPages.
+  void Keep(int group_idx, int32_t block, PageIndex page, const PrefixHashes& hashes, int32_t end,
+            uint64_t writer);
+  // Its tokens are lost: it is overwritten.
+  void Drop(PageIndex page);
+  // Whatever a sequence wrote cannot be trusted.
+  void DropWrittenBy(uint64_t writer);
 
-  bool Contains(const PrefixHash& hash) const { return snapshots_.contains(hash); }
+  // The first `length` tokens end where others may go on. Nothing if some page of them is gone.
+  void MarkPoint(const PrefixHashes& hashes, int32_t length);
+  // `user` was admitted and goes on from there. One that comes back after a preemption is no second
+  // user. Where prompts part, whoever was there first is a user too.
+  void UsePoint(const PrefixHashes& hashes, int32_t length, bool prompts_part, uint64_t user);
+  // A sequence that went on from there has a later point: unless others went on from there too, the
+  // point is one no more.
+  void LeavePoint(const PrefixHashes& hashes, int32_t length);
+  bool IsPoint(const PrefixHashes& hashes, int32_t length) const;
 
-  // Drops the least valuable snapshot but `kept`; false when there is none. Its pages are free only
-  // if nobody else holds them.
-  bool EvictOne(const std::optional<PrefixHash>& kept = std::nullopt);
+  // Gives up the page that is worth least; false when there is none.
+  bool EvictOne();
+  // Makes sure that a page is free, giving up only what would go before `key`.
+  bool MakeRoom(EvictionKey key);
   void Clear();
 
-  // Adds one to holders[page] for every page hold, for integrity checks.
-  void CountHolders(std::vector<int>& holders) const;
-
-  int num_snapshots() const { return static_cast<int>(snapshots_.size()); }
+  uint64_t num_evicted() const { return num_evicted_; }
+  const KeptPages& kept() const { return kept_; }
+  void CheckIntegrity() const;
 
  private:
-  struct Snapshot {
-    PrefixHash hash;
+  struct Point {
+    uint64_t id = 0;
     int32_t length = 0;
-    PageTables tables;
-    int num_users = 0;  // sequences that went on from it
+    int num_users = 0;
     uint64_t last_user = 0;
-    bool is_overtaken = false;
   };
-  struct HashOfHash {
-    size_t operator()(const PrefixHash& hash) const { return hash.low; }
+  // The point that claimed a page last, and what was claimed before.
+  struct Claim {
+    uint64_t point = 0;
+    EvictionKey before = 0;
   };
-  using SnapshotList = std::list<Snapshot>;
 
-  void MakeMostRecent(SnapshotList::iterator snapshot);
-  void Drop(SnapshotList::iterator snapshot);
+  bool GroupIsUsed(int group_idx) const { return !plan_.kv_groups[group_idx].layers.empty(); }
+  // How far all pages of the full group go, at most `limit`; adds them to `table`.
+  int32_t FindFull(const PrefixHashes& hashes, int32_t limit, PageTable& table) const;
+  // The last position up to `length` that has its window; adds that to `table`.
+  int32_t FindWindow(const PrefixHashes& hashes, int32_t length, const Resumable& resumable,
+                     PageTable& table) const;
+  bool PartsAt(const PrefixHashes& hashes, const Match& match) const;
 
+  // The pages that a sequence of this length needs; false if one is gone.
+  bool FindPages(const PrefixHashes& hashes, int32_t length, PageTables& tables) const;
+  // The page that holds a point of this length (the last one of its window) and the point; null: it
+  // is none.
+  Point* FindPoint(const PrefixHashes& hashes, int32_t length, PageIndex* page = nullptr) const;
+  // The point, made if it is none yet, with its pages claimed; null if a page of it is gone.
+  Point* ClaimPoint(const PrefixHashes& hashes, int32_t length);
+  void ClaimPage(PageIndex page, uint64_t point);
+  // Of a page whose content `to` has too.
+  void MovePoints(PageIndex from, PageIndex to);
+
+  const ModelPlan& plan_;
+  const KvLayout& layout_;
   PagePool& pool_;
-  // Least valuable first.
-  SnapshotList overtaken_;
-  SnapshotList current_;
-  std::unordered_map<PrefixHash, SnapshotList::iterator, HashOfHash> snapshots_;
-  std::map<int32_t, int, std::greater<>> num_of_length_;  // snapshots by length, longest first
+  KeptPages kept_;
+  std::vector<Claim> claims_;  // by page
+  // By the page that holds a point's last token.
+  mutable std::unordered_map<PageIndex, std::vector<Point>> points_;
+  uint64_t last_point_ = 0;
+  uint64_t num_evicted_ = 0;
 };
 
 }  // namespace lapidary

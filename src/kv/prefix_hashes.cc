@@ -25,9 +25,11 @@ Status CheckIdentity(const PrefixIdentity& identity, int64_t prompt_len) {
 
 PrefixHashes::PrefixHashes(uint64_t seed, const PrefixIdentity& identity)
     : hasher_(seed), media_(identity.media) {
-  if (identity.adapter == 0) return;
-  hasher_.Add(kAdapterMark);
-  hasher_.AddWord(identity.adapter);
+  if (identity.adapter != 0) {
+    hasher_.Add(kAdapterMark);
+    hasher_.AddWord(identity.adapter);
+  }
+  empty_ = hasher_.hash();
 }
 
 int32_t PrefixHashes::Extend(std::span<const int32_t> tokens) {

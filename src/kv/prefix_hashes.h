@@ -66,11 +66,12 @@ class PrefixHashes {
   int32_t Extend(std::span<const int32_t> tokens);
 
   int32_t length() const { return static_cast<int32_t>(hashes_.size()); }
-  // Of the first `length` tokens, 0 < length <= this->length().
-  const PrefixHash& Of(int32_t length) const { return hashes_[length - 1]; }
+  // Of the first `length` tokens, 0 <= length <= this->length().
+  const PrefixHash& Of(int32_t length) const { return length > 0 ? hashes_[length - 1] : empty_; }
 
  private:
   PrefixHasher hasher_;
+  PrefixHash empty_;  // of no tokens: of the adapter alone
   std::vector<MediaDigest> media_;
   size_t num_media_hashed_ = 0;
   std::vector<PrefixHash> hashes_;

@@ -19,18 +19,13 @@ SequencePages::SequencePages(SequencePages&& other) noexcept
       length_(std::exchange(other.length_, 0)),
       num_uncertain_(std::exchange(other.num_uncertain_, 0)),
       tables_(std::exchange(other.tables_, {})),
+      taken_over_(std::exchange(other.taken_over_, {})),
       end_taken_over_(std::exchange(other.end_taken_over_, {})),
+      has_passing_(std::exchange(other.has_passing_, false)),
+      end_zone_(other.end_zone_),
       end_sent_(other.end_sent_) {}
 
 SequencePages::~SequencePages() { Release(); }
-
-int32_t SequencePages::FirstBlockNeeded(int group_idx, int32_t length, int32_t slack) const {
-  const int window = plan_->kv_groups[group_idx].window;
-  if (window == 0) return 0;
-  // The next row, at position `length`, sees keys from length - window + 1 on.
-  const int32_t first_key = std::max(0, length - window + 1 - slack);
-  return first_key / layout_->tokens_per_page[group_idx];
-}
 
 int32_t SequencePages::EndBlock(int group_idx, int32_t num_rows) const {
   const int tokens = layout_->tokens_per_page[group_idx];
@@ -50,7 +45,8 @@ int32_t SequencePages::NumReusable(int group_idx, int32_t num_sure_rows) const {
   int32_t reusable = 0;
   for (int32_t block = table.first_block; block < end_reusable; ++block) {
     const PageIndex page = table.PageOf(block);
-    if (page != kScratchPage && pool_->num_holders(page) == 1) ++reusable;
+    // The prefix cache may have to let go of it.
+    if (page != kScratchPage && pool_->num_sequences(page) == 1) ++reusable;
   }
   return reusable;
 }
@@ -77,23 +73,27 @@ bool SequencePages::Reserve(int32_t num_rows, int32_t num_drafts) {
     const int32_t end_block = EndBlock(group_idx, num_rows);
     const int32_t first_needed = FirstBlockNeeded(group_idx, length_ + num_sure_rows, slack_);
     PageTable& table = tables_[group_idx];
-    if (table.pages.empty()) table.first_block = std::min(first_needed, end_block);
+    if (table.pages.empty()) table.first_block = length_ / layout_->tokens_per_page[group_idx];
     int32_t leaving_block = table.first_block;  // next candidate for reuse
     const int32_t end_leaving = EndReusable(group_idx, num_sure_rows);
     while (table.end_block() < end_block) {
-      // Blocks of a long chunk that will have left the window by its end are never written.
+      // Blocks of a long chunk that will have left the window by its end.
       if (table.end_block() < first_needed) {
         table.pages.push_back(kScratchPage);
+        has_passing_ = true;
         continue;
       }
       while (leaving_block < end_leaving &&
              (table.PageOf(leaving_block) == kScratchPage ||
-              pool_->num_holders(table.PageOf(leaving_block)) != 1)) {
+              pool_->num_sequences(table.PageOf(leaving_block)) != 1)) {
         ++leaving_block;
       }
       if (leaving_block < end_leaving) {
-        const PageIndex page = table.PageOf(leaving_block++);
+        const PageIndex page = table.PageOf(leaving_block);
         pool_->Share(page);  // Held by the old block until Commit, by the new one from now on.
+        pool_->MarkOverwritten(page, true);
+        taken_over_.push_back({group_idx, leaving_block, table.end_block()});
+        ++leaving_block;
         end_taken_over_[group_idx] = leaving_block;
         table.pages.push_back(page);
       } else {
@@ -104,7 +104,56 @@ bool SequencePages::Reserve(int32_t num_rows, int32_t num_drafts) {
   return true;
 }
 
+PageWorth SequencePages::WorthOf(int group_idx, int32_t block) const {
+  const int tokens = layout_->tokens_per_page[group_idx];
+  const bool is_in_zone = block * tokens < end_zone_[1] && (block + 1) * tokens > end_zone_[0];
+  return is_in_zone ? PageWorth::kEnd : PageWorth::kPassing;
+}
+
+void SequencePages::KeepLeaving(const MakeRoom& make_room,
+                                const std::function<void(PageIndex)>& forget) {
+  for (const TakenOver& taken : taken_over_) {
+    PageTable& table = tables_[taken.group_idx];
+    const PageIndex page = table.PageOf(taken.leaving_block);
+    pool_->MarkOverwritten(page, false);
+    if (!pool_->is_kept(page)) continue;
+    const PageWorth worth = WorthOf(taken.group_idx, taken.leaving_block);
+    if (!make_room(pool_->KeyIfFreed(page, worth))) {
+      forget(page);
+      continue;
+    }
+    table.pages[taken.new_block - table.first_block] = pool_->Allocate(taken.group_idx);
+    pool_->Free(page);  // The old block still holds it.
+  }
+  taken_over_.clear();
+  if (!std::exchange(has_passing_, false)) return;
+  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+    PageTable& table = tables_[group_idx];
+    // Those next to the ones that stay first: a run of pages is what can be resumed from.
+    for (int32_t idx = static_cast<int32_t>(table.pages.size()) - 1; idx >= 0; --idx) {
+      if (table.pages[idx] != kScratchPage) continue;
+      const PageWorth worth = WorthOf(group_idx, table.first_block + idx);
+      if (!make_room(pool_->KeyNow(worth))) break;
+      table.pages[idx] = pool_->Allocate(group_idx);
+    }
+  }
+}
+
+void SequencePages::EndReservation() {
+  for (const TakenOver& taken : taken_over_) {
+    const PageIndex page = tables_[taken.group_idx].PageOf(taken.leaving_block);
+    pool_->MarkOverwritten(page, false);
+  }
+  taken_over_.clear();
+  has_passing_ = false;
+}
+
 void SequencePages::Commit(int32_t num_rows, int32_t num_drafts) {
+  for (const TakenOver& taken : taken_over_) {
+    const PageIndex page = tables_[taken.group_idx].PageOf(taken.leaving_block);
+    CHECK(!pool_->is_kept(page)) << "KeepLeaving was left out: " << page;
+  }
+  EndReservation();
   length_ += num_rows - num_drafts;
   num_uncertain_ += num_drafts;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) DropBlocksBehindWindow(group_idx);
@@ -127,7 +176,8 @@ void SequencePages::DropBlocksBehindWindow(int group_idx) {
   const int32_t gone = std::min<int32_t>(std::max(0, first_kept - table.first_block),
                                          static_cast<int32_t>(table.pages.size()));
   for (int32_t idx = 0; idx < gone; ++idx) {
-    if (table.pages[idx] != kScratchPage) pool_->Free(table.pages[idx]);
+    if (table.pages[idx] == kScratchPage) continue;
+    pool_->Free(table.pages[idx], WorthOf(group_idx, table.first_block + idx));
   }
   table.pages.erase(table.pages.begin(), table.pages.begin() + gone);
   table.first_block += gone;
@@ -150,27 +200,6 @@ void SequencePages::TakeTableChanges(int32_t slot, std::vector<PageTableEntry>& 
   }
 }
 
-bool SequencePages::TakeSnapshot(int32_t length, PageTables& snapshot) const {
-  CHECK_LE(length, length_);
-  PageTables taken;
-  for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
-    if (!GroupIsUsed(group_idx)) continue;
-    const int tokens = layout_->tokens_per_page[group_idx];
-    const PageTable& table = tables_[group_idx];
-    const int32_t end_block = (length + tokens - 1) / tokens;
-    taken[group_idx].first_block = FirstBlockNeeded(group_idx, length, /*slack=*/0);
-    for (int32_t block = taken[group_idx].first_block; block < end_block; ++block) {
-      if (!table.Contains(block) || table.PageOf(block) == kScratchPage) return false;
-      taken[group_idx].pages.push_back(table.PageOf(block));
-    }
-  }
-  for (const PageTable& table : taken) {
-    for (const PageIndex page : table.pages) pool_->Share(page, PageHolder::kCache);
-  }
-  snapshot = std::move(taken);
-  return true;
-}
-
 int SequencePages::PagesToResume(int32_t length) const {
   int copies = 0;
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
@@ -179,7 +208,7 @@ int SequencePages::PagesToResume(int32_t length) const {
   return copies;
 }
 
-bool SequencePages::Resume(int32_t length, const PageTables& snapshot,
+bool SequencePages::Resume(int32_t length, const PageTables& tables,
                            std::vector<PageCopy>& copies) {
   CHECK_EQ(length_, 0);
   if (PagesToResume(length) > pool_->num_free()) return false;
@@ -188,8 +217,8 @@ bool SequencePages::Resume(int32_t length, const PageTables& snapshot,
                                   ? -1
                                   : length / layout_->tokens_per_page[group_idx];
     PageTable& table = tables_[group_idx];
-    table.first_block = snapshot[group_idx].first_block;
-    for (const PageIndex page : snapshot[group_idx].pages) {
+    table.first_block = tables[group_idx].first_block;
+    for (const PageIndex page : tables[group_idx].pages) {
       if (table.end_block() == cut_block) {
         const PageIndex copy = pool_->Allocate(group_idx);
         copies.push_back({page, copy});
@@ -205,9 +234,11 @@ bool SequencePages::Resume(int32_t length, const PageTables& snapshot,
 }
 
 void SequencePages::Release() {
+  EndReservation();
+  // The first of the full pages last: what goes first is worth nothing without what goes later.
   for (PageTable& table : tables_) {
-    for (const PageIndex page : table.pages) {
-      if (page != kScratchPage) pool_->Free(page);
+    for (auto page = table.pages.rbegin(); page != table.pages.rend(); ++page) {
+      if (*page != kScratchPage) pool_->Free(*page);
     }
     table = {};
   }

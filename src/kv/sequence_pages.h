@@ -1,22 +1,28 @@
 // The pages of one sequence: which page holds which tokens, in both groups.
 //
-// The full group keeps every token. The sliding group keeps what the next row may see (the last
-// window - 1 tokens) and `slack` more, for snapshots to be taken a little late; it gives pages back
-// as they leave that range. A block of tokens is written by its sequence alone: pages taken over
-// from a snapshot are shared where they are full and copied where they are not.
+// The full group keeps every token. The sliding group needs what the next row may see (the last
+// window - 1 tokens) and `slack` more, so that drafts can be taken back; it gives pages back as
+// they leave that range, to the prefix cache if that keeps them. A block of tokens is written by
+// its sequence alone: pages taken over from another are shared where they are full and copied where
+// they are not.
 //
 //   0 ..... length - window - slack ..... length | .. max_length | .. max_length + n
 //   full:    every block has a page              | drafts not    | Reserve(n) adds pages for these
-//   sliding: given back      | kept              | settled yet   | rows (or takes over leaving
+//   sliding: given back      | held              | settled yet   | rows (or takes over leaving
 //   ones)
 //
 // Commit(n) makes rows the past. Of a step with drafts it is not known at once how many rows count:
 // `length` then grows by the sure ones, `max_length` by all, and Settle() closes the gap. Pages
 // leave the window by `length`, so rejected drafts never cost an entry that is still needed.
+//
+// Reserve takes as few pages as will do: rows that will have left the window at the step's end get
+// none, and pages that leave it are written anew. KeepLeaving then spends what room is left on
+// both.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -83,14 +89,26 @@ class SequencePages {
   // The slot is bound again and has no table: all that matter are sent once more.
   void ForgetTableSent() { end_sent_ = {-1, -1}; }
 
-  // Shares the pages that hold the first `length` tokens as a sequence resumed there would need
-  // them; nothing when the sliding group no longer has them all. The caller becomes a holder of
-  // each page.
-  bool TakeSnapshot(int32_t length, PageTables& snapshot) const;
+  // Sliding pages that hold positions in [begin, end) are worth PageWorth::kEnd when they leave the
+  // window; others are merely passed.
+  void set_end_zone(int32_t begin, int32_t end) { end_zone_ = {begin, end}; }
 
-  // Starts this (empty) sequence at `length` from a snapshot: full blocks are shared, the block
-  // that `length` cuts is copied. False, with nothing taken, when the pool has no page for a copy.
-  [[nodiscard]] bool Resume(int32_t length, const PageTables& snapshot,
+  // Makes sure that a page is free by giving up only what would go before the key; false if nothing
+  // would.
+  using MakeRoom = std::function<bool(EvictionKey)>;
+  // Leaves to the prefix cache what the step would lose for want of pages, as far as there is room:
+  // pages it keeps that new rows took over, and rows of a chunk that will have left the window.
+  // What it cannot keep it is told with `forget`. Between Reserve, for all sequences of the step,
+  // and TakeTableChanges.
+  void KeepLeaving(const MakeRoom& make_room, const std::function<void(PageIndex)>& forget);
+  // Whether there is anything of the kind.
+  bool has_leaving() const { return has_passing_ || !taken_over_.empty(); }
+
+  // Starts this (empty) sequence at `length` with pages that hold that prefix, as PrefixCache finds
+  // them: full blocks are shared, the block that `length` cuts is copied. False, with nothing
+  // taken, when the pool has no page for a copy. Somebody must hold `tables` meanwhile, and what
+  // copies are made from until they are made.
+  [[nodiscard]] bool Resume(int32_t length, const PageTables& tables,
                             std::vector<PageCopy>& copies);
   // Pages Resume takes from the pool.
   int PagesToResume(int32_t length) const;
@@ -109,8 +127,13 @@ class SequencePages {
   // Behind the last block of the rows.
   int32_t EndBlock(int group_idx, int32_t num_rows) const;
   void DropBlocksBehindWindow(int group_idx);
+  PageWorth WorthOf(int group_idx, int32_t block) const;
+  // Reserved rows are committed or given up.
+  void EndReservation();
   // First block the sequence needs once it is `length` tokens long.
-  int32_t FirstBlockNeeded(int group_idx, int32_t length, int32_t slack) const;
+  int32_t FirstBlockNeeded(int group_idx, int32_t length, int32_t slack) const {
+    return FirstBlockInReach(*plan_, *layout_, group_idx, length, slack);
+  }
   bool GroupIsUsed(int group_idx) const { return !plan_->kv_groups[group_idx].layers.empty(); }
 
   const ModelPlan* plan_;
@@ -120,7 +143,16 @@ class SequencePages {
   int32_t length_ = 0;
   int32_t num_uncertain_ = 0;
   PageTables tables_;
-  std::array<int32_t, kNumKvGroups> end_taken_over_{};     // by Reserve, until Commit drops them
+  // By Reserve, until Commit.
+  struct TakenOver {
+    int32_t group_idx = 0;
+    int32_t leaving_block = 0;
+    int32_t new_block = 0;
+  };
+  std::vector<TakenOver> taken_over_;
+  std::array<int32_t, kNumKvGroups> end_taken_over_{};
+  bool has_passing_ = false;  // blocks without a page, whose rows will have left the window
+  std::array<int32_t, 2> end_zone_{};
   std::array<int32_t, kNumKvGroups> end_sent_ = {-1, -1};  // TakeTableChanges; -1: nothing yet
 };
 

@@ -17,73 +17,6 @@ ModelPlan PresetPlan(const std::string& name) {
   return MakeModelPlan(ParseModelConfig(*PresetConfig(name), name).value()).value();
 }
 
-TEST(PagePool, HandsOutEveryPageButScratchOnceAndTakesThemBack) {
-  PagePool pool(6);
-  EXPECT_EQ(pool.num_free(), 5);
-  std::set<PageIndex> pages;
-  for (int idx = 0; idx < 5; ++idx) {
-    const PageIndex page = pool.Allocate();
-    EXPECT_TRUE(page > kScratchPage && page < 6);
-    EXPECT_TRUE(pages.insert(page).second);
-  }
-  EXPECT_EQ(pool.num_free(), 0);
-  EXPECT_EQ(pool.Allocate(), kScratchPage);
-  pool.Free(3);
-  EXPECT_EQ(pool.Allocate(), 3);
-  for (const PageIndex page : pages) pool.Free(page);
-  EXPECT_EQ(pool.num_free(), 5);
-}
-
-TEST(PagePool, GivesAPageBackWithItsLastHolder) {
-  PagePool pool(3);
-  const PageIndex page = pool.Allocate();
-  pool.Share(page);
-  pool.Share(page, PageHolder::kCache);
-  EXPECT_EQ(pool.num_holders(page), 3);
-  EXPECT_EQ(pool.num_reclaimable(), 0);
-  pool.Free(page);
-  pool.Free(page);
-  EXPECT_EQ(pool.num_free(), 1);
-  EXPECT_EQ(pool.num_reclaimable(), 1);  // the cache alone has it
-  pool.Free(page, PageHolder::kCache);
-  EXPECT_EQ(pool.num_free(), 2);
-  EXPECT_EQ(pool.num_reclaimable(), 0);
-}
-
-TEST(PagePool, CountsWhatSequencesHoldByGroup) {
-  PagePool pool(5);
-  const PageIndex sliding = pool.Allocate(kSlidingGroup);
-  const PageIndex full = pool.Allocate(kFullGroup);
-  pool.Share(full);
-  pool.Share(full, PageHolder::kCache);
-  EXPECT_EQ(pool.num_in_use(kSlidingGroup), 1);
-  EXPECT_EQ(pool.num_in_use(kFullGroup), 1);
-  pool.Free(full);
-  EXPECT_EQ(pool.num_in_use(kFullGroup), 1);
-  pool.Free(full);  // Now the cache alone has it.
-  EXPECT_EQ(pool.num_in_use(kFullGroup), 0);
-  pool.Free(sliding);
-  EXPECT_EQ(pool.Allocate(kFullGroup), sliding);  // Any page serves any group.
-  EXPECT_EQ(pool.num_in_use(kSlidingGroup), 0);
-  EXPECT_EQ(pool.num_in_use(kFullGroup), 1);
-}
-
-TEST(PagePool, LendsLowPagesFirst) {
-  PagePool pool(100);
-  EXPECT_EQ(pool.Allocate(), 1);
-  EXPECT_EQ(pool.Allocate(), 2);
-}
-
-TEST(PagePoolDeathTest, RefusesPagesThatAreNotOut) {
-  PagePool pool(4);
-  const PageIndex page = pool.Allocate();
-  pool.Free(page);
-  EXPECT_DEATH(pool.Free(page), "CHECK failed");
-  EXPECT_DEATH(pool.Free(kScratchPage), "CHECK failed");
-  EXPECT_DEATH(pool.Free(-1), "CHECK failed");
-  EXPECT_DEATH(pool.Free(4), "CHECK failed");
-}
-
 // Tokens that the row at position `length` may see in a group with this window (0: all).
 int32_t FirstVisible(int32_t length, int window) {
   return window == 0 ? 0 : std::max(0, length - window + 1);
@@ -138,7 +71,8 @@ TEST_P(SequencePagesProperty, EveryTokenInReachHasAPageOfItsOwn) {
         ASSERT_LE(static_cast<int>(held.size()), (kept + ahead + tokens - 1) / tokens + 1);
       }
     }
-    for (const auto& [page, count] : occurrences) ASSERT_EQ(pool.num_holders(page), count) << page;
+    for (const auto& [page, count] : occurrences)
+      ASSERT_EQ(pool.num_sequences(page), count) << page;
     ASSERT_EQ(static_cast<int>(occurrences.size()) + pool.num_free(), kNumPages - 1)
         << "pages leaked";
   };
@@ -230,8 +164,22 @@ TEST(SequencePages, DecodingReturnsEachSlidingPageAsItLeavesTheWindow) {
   }
 }
 
-// A sequence resumed from a snapshot: full blocks shared, the cut one copied, and neither side's
-// later rows touch what the other still reads.
+// The pages of a sequence as far as one of this length needs them.
+PageTables TablesFor(const ModelPlan& plan, const KvLayout& layout, const SequencePages& sequence,
+                     int32_t length) {
+  PageTables tables;
+  for (int group = 0; group < kNumKvGroups; ++group) {
+    const int tokens = layout.tokens_per_page[group];
+    tables[group].first_block = FirstBlockInReach(plan, layout, group, length);
+    for (int32_t block = tables[group].first_block; block * tokens < length; ++block) {
+      tables[group].pages.push_back(sequence.table(group).PageOf(block));
+    }
+  }
+  return tables;
+}
+
+// A sequence resumed with the pages of another: full blocks shared, the cut one copied, and neither
+// side's later rows touch what the other still reads.
 TEST(SequencePages, ResumingSharesFullBlocksAndCopiesTheCutOne) {
   const ModelPlan plan = PresetPlan("tiny-e");  // window 24
   const KvLayout layout = MakeKvLayout(plan, 4, {4, 8});
@@ -241,12 +189,11 @@ TEST(SequencePages, ResumingSharesFullBlocksAndCopiesTheCutOne) {
       SequencePages first(plan, layout, pool);
       ASSERT_TRUE(first.Reserve(length));
       first.Commit(length);
-      PageTables snapshot;
-      ASSERT_TRUE(first.TakeSnapshot(length, snapshot)) << length;
+      const PageTables tables = TablesFor(plan, layout, first, length);
       SequencePages second(plan, layout, pool);
       std::vector<PageCopy> copies;
       const int free_before = pool.num_free();
-      ASSERT_TRUE(second.Resume(length, snapshot, copies));
+      ASSERT_TRUE(second.Resume(length, tables, copies));
       EXPECT_EQ(free_before - pool.num_free(), second.PagesToResume(length));
       EXPECT_EQ(static_cast<int>(copies.size()), (length % 4 != 0) + (length % 8 != 0));
       for (int step = 0; step < 40; ++step) {
@@ -256,52 +203,104 @@ TEST(SequencePages, ResumingSharesFullBlocksAndCopiesTheCutOne) {
             const PageTable& table = sequence->table(group);
             const int32_t block = sequence->length() / layout.tokens_per_page[group];
             const PageTable& other = (sequence == &first ? second : first).table(group);
-            // The page being written is nobody else's, nor the snapshot's.
-            EXPECT_EQ(std::count(other.pages.begin(), other.pages.end(), table.PageOf(block)), 0);
-            // The first sequence may go on in the snapshot's cut page: rows behind its length.
-            if (sequence == &second) {
-              const auto& taken = snapshot[group].pages;
-              EXPECT_EQ(std::count(taken.begin(), taken.end(), table.PageOf(block)), 0);
-            }
+            EXPECT_EQ(std::count(other.pages.begin(), other.pages.end(), table.PageOf(block)), 0)
+                << "the page being written is another's";
           }
           sequence->Commit(1);
         }
-      }
-      for (const PageTable& table : snapshot) {
-        for (const PageIndex page : table.pages) pool.Free(page, PageHolder::kCache);
       }
     }
     EXPECT_EQ(pool.num_free(), 399) << length;
   }
 }
 
-// Pages that leave the window are taken over by the rows of a step; where some of those rows are
-// taken back, a late snapshot must not get the overwritten pages as the old tokens.
-TEST(SequencePages, ASnapshotNeverHoldsAPageThatLaterRowsTookOver) {
-  const ModelPlan plan = PresetPlan("tiny-e");  // window 24
-  const KvLayout layout = MakeKvLayout(plan, 4, {4, 8});
-  PagePool pool(3000);
-  SequencePages sequence(plan, layout, pool, /*slack=*/8);
-  std::mt19937 random(9);
-  for (int step = 0; step < 2000; ++step) {
-    const int32_t rows = 1 + random() % kMaxDraftRows;
-    ASSERT_TRUE(sequence.Reserve(rows));
-    sequence.Commit(1 + random() % rows);
-    for (int32_t length = std::max(0, sequence.length() - 8); length <= sequence.length();
-         ++length) {
-      PageTables snapshot;
-      if (!sequence.TakeSnapshot(length, snapshot)) continue;
-      const PageTable& taken = snapshot[kSlidingGroup];
-      const PageTable& table = sequence.table(kSlidingGroup);
-      for (const PageIndex page : taken.pages) {
-        ASSERT_EQ(std::count(table.pages.begin(), table.pages.end(), page), 1)
-            << "step " << step << " snapshot at " << length << " of " << sequence.length();
-      }
-      for (const PageTable& each : snapshot) {
-        for (const PageIndex page : each.pages) pool.Free(page, PageHolder::kCache);
-      }
+class LeavingPages : public testing::Test {
+ protected:
+  // A sequence of 100 tokens whose sliding pages are kept, if they are complete.
+  void SetUp() override {
+    ASSERT_TRUE(sequence_.Reserve(100));
+    sequence_.Commit(100);
+    const PageTable& table = sequence_.table(kSlidingGroup);
+    for (int32_t block = table.first_block; 4 * (block + 1) <= 100; ++block) {
+      pool_.Keep(table.PageOf(block));
     }
   }
+  SequencePages::MakeRoom Room(int num_pages) {
+    return [this, num_pages](EvictionKey key) mutable {
+      keys_.push_back(key);
+      return num_pages-- > 0 && pool_.num_free() > 0;
+    };
+  }
+
+  const ModelPlan plan_ = PresetPlan("tiny-e");  // window 24
+  const KvLayout layout_ = MakeKvLayout(plan_, 4, {4, 8});
+  PagePool pool_{300};
+  SequencePages sequence_{plan_, layout_, pool_, /*slack=*/0};
+  std::vector<EvictionKey> keys_;
+  std::vector<PageIndex> forgotten_;
+  const std::function<void(PageIndex)> forget_ = [this](PageIndex page) {
+    forgotten_.push_back(page);
+    pool_.Drop(page);
+  };
+};
+
+TEST_F(LeavingPages, GoToTheCacheWhileThereIsRoom) {
+  const PageIndex leaving = sequence_.table(kSlidingGroup).PageOf(19);
+  ASSERT_EQ(sequence_.table(kSlidingGroup).first_block, 19);  // 76 to 79; the row at 100 sees 77
+  ASSERT_TRUE(sequence_.Reserve(4));  // Block 25: 100 to 103. The row at 104 sees 81.
+  EXPECT_EQ(sequence_.table(kSlidingGroup).PageOf(25), leaving);
+  EXPECT_TRUE(pool_.is_overwritten(leaving));
+  const int num_free = pool_.num_free();
+  sequence_.KeepLeaving(Room(1), forget_);
+  EXPECT_EQ(num_free - pool_.num_free(), 1);
+  EXPECT_NE(sequence_.table(kSlidingGroup).PageOf(25), leaving);
+  EXPECT_TRUE(forgotten_.empty());
+  EXPECT_FALSE(pool_.is_overwritten(leaving));
+  sequence_.Commit(4);
+  EXPECT_EQ(pool_.num_reclaimable(), 1);
+  EXPECT_EQ(pool_.FirstToGo(), leaving);
+}
+
+TEST_F(LeavingPages, AreTakenOverByNewRowsWithoutRoom) {
+  const PageIndex leaving = sequence_.table(kSlidingGroup).PageOf(19);
+  ASSERT_TRUE(sequence_.Reserve(4));
+  sequence_.KeepLeaving(Room(0), forget_);
+  EXPECT_EQ(sequence_.table(kSlidingGroup).PageOf(25), leaving);
+  EXPECT_EQ(forgotten_, std::vector<PageIndex>{leaving});
+  EXPECT_FALSE(pool_.is_overwritten(leaving));
+  sequence_.Commit(4);
+  EXPECT_EQ(pool_.num_reclaimable(), 0);
+}
+
+TEST_F(LeavingPages, RowsOfALongChunkThatWillHaveLeftGetPagesFromTheLastBackwardAsFarAsRoomGoes) {
+  ASSERT_TRUE(sequence_.Reserve(200));
+  // The row at 300 sees 277: blocks 25 to 68 pass.
+  int num_passing = 0;
+  for (int32_t block = 25; block < 69; ++block) {
+    num_passing += sequence_.table(kSlidingGroup).PageOf(block) == kScratchPage;
+  }
+  EXPECT_EQ(num_passing, 44);
+  // Six pages that left were taken over: those come first.
+  sequence_.KeepLeaving(Room(16), forget_);
+  for (int32_t block = 25; block < 69; ++block) {
+    EXPECT_EQ(sequence_.table(kSlidingGroup).PageOf(block) != kScratchPage, block >= 59) << block;
+  }
+  EXPECT_TRUE(forgotten_.empty());
+  sequence_.Commit(200);
+  EXPECT_EQ(sequence_.table(kSlidingGroup).first_block, 69);
+}
+
+TEST_F(LeavingPages, PagesNearAPromptsEndAreWorthMore) {
+  sequence_.set_end_zone(200, 240);
+  ASSERT_TRUE(sequence_.Reserve(200));
+  sequence_.KeepLeaving(Room(1000), forget_);
+  // In order: six pages taken over, then blocks 68 down to 25.
+  ASSERT_EQ(keys_.size(), 6u + 44u);
+  const EvictionKey ends = pool_.KeyNow(PageWorth::kEnd) / 2;
+  for (int32_t block = 25; block < 69; ++block) {
+    EXPECT_EQ(keys_[6 + 68 - block] > ends, block >= 50 && block < 60) << block;
+  }
+  sequence_.Commit(200);
 }
 
 TEST(SequencePages, RefusingTakesNothing) {

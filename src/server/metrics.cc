@@ -148,6 +148,9 @@ class ServerMetrics::Impl {
     sliding_usage_.Set(share(stats.num_pages_in_use[kSlidingGroup]));
     full_usage_.Set(share(stats.num_pages_in_use[kFullGroup]));
     reclaimable_.Set(share(stats.num_reclaimable_pages));
+    cached_sliding_.Set(share(stats.num_cached_pages[kSlidingGroup]));
+    cached_full_.Set(share(stats.num_cached_pages[kFullGroup]));
+    RaiseTo(evicted_pages_, stats.num_evicted_pages);
     RaiseTo(preemptions_, stats.num_preemptions);
     RaiseTo(prefix_queries_, stats.num_prompt_tokens);
     RaiseTo(prefix_hits_, stats.num_prefix_hit_tokens);
@@ -212,6 +215,17 @@ class ServerMetrics::Impl {
   Gauge& full_usage_ = group_usage_.Add(With("group", "full"));
   Gauge& reclaimable_ =
       AddGauge("prefix_cache_usage_perc", "KV pages that only the prefix cache holds; 1 is all.");
+  prometheus::Family<Gauge>& group_reclaimable_ =
+      prometheus::BuildGauge()
+          .Name(prefix_ + "prefix_cache_group_usage_perc")
+          .Help(
+              "KV pages that only the prefix cache holds, by layer group; 1 is all pages there "
+              "are.")
+          .Register(registry_);
+  Gauge& cached_sliding_ = group_reclaimable_.Add(With("group", "sliding"));
+  Gauge& cached_full_ = group_reclaimable_.Add(With("group", "full"));
+  Counter& evicted_pages_ = AddCounter("prefix_cache_evicted_pages_total",
+                                       "KV pages that the prefix cache gave up for others.");
   Counter& preemptions_ = AddCounter("num_preemptions_total", "Sequences put back to waiting.");
   Counter& prefix_queries_ =
       AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");

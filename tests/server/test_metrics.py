@@ -113,6 +113,7 @@ def test_the_dashboard_shows_what_matters():
         "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket", "request_queue_time_seconds_bucket",
         "request_prefill_time_seconds_bucket", "request_decode_time_seconds_bucket", "generation_tokens_total",
         "prompt_tokens_total", "kv_cache_usage_perc", "kv_cache_group_usage_perc", "prefix_cache_hits_total",
+        "prefix_cache_group_usage_perc",
         "num_preemptions_total", "num_requests_running", "num_requests_waiting", "expert_tokens_total"}
     variables = {variable["name"]: variable for variable in dashboard()["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
