@@ -239,7 +239,7 @@ struct StackingStorage {
 
   Result<MatrixRef> GetMatrix(const TensorSpec& spec) {
     const MatrixRef matrix = MatrixOf({next, DType::kBF16, spec.shape});
-    next += matrix.num_bytes();
+    next += matrix.bytes().data;
     return matrix;
   }
   Result<int> GetVector(const TensorSpec&) { return 0; }

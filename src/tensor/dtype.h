@@ -34,7 +34,7 @@ enum class DType {
   kQ6_K,
   kIQ4_NL,
   kIQ4_XS,
-  // In memory only, the rows of a matrix in groups of 16 (ops/cpu/panels.h).
+  // In memory only, the rows of a matrix in groups of 16 (tensor/panels.h).
   kPanel4,
   kPanel4Min,
   kPanel6Min,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "tensor/tensor_view.h"
@@ -10,8 +11,19 @@
 namespace lapidary {
 namespace {
 
-const std::byte* End(const MatrixRef& matrix) {
-  return matrix.As<std::byte>() + matrix.num_bytes();
+const std::byte* After(const void* plane, int64_t bytes) {
+  return plane == nullptr ? nullptr : static_cast<const std::byte*>(plane) + bytes;
+}
+
+// Matrices can be cut and joined at multiples of so many rows. 0: nowhere.
+int RowsOfUnit(const WeightFormat& format) {
+  int rows = 1;
+  if (format.layout == WeightLayout::kPanels || format.layout == WeightLayout::kTiles) {
+    rows = kTileRows;
+  }
+  if (format.has_scales()) rows = std::lcm(rows, format.group.rows);  // of 0, which is all: 0
+  if (format.offset == OffsetType::kZeroPoint) rows = std::lcm(rows, 32 / CodeBits(format.code));
+  return rows;
 }
 
 }  // namespace
@@ -19,10 +31,19 @@ const std::byte* End(const MatrixRef& matrix) {
 MatrixRef MatrixRef::Rows(int first, int count) const {
   CHECK(first >= 0 && count >= 0 && first <= rows - count)
       << first << " + " << count << " of " << rows << " rows";
-  CHECK(scales == nullptr) << "no format whose scales can be cut";
   MatrixRef part = *this;
-  part.data = As<std::byte>() + first * row_bytes();
   part.rows = count;
+  if (first == 0) return part;
+  const int unit = RowsOfUnit(format);
+  // A scale that all rows share is everybody's.
+  CHECK(unit == 0 || first % unit == 0)
+      << "row " << first << " of " << FormatName(format) << " has no beginning of its own";
+  const PlaneBytes before = BytesOf(format, first, cols);
+  part.data = After(data, before.data);
+  if (format.group.rows != 0) {
+    part.scales = After(scales, before.scales);
+    part.offsets = After(offsets, before.offsets);
+  }
   return part;
 }
 
@@ -32,7 +53,7 @@ MatrixRef MatrixOf(const TensorView& tensor) {
   CHECK_LE(std::max(rows, tensor.shape.back()), std::numeric_limits<int>::max())
       << ShapeToString(tensor.shape);
   return {.data = tensor.data,
-          .dtype = tensor.dtype,
+          .format = FormatOf(tensor.dtype),
           .rows = static_cast<int>(rows),
           .cols = static_cast<int>(tensor.shape.back())};
 }
@@ -41,15 +62,21 @@ MatrixRef StackRows(std::initializer_list<MatrixRef> parts) {
   MatrixRef stack;
   for (const MatrixRef& part : parts) {
     if (part.data == nullptr) continue;
-    CHECK(part.scales == nullptr) << "no format whose scales can be joined";
     if (stack.data == nullptr) {
       stack = part;
       continue;
     }
-    CHECK(part.dtype == stack.dtype && part.cols == stack.cols)
-        << DTypeName(part.dtype) << " of " << part.cols << " behind " << DTypeName(stack.dtype)
+    CHECK(part.format == stack.format && part.cols == stack.cols)
+        << FormatName(part.format) << " of " << part.cols << " behind " << FormatName(stack.format)
         << " of " << stack.cols;
-    CHECK(part.data == End(stack)) << "a matrix that does not lie behind the others";
+    const int unit = RowsOfUnit(stack.format);
+    CHECK(unit > 0 && stack.rows % unit == 0 && part.tensor_scale == stack.tensor_scale)
+        << FormatName(stack.format) << " cannot be joined behind row " << stack.rows;
+    const PlaneBytes before = stack.bytes();
+    CHECK(part.data == After(stack.data, before.data) &&
+          part.scales == After(stack.scales, before.scales) &&
+          part.offsets == After(stack.offsets, before.offsets))
+        << "a matrix that does not lie behind the others";
     stack.rows += part.rows;
   }
   return stack;

@@ -12,24 +12,25 @@ namespace {
 
 TEST(MatrixRef, RowsAreWholeBlocksOfTheFormat) {
   const auto row_bytes = [](DType dtype, int cols) {
-    return MatrixRef{.dtype = dtype, .rows = 3, .cols = cols}.row_bytes();
+    return MatrixRef{.format = FormatOf(dtype), .rows = 3, .cols = cols}.row_bytes();
   };
   EXPECT_EQ(row_bytes(DType::kBF16, 70), 140);
-  EXPECT_EQ(row_bytes(DType::kF8E4M3, 70), 70);
   EXPECT_EQ(row_bytes(DType::kQ4_0, 96), 3 * 18);
   EXPECT_EQ(row_bytes(DType::kQ4_K, 2560), 10 * 144);
-  EXPECT_EQ((MatrixRef{.dtype = DType::kQ4_0, .rows = 5, .cols = 64}.num_bytes()), 5 * 36);
+  const MatrixRef matrix{.format = FormatOf(DType::kQ4_0), .rows = 5, .cols = 64};
+  EXPECT_EQ(matrix.bytes().total(), 5 * 36);
   EXPECT_DEATH(row_bytes(DType::kQ4_0, 48), "Q4_0");
 }
 
 TEST(MatrixRef, SomeRowsBeginWhereTheFormatSaysSo) {
   std::vector<std::byte> memory(10 * 36);
-  const MatrixRef matrix{.data = memory.data(), .dtype = DType::kQ4_0, .rows = 10, .cols = 64};
+  const MatrixRef matrix{
+      .data = memory.data(), .format = FormatOf(DType::kQ4_0), .rows = 10, .cols = 64};
   const MatrixRef part = matrix.Rows(4, 3);
   EXPECT_EQ(part.As<std::byte>() - memory.data(), 4 * 36);
   EXPECT_EQ(part.rows, 3);
   EXPECT_EQ(part.cols, 64);
-  EXPECT_EQ(part.dtype, DType::kQ4_0);
+  EXPECT_EQ(part.format, FormatOf(DType::kQ4_0));
   EXPECT_DEATH((void)matrix.Rows(8, 3), "8 . 3 of 10 rows");
 }
 
@@ -37,14 +38,15 @@ TEST(MatrixRef, ATensorIsTheRowsOfItsLastDim) {
   const std::byte memory[1] = {};
   const MatrixRef experts = MatrixOf(TensorView{memory, DType::kF16, {4, 6, 8}});
   EXPECT_EQ(experts.data, memory);
-  EXPECT_EQ(experts.dtype, DType::kF16);
+  EXPECT_EQ(experts.format, FormatOf(DType::kF16));
   EXPECT_EQ(experts.rows, 24);
   EXPECT_EQ(experts.cols, 8);
 }
 
 TEST(MatrixRef, AStackIsTheMatricesThatLieBehindEachOther) {
   std::vector<std::byte> memory(9 * 36);
-  const MatrixRef all{.data = memory.data(), .dtype = DType::kQ4_0, .rows = 9, .cols = 64};
+  const MatrixRef all{
+      .data = memory.data(), .format = FormatOf(DType::kQ4_0), .rows = 9, .cols = 64};
   const MatrixRef stack = StackRows({all.Rows(0, 4), all.Rows(4, 2), {}, all.Rows(6, 3)});
   EXPECT_EQ(stack.data, all.data);
   EXPECT_EQ(stack.rows, 9);
@@ -52,7 +54,7 @@ TEST(MatrixRef, AStackIsTheMatricesThatLieBehindEachOther) {
   EXPECT_EQ(StackRows({{}, {}}).data, nullptr);
   EXPECT_DEATH(StackRows({all.Rows(0, 4), all.Rows(5, 2)}), "does not lie behind");
   MatrixRef other = all.Rows(4, 2);
-  other.dtype = DType::kBF16;
+  other.format = FormatOf(DType::kBF16);
   EXPECT_DEATH(StackRows({all.Rows(0, 4), other}), "BF16 of 64 behind Q4_0 of 64");
 }
 

@@ -118,7 +118,7 @@ void CpuBlocks::RunMlp(const LayerPlan& layer) {
   NormHidden(weights.pre_mlp_norm, normed_);
   const MatrixRef& gate = weights.mlp.gate_proj;
   const MatrixRef& up = weights.mlp.up_proj;
-  if (IsPanelDType(gate.dtype) && IsPanelDType(up.dtype)) {
+  if (IsPanelDType(gate.format.unit) && IsPanelDType(up.format.unit)) {
     gate_.resize(num_active() * width);
     up_.resize(num_active() * width);
     GatedLinearPanels(normed_.data(), num_active(), gate, up, gate_.data(), up_.data(), threads_);

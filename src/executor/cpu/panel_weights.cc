@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/huge_pages.h"
 #include "base/release_pages.h"
-#include "ops/cpu/panels.h"
+#include "tensor/panels.h"
 
 namespace lapidary::cpu {
 namespace {
@@ -18,7 +18,7 @@ std::vector<MatrixRef*> MatricesToRepack(const ModelPlan& plan, ModelWeights& we
   std::vector<MatrixRef*> matrices;
   // `num_parts`: whose rows are used apart from each other.
   const auto add = [&](MatrixRef& matrix, int num_parts = 1) {
-    if (matrix.data == nullptr || !IsBlockDType(matrix.dtype)) return;
+    if (matrix.data == nullptr || !IsBlockDType(matrix.format.unit)) return;
     if (matrix.rows / num_parts % kPanelRows == 0) matrices.push_back(&matrix);
   };
   for (LayerWeights& layer : weights.layers) {
@@ -40,7 +40,7 @@ std::vector<MatrixRef*> MatricesToRepack(const ModelPlan& plan, ModelWeights& we
 }
 
 int64_t PanelBytes(const MatrixRef& matrix) {
-  const int64_t bytes = DTypeBytes(PanelTypeOf(matrix.dtype), int64_t{matrix.rows} * matrix.cols);
+  const int64_t bytes = DTypeBytes(PanelDType(matrix.format.unit), int64_t{matrix.rows} * matrix.cols);
   return (bytes + kLine - 1) / kLine * kLine;
 }
 
@@ -62,8 +62,10 @@ void PanelWeights::Repack(const ModelPlan& plan, ThreadPool& threads, ModelWeigh
     threads.ParallelFor(source.rows, kPanelRows, [&](int64_t begin, int64_t end, int) {
       RepackPanels(source, begin, end, to);
     });
-    *matrix = {
-        .data = to, .dtype = PanelTypeOf(source.dtype), .rows = source.rows, .cols = source.cols};
+    *matrix = {.data = to,
+               .format = FormatOf(PanelDType(source.format.unit)),
+               .rows = source.rows,
+               .cols = source.cols};
     to += PanelBytes(source);
     if (release_) ReleasePages(source.data, source.rows * source.row_bytes());
   }

@@ -55,9 +55,9 @@ HWY_EXPORT(DequantiseBlocks);
 
 void DequantiseRows(const MatrixRef& w, int64_t first, int64_t count, float* out) {
   CHECK(0 <= first && 0 <= count && first + count <= w.rows) << first << " + " << count;
-  CHECK_EQ(w.cols % BlockOf(w.dtype).elements, 0) << DTypeName(w.dtype);
+  CHECK_EQ(w.cols % BlockOf(w.format.unit).elements, 0) << DTypeName(w.format.unit);
   HWY_DYNAMIC_DISPATCH(DequantiseBlocks)
-  (w.dtype, w.As<uint8_t>() + first * w.row_bytes(), count * w.cols, out);
+  (w.format.unit, w.As<uint8_t>() + first * w.row_bytes(), count * w.cols, out);
 }
 
 }  // namespace lapidary::cpu

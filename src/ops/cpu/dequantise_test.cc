@@ -48,8 +48,10 @@ TEST(Linear, OfBlockFormatsIsBitwiseThatOfTheirFloats) {
       for (const int out : {1, 7, 70}) {
         for (const int cols : {256, 1536}) {
           const RandomBlocks blocks(dtype, out, cols, random);
-          const MatrixRef floats{
-              .data = blocks.values.data(), .dtype = DType::kF32, .rows = out, .cols = cols};
+          const MatrixRef floats{.data = blocks.values.data(),
+                                 .format = FormatOf(DType::kF32),
+                                 .rows = out,
+                                 .cols = cols};
           for (const int rows : {1, 2, 3, 4, 5, 40}) {
             const std::vector<float> x = random.Vector(int64_t{rows} * cols);
             Guarded y(int64_t{rows} * out, 1);

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/dequantise.h"
-#include "ops/cpu/panels.h"
+#include "tensor/panels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/elementwise.cc"
@@ -179,12 +179,13 @@ void MulAddTo(const float* x, float a, int64_t dim, float* acc) {
 
 void GatherRow(const MatrixRef& table, int64_t row, float a, float* y) {
   const int64_t dim = table.cols;
-  if (table.dtype == DType::kF32) {
+  const DType dtype = table.format.unit;
+  if (dtype == DType::kF32) {
     Scale(table.As<float>() + row * dim, a, dim, y);
     return;
   }
-  if (IsBlockDType(table.dtype) || IsPanelDType(table.dtype)) {
-    if (IsPanelDType(table.dtype)) {
+  if (IsBlockDType(dtype) || IsPanelDType(dtype)) {
+    if (IsPanelDType(dtype)) {
       UnpackPanelRow(table, row, y);
     } else {
       DequantiseRows(table, row, 1, y);
@@ -192,10 +193,10 @@ void GatherRow(const MatrixRef& table, int64_t row, float a, float* y) {
     Scale(y, a, dim, y);
     return;
   }
-  CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF16) << DTypeName(table.dtype);
+  CHECK(dtype == DType::kBF16 || dtype == DType::kF16) << DTypeName(dtype);
   const uint16_t* bits = table.As<uint16_t>() + row * dim;
   for (int64_t idx = 0; idx < dim; ++idx) {
-    y[idx] = a * (table.dtype == DType::kBF16 ? Bf16ToFloat(bits[idx]) : F16ToFloat(bits[idx]));
+    y[idx] = a * (dtype == DType::kBF16 ? Bf16ToFloat(bits[idx]) : F16ToFloat(bits[idx]));
   }
 }
 

@@ -277,21 +277,23 @@ void DequantisedBlock(const LinearTask& task, int64_t begin, int64_t end) {
   float* weights = weights_buffer.Get(count * task.w.cols);
   DequantiseRows(task.w, begin, count, weights);
   LinearTask part = task;
-  part.w = {
-      .data = weights, .dtype = DType::kF32, .rows = static_cast<int>(count), .cols = task.w.cols};
+  part.w = {.data = weights,
+            .format = FormatOf(DType::kF32),
+            .rows = static_cast<int>(count),
+            .cols = task.w.cols};
   part.y += begin;
   Block<float>(part, 0, count, /*ahead=*/-1);
 }
 
 void BlockOf(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
-  if (IsBlockDType(task.w.dtype)) return DequantisedBlock(task, begin, end);
-  switch (task.w.dtype) {
+  if (IsBlockDType(task.w.format.unit)) return DequantisedBlock(task, begin, end);
+  switch (task.w.format.unit) {
     case DType::kBF16:
       return Block<hwy::bfloat16_t>(task, begin, end, ahead);
     case DType::kF16:
       return Block<hwy::float16_t>(task, begin, end, ahead);
     default:
-      CHECK(task.w.dtype == DType::kF32) << DTypeName(task.w.dtype);
+      CHECK(task.w.format.unit == DType::kF32) << DTypeName(task.w.format.unit);
       return Block<float>(task, begin, end, ahead);
   }
 }
@@ -320,7 +322,7 @@ int64_t RowsAtOnce(int64_t rows, int64_t in) {
 }
 
 bool FitsInRegisters(const MatrixRef& w, int64_t rows) {
-  return IsBlockDType(w.dtype) && rows <= MaxRowsInRegisters();
+  return IsBlockDType(w.format.unit) && rows <= MaxRowsInRegisters();
 }
 
 // The columns [begin, end), block by block; behind the last one the caller's next ones are fetched,
@@ -342,7 +344,7 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
   if (bf16_math == Bf16Math::kTiles && FitsTiles(w)) {
     return LinearTileColumns(x, rows, w, out_begin, out_end, y, y_stride);
   }
-  if (IsPanelDType(w.dtype)) {
+  if (IsPanelDType(w.format.unit)) {
     return LinearPanelColumns(x, rows, w, out_begin, out_end, y, y_stride);
   }
   if (FitsInRegisters(w, rows)) {
@@ -350,7 +352,7 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
   }
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = packed_buffer.Get(rows_at_once * in);
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.format.unit, rows_at_once, in);
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
     const LinearTask task{packed, x + row * in, count, w, y + row * y_stride, y_stride};
@@ -370,7 +372,7 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   if (bf16_math == Bf16Math::kTiles && FitsTiles(w)) {
     return LinearTiles(x, rows, w, y, y_stride, threads);
   }
-  if (IsPanelDType(w.dtype)) return LinearPanels(x, rows, w, y, y_stride, threads);
+  if (IsPanelDType(w.format.unit)) return LinearPanels(x, rows, w, y, y_stride, threads);
   const int64_t num_pieces = int64_t{4} * threads.num_threads();
   if (FitsInRegisters(w, rows)) {
     constexpr int64_t kMultiple = 4;  // of every target's columns at once
@@ -383,7 +385,7 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
   float* packed = packed_buffer.Get(rows_at_once * in);
   // A few pieces per thread even out unequal cores. They are handed out in order, so the one after
   // the next of all threads is likely this thread's next.
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.dtype, rows_at_once, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.format.unit, rows_at_once, in);
   const int64_t grain = std::max<int64_t>((out / num_pieces + block - 1) / block, 1) * block;
   const int64_t distance = grain * threads.num_threads_of_share();
   for (int64_t row = 0; row < rows; row += rows_at_once) {

@@ -64,7 +64,7 @@ void BM_Linear(benchmark::State& state, const Shape& shape, DType dtype, int64_t
   int64_t copy = 0;
   for (auto _ : state) {
     const MatrixRef w{.data = weights + copy * bytes,
-                      .dtype = dtype,
+                      .format = FormatOf(dtype),
                       .rows = static_cast<int>(shape.out),
                       .cols = static_cast<int>(shape.in)};
     Linear(x.data(), rows, w, y.data(), shape.out, threads, bf16_math);

@@ -95,7 +95,7 @@ void ColumnsOfRows(const float* x, const MatrixRef& w, int64_t begin, int64_t en
 
 void Columns(const float* x, int64_t rows, const MatrixRef& w, int64_t begin, int64_t end, float* y,
              int64_t y_stride) {
-  unpack::WithFormat(w.dtype, [&](auto format) {
+  unpack::WithFormat(w.format.unit, [&](auto format) {
     using Format = decltype(format);
     switch (rows) {
       case 1:

@@ -10,8 +10,8 @@
 #include "base/check.h"
 #include "base/even_grain.h"
 #include "ops/cpu/elementwise.h"
-#include "ops/cpu/panels.h"
 #include "ops/cpu/quantised_rows.h"
+#include "tensor/panels.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -263,7 +263,8 @@ void Columns(const QuantisedRows& x, const MatrixRef& w, int64_t begin, int64_t 
   CHECK(begin % kPanelRows == 0 && end % kPanelRows == 0) << begin << " to " << end;
   const PanelTarget target = Target();
   for (int64_t col = begin; col < end; col += kPanelRows) {
-    PanelProduct(target, w.dtype, w.As<uint8_t>() + col * w.row_bytes(), x, y + col, y_stride);
+    PanelProduct(target, w.format.unit, w.As<uint8_t>() + col * w.row_bytes(), x, y + col,
+                 y_stride);
   }
 }
 

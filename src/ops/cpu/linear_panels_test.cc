@@ -5,9 +5,9 @@
 
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/linear.h"
-#include "ops/cpu/panels.h"
 #include "ops/cpu/quantised_rows.h"
 #include "ops/cpu/random_blocks.h"
+#include "tensor/panels.h"
 
 namespace lapidary::cpu {
 namespace {
@@ -17,10 +17,10 @@ struct Panels {
   MatrixRef matrix;
 
   explicit Panels(const MatrixRef& w) {
-    const DType dtype = PanelTypeOf(w.dtype);
+    const DType dtype = PanelDType(w.format.unit);
     bytes.resize(DTypeBytes(dtype, int64_t{w.rows} * w.cols));
     RepackPanels(w, 0, w.rows, bytes.data());
-    matrix = {.data = bytes.data(), .dtype = dtype, .rows = w.rows, .cols = w.cols};
+    matrix = {.data = bytes.data(), .format = FormatOf(dtype), .rows = w.rows, .cols = w.cols};
   }
 };
 

@@ -118,11 +118,11 @@ TEST(Linear, WidensSpecialWeightsExactly) {
       std::vector<float> x(8, 0.0f);
       x[idx] = 1.0f;
       float y = 0;
-      Linear(x.data(), 1, {.data = f16, .dtype = DType::kF16, .rows = 1, .cols = 8}, &y, 1,
-             threads);
+      Linear(x.data(), 1, {.data = f16, .format = FormatOf(DType::kF16), .rows = 1, .cols = 8}, &y,
+             1, threads);
       EXPECT_EQ(y, F16ToFloat(f16[idx])) << idx;
-      Linear(x.data(), 1, {.data = bf16, .dtype = DType::kBF16, .rows = 1, .cols = 8}, &y, 1,
-             threads);
+      Linear(x.data(), 1, {.data = bf16, .format = FormatOf(DType::kBF16), .rows = 1, .cols = 8},
+             &y, 1, threads);
       EXPECT_EQ(y, Bf16ToFloat(bf16[idx])) << idx;
     }
   });

@@ -342,7 +342,7 @@ void LinearTileColumns(const float*, int64_t, const MatrixRef&, int64_t, int64_t
 namespace lapidary::cpu {
 
 bool FitsTiles(const MatrixRef& w) {
-  return HasTiles() && w.dtype == DType::kBF16 && w.cols % 32 == 0;
+  return HasTiles() && w.format.unit == DType::kBF16 && w.cols % 32 == 0;
 }
 
 }  // namespace lapidary::cpu

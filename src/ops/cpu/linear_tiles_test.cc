@@ -32,7 +32,7 @@ struct Bf16Matrix {
     for (const float value : random.Vector(int64_t{rows} * cols)) {
       bits.push_back(FloatToBf16(value));
     }
-    matrix = {.data = bits.data(), .dtype = DType::kBF16, .rows = rows, .cols = cols};
+    matrix = {.data = bits.data(), .format = FormatOf(DType::kBF16), .rows = rows, .cols = cols};
   }
 };
 
@@ -74,7 +74,7 @@ TEST(LinearTiles, AreOneChainForEachElementWhateverTheOtherRows) {
 TEST(LinearTiles, TakeBf16OfWholeStepsAlone) {
   const uint16_t bits[64] = {};
   const auto fits = [&](DType dtype, int cols) {
-    return FitsTiles({.data = bits, .dtype = dtype, .rows = 1, .cols = cols});
+    return FitsTiles({.data = bits, .format = FormatOf(dtype), .rows = 1, .cols = cols});
   };
   EXPECT_EQ(fits(DType::kBF16, 64), HasTiles());
   EXPECT_FALSE(fits(DType::kBF16, 48));

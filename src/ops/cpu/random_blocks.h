@@ -34,7 +34,7 @@ struct RandomBlocks {
         SetHalf(at + 2, random);
       }
     }
-    matrix = {.data = bytes.data() + 1, .dtype = dtype, .rows = rows, .cols = cols};
+    matrix = {.data = bytes.data() + 1, .format = FormatOf(dtype), .rows = rows, .cols = cols};
     values.resize(int64_t{rows} * cols);
     Dequantise(dtype, matrix.data, int64_t{rows} * cols, values.data());
   }

@@ -7,17 +7,15 @@
 
 namespace lapidary::cuda {
 
-inline bool IsBf16(const MatrixRef& matrix) {
-  return matrix.dtype == DType::kBF16 && matrix.scales == nullptr;
-}
+inline bool IsBf16(const MatrixRef& matrix) { return matrix.format == WeightFormat{}; }
 
 inline MatrixRef Bf16Matrix(const bf16* values, int rows, int cols) {
-  return {.data = values, .dtype = DType::kBF16, .rows = rows, .cols = cols};
+  return {.data = values, .rows = rows, .cols = cols};
 }
 
 // Anything else is our bug: whoever chooses kernels asks what they support first.
 inline void CheckBf16(const MatrixRef& matrix, int rows, int cols) {
-  CHECK(IsBf16(matrix)) << "weights in " << DTypeName(matrix.dtype);
+  CHECK(IsBf16(matrix)) << "weights in " << FormatName(matrix.format);
   CHECK(matrix.rows == rows && matrix.cols == cols)
       << matrix.rows << " x " << matrix.cols << ", not " << rows << " x " << cols;
 }

@@ -26,11 +26,11 @@ std::vector<uint16_t> ToBf16(const MatrixRef& matrix, int rows, int cols) {
   for (int row = 0; row < matrix.rows; ++row) {
     const MatrixRef source = matrix.Rows(row, 1);
     uint16_t* const to = bits.data() + int64_t{row} * cols;
-    if (matrix.dtype == DType::kBF16) {
-      std::memcpy(to, source.data, source.num_bytes());
+    if (matrix.format.unit == DType::kBF16) {
+      std::memcpy(to, source.data, source.bytes().data);
       continue;
     }
-    row_values = ToFloats({source.As<std::byte>(), source.dtype, {matrix.cols}});
+    row_values = ToFloats({source.As<std::byte>(), source.format.unit, {matrix.cols}});
     std::transform(row_values.begin(), row_values.end(), to, FloatToBf16);
   }
   return bits;

@@ -37,7 +37,7 @@ void CheckCall(const LinearCall& call, int max_rows) {
 }  // namespace
 
 Status LinearSupports(const MatrixRef& weight) {
-  if (!IsBf16(weight)) return MakeError("a matrix in {}, not BF16", DTypeName(weight.dtype));
+  if (!IsBf16(weight)) return MakeError("a matrix in {}, not BF16", FormatName(weight.format));
   if (weight.rows < 1 || weight.cols < 1 || weight.cols % 8 != 0) {
     return MakeError("a matrix of {} x {}, not of rows of a multiple of 8", weight.rows,
                      weight.cols);

@@ -399,7 +399,7 @@ TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {
 TEST(CudaLinearSupportTest, OtherFormatsThanBf16AreRefused) {
   MatrixRef weight = Bf16Matrix(nullptr, 16, 64);
   EXPECT_TRUE(LinearSupports(weight).ok());
-  weight.dtype = DType::kQ4_0;
+  weight.format = FormatOf(DType::kQ4_0);
   EXPECT_EQ(LinearSupports(weight).error().message, "a matrix in Q4_0, not BF16");
   EXPECT_DEATH(Bf16Values(weight), "weights in Q4_0");
 }

@@ -78,9 +78,11 @@ TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
   const DecoderProgram program = MakeProgram({kSliding, kFull});
   EXPECT_TRUE(WeightsAreBf16(program));
   for (size_t idx = 0; idx < program.size(); ++idx) {
-    for (const DType dtype : {DType::kQ4_0, DType::kF8E4M3}) {
+    for (const WeightFormat& format :
+         {FormatOf(DType::kQ4_0),
+          RowMajorFormat(CodeType::kE4M3, {1, 0}, ScaleType::kF32, OffsetType::kNone)}) {
       DecoderProgram other = program;
-      std::get<ProductPhase>(other[idx]).weight.dtype = dtype;
+      std::get<ProductPhase>(other[idx]).weight.format = format;
       EXPECT_FALSE(WeightsAreBf16(other));
     }
   }
@@ -143,7 +145,7 @@ TEST(ResidentProgramTest, ExpertsAreTheSameInAllLayersAndBf16) {
     experts.top_k = 4;
     EXPECT_FALSE(ExpertsAreUniform(other));
     experts.top_k = 8;
-    experts.down.dtype = DType::kQ4_0;
+    experts.down.format = FormatOf(DType::kQ4_0);
     EXPECT_FALSE(WeightsAreBf16(other));
   }
 }

@@ -1,11 +1,11 @@
-#include "ops/cpu/panels.h"
+#include "tensor/panels.h"
 
 #include <cstring>
 
 #include "base/check.h"
 #include "tensor/block_formats.h"
 
-namespace lapidary::cpu {
+namespace lapidary {
 namespace {
 
 constexpr int kHalfBytes = 2;
@@ -138,31 +138,12 @@ int ZeroOf(DType from) {
 
 }  // namespace
 
-DType PanelTypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kQ4_0:
-      return DType::kPanel4;
-    case DType::kQ4_1:
-    case DType::kQ4_K:
-      return DType::kPanel4Min;
-    case DType::kQ5_0:
-    case DType::kQ5_1:
-    case DType::kQ5_K:
-      return DType::kPanel6Min;
-    case DType::kQ6_K:
-      return DType::kPanel6Fine;
-    default:
-      CHECK(dtype == DType::kQ8_0 || dtype == DType::kIQ4_NL || dtype == DType::kIQ4_XS)
-          << DTypeName(dtype) << " has no blocks";
-      return DType::kPanel8;
-  }
-}
-
 void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* panels) {
   CHECK(begin % kPanelRows == 0 && end % kPanelRows == 0 && end <= w.rows) << begin << " " << end;
-  const DType to = PanelTypeOf(w.dtype);
-  const DTypeBlock from_block = BlockOf(w.dtype);
-  const int zero = ZeroOf(w.dtype);
+  const DType from = w.format.unit;
+  const DType to = PanelDType(from);
+  const DTypeBlock from_block = BlockOf(from);
+  const int zero = ZeroOf(from);
   const int64_t block_bytes = int64_t{BlockOf(to).bytes} * kPanelRows;
   const int64_t row_bytes = w.row_bytes();
   for (int64_t panel = begin; panel < end; panel += kPanelRows) {
@@ -172,12 +153,12 @@ void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* pan
       for (int row = 0; row < kPanelRows; ++row) {
         const std::byte* at = first + row * row_bytes;
         const auto* block = reinterpret_cast<const uint8_t*>(at);
-        if (w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1 || w.dtype == DType::kQ8_0) {
-          CopyRow(w.dtype, block, row, out);
-        } else if (w.dtype == DType::kQ4_K) {
+        if (from == DType::kQ4_0 || from == DType::kQ4_1 || from == DType::kQ8_0) {
+          CopyRow(from, block, row, out);
+        } else if (from == DType::kQ4_K) {
           StoreQ4K(block, row, block_bytes, out);
         } else {
-          const UnpackedBlock source = UnpackBlock(w.dtype, at);
+          const UnpackedBlock source = UnpackBlock(from, at);
           for (int idx = 0; idx < from_block.elements / kPanelBlock; ++idx) {
             StoreRow(to, source, from_block.elements, idx * kPanelBlock, zero, row,
                      out + idx * block_bytes);
@@ -190,7 +171,7 @@ void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* pan
 }
 
 void UnpackPanelRow(const MatrixRef& panels, int64_t row, float* out) {
-  const DType dtype = panels.dtype;
+  const DType dtype = panels.format.unit;
   CHECK(IsPanelDType(dtype)) << DTypeName(dtype);
   const bool is_fine = dtype == DType::kPanel6Fine;
   const bool has_offset = dtype == DType::kPanel4Min || dtype == DType::kPanel6Min;
@@ -209,4 +190,4 @@ void UnpackPanelRow(const MatrixRef& panels, int64_t row, float* out) {
   }
 }
 
-}  // namespace lapidary::cpu
+}  // namespace lapidary

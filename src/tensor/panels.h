@@ -24,19 +24,16 @@
 
 #include "tensor/matrix_ref.h"
 
-namespace lapidary::cpu {
+namespace lapidary {
 
 inline constexpr int kPanelRows = 16;
 inline constexpr int kPanelBlock = 32;  // elements
 
-// What a block format becomes.
-DType PanelTypeOf(DType dtype);
-
 // Rows [begin, end) of `w`, a block format, whole panels, to their place in a panel matrix of
-// PanelTypeOf(w.dtype).
+// PanelDType(w.format.unit).
 void RepackPanels(const MatrixRef& w, int64_t begin, int64_t end, std::byte* panels);
 
 // The floats of one row of a panel matrix.
 void UnpackPanelRow(const MatrixRef& panels, int64_t row, float* out);
 
-}  // namespace lapidary::cpu
+}  // namespace lapidary
