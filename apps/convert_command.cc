@@ -6,7 +6,8 @@
 #include "apps/quantisation_flag.h"
 #include "convert/convert.h"
 #include "load/drafting.h"
-#include "load/load_model.h"
+#include "load/stored_weights.h"
+#include "model/converted_source.h"
 
 namespace lapidary {
 namespace {
@@ -29,7 +30,9 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
   if (!model.directory) {
     return MakeError("'{}' is not a checkpoint directory: only those are converted", flags.model);
   }
-  ASSIGN_OR_RETURN(const auto source, OpenStoredWeights(model, threads));
+  ASSIGN_OR_RETURN(auto stored, OpenStoredWeights(model));
+  ASSIGN_OR_RETURN(const auto source,
+                   ConvertForCpu(RequiredTensors(model.plan), std::move(stored), {}, threads));
   return ConvertToGguf(model, *source, to, flags.out, threads);
 }
 

@@ -9,10 +9,10 @@
 #include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
 #include "device/device_choice.h"
-#include "load/cpu_weights.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
 #include "load/model_directory.h"
+#include "load/stored_weights.h"
 #include "towers/cuda/tower_memory.h"
 
 namespace lapidary {
@@ -97,6 +97,26 @@ Result<int64_t> MemoryHere() {
       choice.reason);
 }
 
+// Settles the device and the formats of the weights there.
+Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
+  ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
+  WeightRequest request{.reader = WeightReader::kGpu, .rounding = flags.quantisation.Type()};
+  const std::vector<TensorSpec> specs = RequiredTensors(model.plan);
+  auto weights = WeightPlan::Make(specs, source.get(), request);
+  std::string problem = weights.ok() ? "" : weights.error().message;
+  if (model.plan.has_own_head) problem = "their head is not the embeddings";
+  if (flags.device == "cuda" && !problem.empty()) {
+    return MakeError("these weights run on the CPU only ({}): leave --device cuda out", problem);
+  }
+  if (flags.device.empty()) flags.device = problem.empty() ? "cuda" : "cpu";
+  if (flags.device == "cpu") {
+    request.reader = WeightReader::kCpu;
+    weights = WeightPlan::Make(specs, source.get(), request);
+  }
+  ASSIGN_OR_RETURN(flags.request.weights, std::move(weights));
+  return {};
+}
+
 Status Plan(PlanFlags& flags) {
   const auto found = FindModel(&flags.model, {.weights = false, .text = false});
   if (!found.ok()) return found.error();
@@ -117,15 +137,10 @@ Status Plan(PlanFlags& flags) {
     flags.request.cuda.drafter->plan = std::move(assistant->plan);
     flags.request.cuda.max_drafts = drafting.num_drafts;
   }
-  ASSIGN_OR_RETURN(const CpuWeights weights, MeasureCpuWeights(model, flags.quantisation.Type()));
-  if (flags.device == "cuda" && weights.cpu_only) {
-    return MakeError("these weights run on the CPU only: leave --device cuda out");
-  }
-  if (flags.device.empty()) flags.device = weights.cpu_only ? "cpu" : "cuda";
-  ASSIGN_OR_RETURN(const MemoryPlan plan,
-                   flags.device == "cpu"
-                       ? PlanCpuMemory(model.plan, weights.num_bytes, flags.request)
-                       : PlanMemory(model.plan, flags.request));
+  RETURN_IF_ERROR(PlanWeightsOf(model, flags));
+  ASSIGN_OR_RETURN(const MemoryPlan plan, flags.device == "cpu"
+                                              ? PlanCpuMemory(model.plan, flags.request)
+                                              : PlanMemory(model.plan, flags.request));
   if (flags.json) {
     fmt::print("{}\n", PlanJson(plan, flags).dump(2));
   } else {

@@ -21,6 +21,7 @@
 #include "base/read_file.h"
 #include "convert/convert.h"
 #include "load/load_model.h"
+#include "load/stored_weights.h"
 #include "model/assistant_preset.h"
 #include "model/presets.h"
 #include "synth/synth.h"
@@ -46,7 +47,7 @@ class DamagedModel {
     CHECK_OK(WriteSyntheticAssistant(TinyAssistantConfig(config, /*ordered=*/true).value(),
                                      {.seed = 3}, Model().string() + "-assistant", threads));
     const ModelDescription model = DescribeModel(Model().string()).value();
-    const auto source = OpenStoredWeights(model, threads).value();
+    const auto source = OpenStoredWeights(model).value();
     CHECK(ConvertToGguf(model, *source, DType::kQ8_0, PathOf(kGguf), threads).ok());
     for (int file = 0; file < kNumFiles; ++file) {
       original_[file] = ReadFile(PathOf(static_cast<File>(file)), int64_t{1} << 30).value();

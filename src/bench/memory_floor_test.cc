@@ -14,10 +14,14 @@ ModelPlan PlanOf(const char* preset) {
   return MakeModelPlan(ParseModelConfig(config, preset).value()).value();
 }
 
+Footprint Bf16(const ModelPlan& plan) {
+  return MakeFootprint(plan, WeightPlan::OfDummies(RequiredTensors(plan), WeightReader::kGpu));
+}
+
 // 28 sliding layers of 512 keys and 7 full ones of 1,000, K and V of 256 and 512 values each.
 TEST(DecodeStepBytes, AddWeightsAndWhatEveryLayerSees) {
   const ModelPlan plan = PlanOf("e2b");
-  const Footprint bf16 = MakeBf16Footprint(plan);
+  const Footprint bf16 = Bf16(plan);
   const double weights = 2.0 * static_cast<double>(MakeFootprint(plan).read_per_token);
   const double kv = 2.0 * (28.0 * 512 * 2 * 256 + 7.0 * 1000 * 2 * 512);
   EXPECT_DOUBLE_EQ(DecodeStepBytes(plan, bf16, 1, 1000, 2), weights + kv);
@@ -29,7 +33,7 @@ TEST(DecodeStepBytes, AddWeightsAndWhatEveryLayerSees) {
 TEST(DecodeStepBytes, MoreTokensTouchMoreExperts) {
   const ModelPlan plan = PlanOf("26b-a4b");
   const Footprint footprint = MakeFootprint(plan);
-  const Footprint bf16 = MakeBf16Footprint(plan);
+  const Footprint bf16 = Bf16(plan);
   const double one = DecodeStepBytes(plan, bf16, 1, 0, 2);
   EXPECT_NEAR(one, 2.0 * static_cast<double>(footprint.read_per_token), 1.0);
   EXPECT_GT(DecodeStepBytes(plan, bf16, 8, 0, 2), one);

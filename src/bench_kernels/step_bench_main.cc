@@ -176,8 +176,12 @@ int Main(int argc, char** argv) {
       const double step_ms = run.Decode(steps);
       const double floor_ms =
           1e3 *
-          bench::DecodeStepBytes(description->plan, MakeBf16Footprint(description->plan),
-                                 c.sequences, c.context, sizeof(bf16)) /
+          bench::DecodeStepBytes(
+              description->plan,
+              MakeFootprint(
+                  description->plan,
+                  WeightPlan::OfDummies(RequiredTensors(description->plan), WeightReader::kGpu)),
+              c.sequences, c.context, sizeof(bf16)) /
           bandwidth;
       const std::string shape = fmt::format("{} x{} @{}{}", preset, count, context,
                                             num_drafts > 0 ? fmt::format(" +{}", num_drafts) : "");

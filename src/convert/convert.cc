@@ -8,16 +8,12 @@
 #include "convert/gguf_text_writer.h"
 #include "gguf/gguf_metadata.h"
 #include "gguf/gguf_names.h"
-#include "model/quantised_source.h"
+#include "model/weight_plan.h"
 #include "tensor/block_formats.h"
 #include "tensor/quantise.h"
 
 namespace lapidary {
 namespace {
-
-DType TypeFor(const TensorSpec& spec, DType stored, DType to) {
-  return spec.shape.size() < 2 ? DType::kF32 : QuantisedType(spec, stored, to);
-}
 
 // Elements [first, first + count) of a tensor, whole blocks, as floats.
 void ReadFloats(const TensorView& tensor, int64_t first, int64_t count, float* out) {
@@ -124,9 +120,12 @@ Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPla
                DType::kF32,
                {static_cast<int64_t>(factors.size())}},
               DType::kF32);
-  for (const TensorSpec& spec : specs) {
-    ASSIGN_OR_RETURN(const TensorView tensor, source.Get(spec));
-    plan_tensor(GgufTensorName(spec.name), tensor, TypeFor(spec, tensor.dtype, to));
+  ASSIGN_OR_RETURN(
+      const WeightPlan weights,
+      WeightPlan::Make(specs, &source, {.reader = WeightReader::kGgufFile, .rounding = to}));
+  for (const PlannedWeight& weight : weights.weights()) {
+    ASSIGN_OR_RETURN(const TensorView tensor, source.Get(weight.spec));
+    plan_tensor(GgufTensorName(weight.spec.name), tensor, weight.loaded.unit);
   }
 
   std::filesystem::path partial = out;

@@ -19,7 +19,7 @@ struct ConvertedTensor {
   double relative_error = 0.0;
 };
 
-// Matrices take the type QuantisedType says, vectors become F32. Text comes from `model`'s
+// Matrices take the type that WeightPlan says, vectors become F32. Text comes from `model`'s
 // directory, as far as it has any. Memory does not grow with the model; a file that could not be
 // finished is removed.
 Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,

@@ -6,7 +6,7 @@
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_source.h"
 #include "load/drafting.h"
-#include "load/load_model.h"
+#include "load/stored_weights.h"
 #include "model/assistant_preset.h"
 #include "model/tensor_sources.h"
 #include "synth/synth.h"
@@ -95,7 +95,7 @@ TEST_F(ConvertTest, AHeadOfItsOwnIsWrittenAndRead) {
   ASSERT_TRUE(ConvertToGguf(model, *source, DType::kQ8_0, path, threads).ok());
   const ModelDescription read = DescribeModel(path.string()).value();
   ASSERT_TRUE(read.plan.has_own_head);
-  const auto file = OpenStoredWeights(read, threads).value();
+  const auto file = OpenStoredWeights(read).value();
   const TensorSpec spec = RequiredTensors(read.plan).back();
   ASSERT_EQ(spec.name, kHeadName);
   const std::vector<float> got = ToFloats(file->Get(spec).value());

@@ -5,6 +5,7 @@
 #include "gguf/gguf_source.h"
 #include "model/assistant_preset.h"
 #include "model/compressed_source.h"
+#include "model/converted_source.h"
 #include "model/presets.h"
 #include "model/tensor_sources.h"
 
@@ -126,7 +127,9 @@ Result<UnpairedAssistant> OpenUnpairedAssistant(const fs::path& directory, Threa
   UnpairedAssistant assistant;
   assistant.plan = MakeAssistantPlan(config);
   if (IsQuantised(json)) {
-    ASSIGN_OR_RETURN(assistant.source, CompressedSource::Open(directory, assistant.plan, threads));
+    ASSIGN_OR_RETURN(auto stored, CompressedSource::Open(directory, assistant.plan));
+    ASSIGN_OR_RETURN(assistant.source, ConvertForCpu(RequiredTensors(assistant.plan),
+                                                     std::move(stored), {}, threads));
   } else {
     ASSIGN_OR_RETURN(assistant.source, CheckpointSource::Open(directory, assistant.plan));
   }

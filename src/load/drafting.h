@@ -46,7 +46,7 @@ Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescriptio
 // An assistant by itself: what `convert` writes. Its head's rows are in the order of the token ids.
 struct UnpairedAssistant {
   AssistantPlan plan;
-  std::unique_ptr<TensorSource> source;
+  std::shared_ptr<const TensorSource> source;
 };
 bool IsAssistantDirectory(const std::filesystem::path& path);
 Result<UnpairedAssistant> OpenUnpairedAssistant(const std::filesystem::path& directory,

@@ -7,9 +7,8 @@
 #include <chrono>
 
 #include "executor/cpu/cpu_executor.h"
-#include "gguf/gguf_source.h"
-#include "model/compressed_source.h"
-#include "model/quantised_source.h"
+#include "load/stored_weights.h"
+#include "model/converted_source.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {
@@ -52,14 +51,6 @@ Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layou
   return std::optional<int>(static_cast<int>(num_pages));
 }
 
-Error NoWeights(const ModelDescription& model) {
-  return MakeError(
-      "'{}' is a preset without weights: add --load-format dummy, or name a checkpoint directory "
-      "or "
-      "a GGUF file",
-      model.name);
-}
-
 Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& model,
                                                        const LoadOptions& options,
                                                        ThreadPool& threads) {
@@ -67,24 +58,13 @@ Result<std::shared_ptr<const TensorSource>> OpenStored(const ModelDescription& m
     ASSIGN_OR_RETURN(auto source, DummySource::Make(model.plan, options.dummy_seed, threads));
     return std::shared_ptr<const TensorSource>(std::move(source));
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, OpenStoredWeights(model, threads));
+  ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source, OpenStoredWeights(model));
   // Readers wait for the disk, not for a core: more of them keep its queue full.
   constexpr int kReaders = 8;
   ThreadPool readers(
       PlaceThreads(CpuTopology::OfThisMachine(), kReaders, options.numa, /*pin=*/false));
   PrefaultWeights(model.plan, *source, readers);
   return source;
-}
-
-Result<std::shared_ptr<const TensorSource>> OpenWeights(const ModelDescription& model,
-                                                        const LoadOptions& options,
-                                                        ThreadPool& threads) {
-  ASSIGN_OR_RETURN(auto source, OpenStored(model, options, threads));
-  if (!options.quantisation) return source;
-  ASSIGN_OR_RETURN(auto quantised, QuantisedSource::Make(model.plan, std::move(source),
-                                                         *options.quantisation, threads,
-                                                         /*release_stored=*/true));
-  return std::shared_ptr<const TensorSource>(std::move(quantised));
 }
 
 Result<std::optional<LoadedDrafter>> OpenDrafter(const ModelDescription& model,
@@ -111,13 +91,19 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
   {
     ThreadPool threads(placement);
     ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
-    ASSIGN_OR_RETURN(source, OpenWeights(model, options, threads));
+    ASSIGN_OR_RETURN(source, OpenStored(model, options, threads));
+    ASSIGN_OR_RETURN(
+        const WeightPlan weights,
+        WeightPlan::Make(RequiredTensors(model.plan), source.get(),
+                         {.reader = WeightReader::kCpu, .rounding = options.quantisation}));
+    ASSIGN_OR_RETURN(source, ConvertedSource::Wrap(weights, std::move(source), threads,
+                                                   /*release_stored=*/true));
+    loaded.weights = MakeFootprint(model.plan, weights);
     if (drafter) {
       loaded.assistant = drafter->name;
       executor_options.drafter = std::move(drafter->options);
     }
   }
-  ASSIGN_OR_RETURN(loaded.weights, MakeStoredFootprint(model.plan, *source));
   executor_options.placement = placement;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.fast_math = options.fast_math;
@@ -132,30 +118,30 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
   return std::unique_ptr<Executor>(std::move(executor));
 }
 
-Status RefuseBlockFormats(const std::string& name, const std::vector<TensorSpec>& specs,
-                          const TensorSource& source, const char* advice) {
-  for (const TensorSpec& spec : specs) {
-    const DType dtype = source.Get(spec).value().dtype;
-    if (IsBlockDType(dtype)) {
-      return MakeError("{}: {} is {}, which runs on the CPU only; add {}", name, spec.name,
-                       DTypeName(dtype), advice);
-    }
-  }
-  return {};
+// What the GPU will have of the weights, or why it cannot have them.
+Result<WeightPlan> PlanGpuWeights(const std::string& name, const std::vector<TensorSpec>& specs,
+                                  const TensorSource* source, std::optional<DType> rounding,
+                                  const char* advice) {
+  auto weights =
+      WeightPlan::Make(specs, source, {.reader = WeightReader::kGpu, .rounding = rounding});
+  if (!weights.ok()) return MakeError("{}: {}; add {}", name, weights.error().message, advice);
+  return weights;
 }
 
 Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedModel& loaded) {
   const ModelDescription& model = loaded.description;
-  if (options.quantisation) {
-    return MakeError("--quantization {}: weights in blocks run on the CPU only; add --device cpu",
-                     DTypeName(*options.quantisation));
-  }
   if (options.fast_math) {
     return MakeError("--fast-math rounds activations on the CPU only; add --device cpu");
   }
-  if (model.is_compressed()) {
-    return MakeError("{}: quantised checkpoints run on the CPU only; add --device cpu", model.name);
+  // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
+  std::shared_ptr<const TensorSource> source;
+  if (options.format != LoadFormat::kDummy) {
+    ASSIGN_OR_RETURN(source, OpenStoredWeights(model));
   }
+  ASSIGN_OR_RETURN(const WeightPlan weights,
+                   PlanGpuWeights(model.name, RequiredTensors(model.plan), source.get(),
+                                  options.quantisation, "--device cpu"));
+  loaded.weights = MakeFootprint(model.plan, weights);
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
@@ -169,43 +155,17 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   ThreadPool threads(options.num_threads);
   ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
   if (drafter) {
-    if (drafter->options.source != nullptr) {
-      RETURN_IF_ERROR(RefuseBlockFormats(drafter->name, RequiredTensors(drafter->options.plan),
-                                         *drafter->options.source, "--no-spec or --device cpu"));
-    }
+    RETURN_IF_ERROR(PlanGpuWeights(drafter->name, RequiredTensors(drafter->options.plan),
+                                   drafter->options.source.get(), std::nullopt,
+                                   "--no-spec or --device cpu"));
     loaded.assistant = drafter->name;
     executor_options.drafter = std::move(drafter->options);
     executor_options.max_drafts = options.drafting.num_drafts;
-  }
-  loaded.weights = MakeBf16Footprint(model.plan);
-  // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
-  std::shared_ptr<const TensorSource> source;
-  if (options.format != LoadFormat::kDummy) {
-    ASSIGN_OR_RETURN(source, OpenStoredWeights(model, threads));
-    RETURN_IF_ERROR(
-        RefuseBlockFormats(model.name, RequiredTensors(model.plan), *source, "--device cpu"));
   }
   return cuda::MakeCudaExecutor(model.plan, source.get(), executor_options);
 }
 
 }  // namespace
-
-Result<std::shared_ptr<const TensorSource>> OpenStoredWeights(const ModelDescription& model,
-                                                              ThreadPool& threads) {
-  using Source = std::shared_ptr<const TensorSource>;
-  if (model.gguf_file) {
-    ASSIGN_OR_RETURN(GgufCheckpoint checkpoint, GgufCheckpoint::Open(*model.gguf_file));
-    ASSIGN_OR_RETURN(auto source, GgufSource::Open(std::move(checkpoint), model.plan));
-    return Source(std::move(source));
-  }
-  if (!model.directory) return NoWeights(model);
-  if (model.is_compressed()) {
-    ASSIGN_OR_RETURN(auto source, CompressedSource::Open(*model.directory, model.plan, threads));
-    return Source(std::move(source));
-  }
-  ASSIGN_OR_RETURN(auto source, CheckpointSource::Open(*model.directory, model.plan));
-  return Source(std::move(source));
-}
 
 Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();

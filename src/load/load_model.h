@@ -57,11 +57,6 @@ struct LoadedModel {
   double load_ms = 0.0;
 };
 
-// The weights as they are stored, or repacked without loss where nothing runs from the stored form.
-// An error for a preset, which has none.
-Result<std::shared_ptr<const TensorSource>> OpenStoredWeights(const ModelDescription& model,
-                                                              ThreadPool& threads);
-
 Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options);
 
 struct LoadedEngine {

@@ -1,6 +1,14 @@
 #include "load/load_model.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "checkpoint/safetensors.h"
+#include "model/presets.h"
+#include "model/tensor_sources.h"
+#include "tensor/float8.h"
 
 namespace lapidary {
 namespace {
@@ -72,6 +80,70 @@ TEST(LoadModel, AModelMayBeQuantisedAsItIsLoadedButForTheCpuAlone) {
   const auto on_gpu = LoadModel(Tiny(), options);
   ASSERT_FALSE(on_gpu.ok());
   EXPECT_NE(on_gpu.error().message.find("--quantization Q8_0"), std::string::npos);
+}
+
+// A checkpoint of FP8 as compressed-tensors writes it, with one scale for each matrix of a layer.
+class Fp8Directory {
+ public:
+  Fp8Directory()
+      : path_(std::filesystem::path(testing::TempDir()) / fmt::format("fp8_{}", getpid())) {
+    std::filesystem::create_directories(path_);
+    Json config = PresetConfig("tiny-dense").value();
+    config["quantization_config"] = {{"quant_method", "compressed-tensors"}};
+    std::ofstream(path_ / "config.json") << config.dump();
+    const ModelPlan plan = MakeModelPlan(ParseModelConfig(config, "test").value()).value();
+    ThreadPool threads(1);
+    const auto source = DummySource::Make(plan, 1, threads).value();
+    for (const TensorSpec& spec : RequiredTensors(plan)) {
+      const TensorView tensor = source->Get(spec).value();
+      if (spec.layer < 0 || spec.role != TensorRole::kMatrix) {
+        Add(spec.name, tensor.dtype, spec.shape, {tensor.data, tensor.data + tensor.num_bytes()});
+        continue;
+      }
+      std::vector<std::byte> codes;
+      for (const float value : ToFloats(tensor)) codes.push_back(std::byte{FloatToFloat8(value)});
+      Add(spec.name, DType::kF8E4M3, spec.shape, std::move(codes));
+      Add(spec.name + "_scale", DType::kBF16, {1}, {std::byte{0x80}, std::byte{0x3f}});  // 1
+    }
+    std::ofstream file(path_ / "model.safetensors", std::ios::binary);
+    file << MakeSafetensorsHeader(entries_, {});
+    file.write(reinterpret_cast<const char*>(bytes_.data()),
+               static_cast<std::streamsize>(bytes_.size()));
+  }
+  ~Fp8Directory() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  void Add(const std::string& name, DType dtype, std::vector<int64_t> shape,
+           std::vector<std::byte> data) {
+    entries_.push_back(
+        {.name = "model.language_model." + name, .dtype = dtype, .shape = std::move(shape)});
+    bytes_.insert(bytes_.end(), data.begin(), data.end());
+  }
+
+  const std::filesystem::path path_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<std::byte> bytes_;
+};
+
+TEST(LoadModel, AQuantisedDirectoryIsConvertedForTheCpuAndNamedForAGpu) {
+  const Fp8Directory directory;
+  const ModelDescription description = DescribeModel(directory.path()).value();
+  ASSERT_TRUE(description.is_compressed());
+  LoadOptions options = Dummy();
+  options.format = LoadFormat::kAuto;
+  options.max_tokens = 8;
+  const auto model = LoadModel(description, options);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ(model->weights.total(), 2 * MakeFootprint(description.plan).total());
+  options.device.kind = DeviceKind::kCuda;
+  const auto on_gpu = LoadModel(description, options);
+  ASSERT_FALSE(on_gpu.ok());
+  const std::string& problem = on_gpu.error().message;
+  EXPECT_NE(problem.find("layers.0.self_attn.q_proj.weight is F8_E4M3 BF16/allxall, which runs on "
+                         "the CPU only; add --device cpu"),
+            std::string::npos)
+      << problem;
 }
 
 }  // namespace

@@ -56,6 +56,10 @@ Result<MemoryPlan> FillPool(const ModelPlan& plan, const MemoryRequest& request,
   return memory;
 }
 
+WeightPlan WeightsOf(const ModelPlan& plan, const MemoryRequest& request, WeightReader reader) {
+  return request.weights ? *request.weights : WeightPlan::OfDummies(RequiredTensors(plan), reader);
+}
+
 // Floats of the rows of the largest step on their way through the decoder, and of their logits.
 int64_t CpuWorkspace(const ModelPlan& plan, const BatchLimits& limits) {
   int64_t queries = 0, entries = 0, width = 0;
@@ -85,31 +89,33 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   MemoryPlan memory;
   memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
   memory.max_model_len = limits.max_model_len;
-  memory.weight_bytes = cuda::PlanWeights(plan, options.ple_placement).on_device();
+  memory.weight_bytes =
+      cuda::PlanWeights(WeightsOf(plan, request, WeightReader::kGpu), options.ple_placement)
+          .on_device();
   memory.tower_bytes = request.tower_bytes;
   memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
   if (options.drafter) {
     const AssistantPlan& assistant = options.drafter->plan;
-    memory.weight_bytes +=
-        cuda::PlanWeights(RequiredTensors(assistant), cuda::PlePlacement::kDevice).on_device();
+    const WeightPlan weights =
+        WeightPlan::OfDummies(RequiredTensors(assistant), WeightReader::kGpu);
+    memory.weight_bytes += cuda::PlanWeights(weights, cuda::PlePlacement::kDevice).on_device();
     memory.workspace_bytes += cuda::PlanDrafter(assistant, forward).total();
   }
   return FillPool(plan, request, std::move(memory));
 }
 
-Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, int64_t weight_bytes,
-                                 const MemoryRequest& request) {
+Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, const MemoryRequest& request) {
   ASSIGN_OR_RETURN(const BatchLimits limits,
                    CompleteLimits(request.limits, plan, DeviceKind::kCpu));
   MemoryPlan memory;
   memory.layout = MakeKvLayout(plan, DeviceKind::kCpu);
   memory.max_model_len = limits.max_model_len;
-  memory.weight_bytes = weight_bytes;
+  memory.weight_bytes = WeightsOf(plan, request, WeightReader::kCpu).loaded_bytes();
   memory.workspace_bytes = CpuWorkspace(plan, limits);
   if (request.cuda.drafter) {
-    for (const TensorSpec& spec : RequiredTensors(request.cuda.drafter->plan)) {
-      memory.weight_bytes += DTypeBytes(DType::kBF16, spec.num_elements());
-    }
+    memory.weight_bytes +=
+        WeightPlan::OfDummies(RequiredTensors(request.cuda.drafter->plan), WeightReader::kCpu)
+            .loaded_bytes();
   }
   return FillPool(plan, request, std::move(memory));
 }

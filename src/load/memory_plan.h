@@ -5,11 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "base/result.h"
 #include "executor/cuda/cuda_options.h"
 #include "kv/kv_layout.h"
 #include "load/limits.h"
+#include "model/weight_plan.h"
 
 namespace lapidary {
 
@@ -20,6 +22,7 @@ struct MemoryRequest {
   int64_t kv_cache_bytes = 0;  // > 0: the pool's size itself; memory is not looked at
   int64_t tower_bytes = 0;     // what images and audio take before anything else
   BatchLimits limits;
+  std::optional<WeightPlan> weights;  // absent: those of dummy weights
   // Its limits and pool are those above.
   cuda::CudaExecutorOptions cuda;
 };
@@ -42,10 +45,9 @@ struct MemoryPlan {
 // An error when not even one page is left.
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request);
 
-// The same of a machine's memory and the CPU executor, whose weights take `weight_bytes`; KV is in
-// f32, and the workspace is what the buffers of the largest step grow to.
-Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, int64_t weight_bytes,
-                                 const MemoryRequest& request);
+// The same of a machine's memory and the CPU executor; KV is in f32, and the workspace is what the
+// buffers of the largest step grow to.
+Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, const MemoryRequest& request);
 
 // "143771MiB", "80GB" (1e9), "64GiB" (2^30), "1.5TB", or plain bytes.
 Result<int64_t> ParseBytes(std::string_view text);

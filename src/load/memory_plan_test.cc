@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "executor/cuda/memory_needs.h"
-#include "load/cpu_weights.h"
 #include "model/assistant_preset.h"
 #include "model/presets.h"
 
@@ -91,7 +90,8 @@ TEST(MemoryPlanTest, WeightsAndWorkspaceAreTheExecutorsOwnFormulas) {
   cuda::CudaExecutorOptions options = request.cuda;
   options.max_num_seqs = 33;
   options.max_num_batched_tokens = 700;
-  EXPECT_EQ(plan.weight_bytes, cuda::PlanWeights(model, cuda::PlePlacement::kHost).on_device());
+  const WeightPlan weights = WeightPlan::OfDummies(RequiredTensors(model), WeightReader::kGpu);
+  EXPECT_EQ(plan.weight_bytes, cuda::PlanWeights(weights, cuda::PlePlacement::kHost).on_device());
   const auto limits = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
   EXPECT_EQ(plan.workspace_bytes, cuda::PlanWorkspace(model, plan.layout, limits).total());
 }
@@ -120,25 +120,30 @@ TEST(MemoryPlanTest, AGivenPoolIsTakenAsItIs) {
 
 // A laptop: E2B in Q4_0, KV in f32.
 TEST(PlanCpuMemory, CountsWeightsAsTheyAreStoredAndKvInF32) {
-  const ModelDescription model = DescribeModel("e2b").value();
-  const CpuWeights plain = MeasureCpuWeights(model, std::nullopt).value();
-  EXPECT_FALSE(plain.cpu_only);
-  EXPECT_NEAR(static_cast<double>(plain.num_bytes), 9.26e9, 1e7);
-  const CpuWeights rounded = MeasureCpuWeights(model, DType::kQ4_0).value();
-  EXPECT_TRUE(rounded.cpu_only);
+  const ModelPlan model = PresetPlan("e2b");
+  const std::vector<TensorSpec> specs = RequiredTensors(model);
+  const auto weights = [&](WeightReader reader, std::optional<DType> rounding) {
+    return WeightPlan::Make(specs, nullptr, {.reader = reader, .rounding = rounding});
+  };
+  EXPECT_TRUE(weights(WeightReader::kGpu, std::nullopt).ok());
+  const WeightPlan plain = weights(WeightReader::kCpu, std::nullopt).value();
+  EXPECT_NEAR(static_cast<double>(plain.loaded_bytes()), 9.26e9, 1e7);
+  EXPECT_FALSE(weights(WeightReader::kGpu, DType::kQ4_0).ok());
+  const WeightPlan rounded = weights(WeightReader::kCpu, DType::kQ4_0).value();
   // The per-layer table (4.70 GB) stays in bf16, 0.40 G embeddings take 8.5 bits, the rest of 1.87
   // G takes 4.5, but for per_layer_model_projection.
-  EXPECT_NEAR(static_cast<double>(rounded.num_bytes), 4.70e9 + 0.43e9 + 1.09e9, 5e7);
+  EXPECT_NEAR(static_cast<double>(rounded.loaded_bytes()), 4.70e9 + 0.43e9 + 1.09e9, 5e7);
   MemoryRequest request;
   request.memory_bytes = 16'000'000'000;
-  const MemoryPlan memory = PlanCpuMemory(model.plan, rounded.num_bytes, request).value();
-  EXPECT_EQ(memory.weight_bytes, rounded.num_bytes);
+  request.weights = rounded;
+  const MemoryPlan memory = PlanCpuMemory(model, request).value();
+  EXPECT_EQ(memory.weight_bytes, rounded.loaded_bytes());
   EXPECT_EQ(memory.layout.element_bytes, 4);
   EXPECT_EQ(memory.max_model_len, 8192);
   EXPECT_EQ(memory.pool_bytes, memory.usable_bytes - memory.weight_bytes - memory.workspace_bytes);
   EXPECT_GT(memory.max_sequences, 10);
   request.memory_bytes = 6'000'000'000;
-  EXPECT_FALSE(PlanCpuMemory(model.plan, rounded.num_bytes, request).ok());
+  EXPECT_FALSE(PlanCpuMemory(model, request).ok());
 }
 
 TEST(ParseBytesTest, UnitsAreDecimalOrBinaryAsSpelled) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "model/compressed_source.h"
+#include "model/converted_source.h"
 #include "model/synthetic_values.h"
 #include "model/tensor_sources.h"
 
@@ -16,15 +17,16 @@ constexpr const char* kHead = "embed_tokens.weight";
 Result<std::unique_ptr<AssistantSource>> AssistantSource::Open(
     const std::filesystem::path& directory, bool is_compressed, const AssistantPlan& plan,
     ThreadPool& threads) {
-  std::unique_ptr<TensorSource> file;
+  std::shared_ptr<const TensorSource> file;
   const TensorView* ordering = nullptr;  // A view into the file.
   const auto keep = [&](auto opened) {
     ordering = opened->checkpoint().Find(kTokenOrdering);
     file = std::move(opened);
   };
   if (is_compressed) {
-    ASSIGN_OR_RETURN(auto opened, CompressedSource::Open(directory, plan, threads));
+    ASSIGN_OR_RETURN(auto opened, CompressedSource::Open(directory, plan));
     keep(std::move(opened));
+    ASSIGN_OR_RETURN(file, ConvertForCpu(RequiredTensors(plan), std::move(file), {}, threads));
   } else {
     ASSIGN_OR_RETURN(auto opened, CheckpointSource::Open(directory, plan));
     keep(std::move(opened));
@@ -43,7 +45,8 @@ Result<std::unique_ptr<AssistantSource>> AssistantSource::Open(
   return source;
 }
 
-std::unique_ptr<AssistantSource> AssistantSource::OfDense(std::unique_ptr<TensorSource> file) {
+std::unique_ptr<AssistantSource> AssistantSource::OfDense(
+    std::shared_ptr<const TensorSource> file) {
   return std::unique_ptr<AssistantSource>(new AssistantSource(std::move(file)));
 }
 

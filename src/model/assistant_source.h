@@ -21,7 +21,7 @@ class AssistantSource : public TensorSource {
                                                        const AssistantPlan& plan,
                                                        ThreadPool& threads);
   // An assistant with a dense head, from a file that was checked against its plan.
-  static std::unique_ptr<AssistantSource> OfDense(std::unique_ptr<TensorSource> file);
+  static std::unique_ptr<AssistantSource> OfDense(std::shared_ptr<const TensorSource> file);
   // Made in memory: what `synth` would have written, in bf16.
   static Result<std::unique_ptr<AssistantSource>> MakeDummy(const AssistantPlan& plan,
                                                             uint64_t seed, ThreadPool& threads);
@@ -32,10 +32,10 @@ class AssistantSource : public TensorSource {
   const std::vector<int32_t>& token_ordering() const { return token_ordering_; }
 
  private:
-  explicit AssistantSource(std::unique_ptr<TensorSource> file) : file_(std::move(file)) {}
+  explicit AssistantSource(std::shared_ptr<const TensorSource> file) : file_(std::move(file)) {}
   Status OrderHead(const AssistantPlan& plan, std::span<const int64_t> ordering);
 
-  const std::unique_ptr<TensorSource> file_;
+  const std::shared_ptr<const TensorSource> file_;
   std::vector<int32_t> token_ordering_;
   std::vector<std::byte> ordered_rows_;
   TensorView ordered_head_;

@@ -1,5 +1,4 @@
-// Checkpoints of the compressed-tensors library and of modelopt, repacked into block formats while
-// they are loaded.
+// Checkpoints of the compressed-tensors library and of modelopt, as they are stored.
 //
 // A quantised matrix [rows, cols] is the tensors of a module (`layers.0.mlp.up_proj`):
 //
@@ -25,35 +24,33 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "model/weights.h"
 
 namespace lapidary {
 
-// Codes of 4 bits become Q4_0, with zero points Q5_0, of 8 bits Q8_0: without loss, for a bf16
-// scale is a half as well, unless it is tiny. Where it is not, or a group is no multiple of 32, the
-// matrix becomes F32. F8_E4M3 and NVFP4 become BF16, rounded as compressed-tensors does.
 class CompressedSource : public TensorSource {
  public:
-  // Everything is checked against the plan, as CheckpointSource does it, and repacked.
+  // Everything is checked against the plan, as CheckpointSource does it.
   static Result<std::unique_ptr<CompressedSource>> Open(const std::filesystem::path& directory,
-                                                        const ModelPlan& plan, ThreadPool& threads);
+                                                        const ModelPlan& plan);
   static Result<std::unique_ptr<CompressedSource>> Open(const std::filesystem::path& directory,
-                                                        const AssistantPlan& plan,
-                                                        ThreadPool& threads);
+                                                        const AssistantPlan& plan);
   const Checkpoint& checkpoint() const { return checkpoint_; }
+  // An error for a matrix with scales of its own: that one is GetStored, and read when it has been
+  // converted (converted_source.h).
   Result<TensorView> Get(const TensorSpec& spec) const override;
+  Result<std::vector<MatrixRef>> GetStored(const TensorSpec& spec) const override;
 
  private:
   explicit CompressedSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
   // `unused`: what may be there as well.
-  Status Repack(const std::vector<TensorSpec>& required, const std::vector<std::string>& unused,
-                const std::string& where, ThreadPool& threads);
+  Status Check(const std::vector<TensorSpec>& required, const std::vector<std::string>& unused,
+               const std::string& where);
 
   Checkpoint checkpoint_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
-  std::map<std::string, TensorView, std::less<>> tensors_;  // by the plan's name
+  std::map<std::string, TensorView, std::less<>> plain_;  // by the plan's name
+  std::map<std::string, std::vector<MatrixRef>, std::less<>> quantised_;
 };
 
 }  // namespace lapidary

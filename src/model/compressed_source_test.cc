@@ -10,8 +10,11 @@
 #include <span>
 
 #include "model/compressed_matrix.h"
+#include "model/converted_source.h"
 #include "model/presets.h"
-#include "tensor/block_formats.h"
+#include "model/tensor_sources.h"
+#include "tensor/decode.h"
+#include "tensor/repack.h"
 
 namespace lapidary {
 namespace {
@@ -90,14 +93,33 @@ struct Tensors {
   std::map<std::string, TensorView> views_;
 };
 
-std::vector<float> Repacked(const CompressedMatrix& matrix, DType to) {
-  const int64_t row_bytes = DTypeBytes(to, matrix.cols);
-  std::vector<std::byte> bytes(matrix.rows * row_bytes);
-  for (int64_t row = 0; row < matrix.rows; ++row) {
-    matrix.Repack(row, to, bytes.data() + row * row_bytes);
+// As the CPU has it.
+struct OnCpu {
+  WeightFormat format;
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+
+  explicit OnCpu(const MatrixRef& stored) {
+    const TensorSpec spec{
+        "m", {stored.rows, stored.cols}, TensorComponent::kMlp, TensorRole::kMatrix};
+    const Source source(stored);
+    const WeightPlan plan = WeightPlan::Make({spec}, &source, {}).value();
+    format = plan.Of(spec).loaded;
+    bytes.resize(plan.loaded_bytes());
+    RepackRows(stored, 0, stored.rows, format, bytes.data());
+    values = ToFloats({bytes.data(), format.unit, spec.shape});
   }
-  return ToFloats({bytes.data(), to, {matrix.rows, matrix.cols}});
-}
+
+ private:
+  struct Source : TensorSource {
+    explicit Source(const MatrixRef& matrix) : matrix_(matrix) {}
+    Result<TensorView> Get(const TensorSpec&) const override { return MakeError("no values"); }
+    Result<std::vector<MatrixRef>> GetStored(const TensorSpec&) const override {
+      return std::vector<MatrixRef>{matrix_};
+    }
+    const MatrixRef matrix_;
+  };
+};
 
 struct GoldenTensor {
   const char* name;
@@ -124,7 +146,7 @@ TEST(CompressedMatrix, ReadsWhatTheCompressedTensorsPackageWrites) {
     const int64_t rows = static_cast<int64_t>(module.values.size()) / 2 / module.cols;
     const auto matrix = FindCompressed(tensors.Finder(), "m", rows, module.cols);
     ASSERT_TRUE(matrix.ok()) << module.name << ": " << matrix.error().message;
-    const std::vector<float> got = Repacked(*matrix, matrix->RepackedType());
+    const std::vector<float> got = OnCpu(*matrix).values;
     for (size_t idx = 0; idx < got.size(); ++idx) {
       uint16_t want;
       std::memcpy(&want, module.values.data() + 2 * idx, sizeof(want));
@@ -149,9 +171,10 @@ TEST(CompressedMatrix, PackedCodesBecomeBlocksWithoutLoss) {
     tensors.AddPacked("m", 9, 256, test.bits, test.group, test.has_zeros);
     const auto matrix = FindCompressed(tensors.Finder(), "m", 9, 256);
     ASSERT_TRUE(matrix.ok()) << matrix.error().message;
-    EXPECT_EQ(matrix->RepackedType(), test.type) << test.bits << " bits, groups of " << test.group;
-    EXPECT_EQ(Repacked(*matrix, matrix->RepackedType()), tensors.values["m"]);
-    EXPECT_EQ(Repacked(*matrix, DType::kF32), tensors.values["m"]);
+    const OnCpu loaded(*matrix);
+    EXPECT_EQ(loaded.format, FormatOf(test.type)) << test.bits << " bits, groups of " << test.group;
+    EXPECT_EQ(loaded.values, tensors.values["m"]);
+    EXPECT_EQ(DecodeMatrix(*matrix), tensors.values["m"]);
   }
 }
 
@@ -161,8 +184,10 @@ TEST(CompressedMatrix, ScalesThatAreNoHalvesMakeFloats) {
   tensors.Add("m.weight_scale", DType::kF32, {2, 2}, std::vector<float>{0.1f, 1.0f, 2.0f, 3.0f});
   const auto matrix = FindCompressed(tensors.Finder(), "m", 2, 64);
   ASSERT_TRUE(matrix.ok()) << matrix.error().message;
-  EXPECT_EQ(matrix->RepackedType(), DType::kF32);
-  EXPECT_EQ(Repacked(*matrix, DType::kF32)[0], static_cast<float>(matrix->Step(0, 0)) * 0.1f);
+  const OnCpu loaded(*matrix);
+  EXPECT_EQ(loaded.format, FormatOf(DType::kF32));
+  const int code = std::to_integer<int>(tensors.stored["m.weight_packed"].bytes[0]) & 15;
+  EXPECT_EQ(loaded.values[0], static_cast<float>(code - 8) * 0.1f);
 }
 
 TEST(CompressedMatrix, BytesAreTakenWithOneScaleARow) {
@@ -173,8 +198,9 @@ TEST(CompressedMatrix, BytesAreTakenWithOneScaleARow) {
   const std::vector<float> scales = tensors.AddScales("m", {3, 1});
   const auto matrix = FindCompressed(tensors.Finder(), "m", 3, 32);
   ASSERT_TRUE(matrix.ok()) << matrix.error().message;
-  ASSERT_EQ(matrix->RepackedType(), DType::kQ8_0);
-  const std::vector<float> got = Repacked(*matrix, DType::kQ8_0);
+  const OnCpu loaded(*matrix);
+  ASSERT_EQ(loaded.format, FormatOf(DType::kQ8_0));
+  const std::vector<float>& got = loaded.values;
   for (size_t idx = 0; idx < codes.size(); ++idx) {
     EXPECT_EQ(got[idx], static_cast<float>(codes[idx]) * scales[idx / 32]);
   }
@@ -193,14 +219,17 @@ TEST(CompressedMatrix, Float8IsScaledByTensorRowOrSquare) {
     const std::vector<float> scales = tensors.AddScales("m", shape);
     const auto matrix = FindCompressed(tensors.Finder(), "m", kRows, kCols);
     ASSERT_TRUE(matrix.ok()) << matrix.error().message;
-    ASSERT_EQ(matrix->RepackedType(), DType::kBF16);
-    const std::vector<float> got = Repacked(*matrix, DType::kBF16);
+    const OnCpu loaded(*matrix);
+    ASSERT_EQ(loaded.format, FormatOf(DType::kBF16));
+    const std::vector<float>& got = loaded.values;
+    const std::vector<float> exact = DecodeMatrix(*matrix);
     for (size_t idx = 0; idx < codes.size(); ++idx) {
       const size_t row = idx / kCols, col = idx % kCols;
       const float scale = scales.size() == 1       ? scales[0]
                           : scales.size() == kRows ? scales[row]
                                                    : scales[row / 128 * 2 + col / 128];
-      ASSERT_EQ(got[idx], Bf16ToFloat(FloatToBf16(meaning[idx % 6] * scale))) << row << "," << col;
+      ASSERT_EQ(exact[idx], meaning[idx % 6] * scale) << row << "," << col;
+      ASSERT_EQ(got[idx], Bf16ToFloat(FloatToBf16(exact[idx]))) << row << "," << col;
     }
   }
 }
@@ -217,14 +246,17 @@ TEST(CompressedMatrix, Nvfp4OfModeloptIsTimesItsSecondScale) {
   const auto find = [&] { return FindCompressed(tensors.Finder(), "m", 2, 32); };
   auto matrix = find();
   ASSERT_TRUE(matrix.ok()) << matrix.error().message;
-  ASSERT_EQ(matrix->RepackedType(), DType::kBF16);
-  const std::vector<float> got = Repacked(*matrix, DType::kBF16);
+  const OnCpu loaded(*matrix);
+  ASSERT_EQ(loaded.format, FormatOf(DType::kBF16));
+  const std::vector<float>& got = loaded.values;
+  const std::vector<float> exact = DecodeMatrix(*matrix);
   constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
   constexpr float kScales[4] = {1.0f, 2.0f, 448.0f, 0x1p-9f};
   for (size_t idx = 0; idx < got.size(); ++idx) {
     const int code = codes[idx / 2] >> idx % 2 * 4 & 15;
     const float value = code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
-    EXPECT_EQ(got[idx], Bf16ToFloat(FloatToBf16(value * (kScales[idx / 16] * 0.0123f)))) << idx;
+    EXPECT_EQ(exact[idx], value * (kScales[idx / 16] * 0.0123f)) << idx;
+    EXPECT_EQ(got[idx], Bf16ToFloat(FloatToBf16(exact[idx]))) << idx;
   }
   tensors.stored["m.weight_scale"].shape = {1, 4};
   matrix = find();
@@ -319,7 +351,8 @@ class CompressedSourceTest : public testing::Test {
     }
   }
 
-  Result<std::unique_ptr<CompressedSource>> Open() {
+  // As loading for the CPU does it.
+  Result<std::shared_ptr<const TensorSource>> Open() {
     std::vector<SafetensorsEntry> entries;
     for (const auto& [name, tensor] : tensors_.stored) {
       entries.push_back(
@@ -333,7 +366,9 @@ class CompressedSourceTest : public testing::Test {
     }
     file.close();
     ThreadPool threads(2);
-    return CompressedSource::Open(directory_, plan_, threads);
+    ASSIGN_OR_RETURN(auto stored, CompressedSource::Open(directory_, plan_));
+    PrefaultWeights(plan_, *stored, threads);
+    return ConvertForCpu(RequiredTensors(plan_), std::move(stored), {}, threads);
   }
 
   const ModelPlan plan_;

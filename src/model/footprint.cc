@@ -63,20 +63,11 @@ Footprint MakeFootprint(const ModelPlan& plan) {
   return footprint;
 }
 
-Footprint MakeBf16Footprint(const ModelPlan& plan) {
+Footprint MakeFootprint(const ModelPlan& plan, const WeightPlan& weights) {
   Footprint footprint;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
-    AddTensor(spec.component, DTypeBytes(DType::kBF16, spec.num_elements()), footprint);
-  }
-  AddReads(plan, footprint);
-  return footprint;
-}
-
-Result<Footprint> MakeStoredFootprint(const ModelPlan& plan, const TensorSource& source) {
-  Footprint footprint;
-  for (const TensorSpec& spec : RequiredTensors(plan)) {
-    ASSIGN_OR_RETURN(const TensorView tensor, source.Get(spec));
-    AddTensor(spec.component, tensor.num_bytes(), footprint);
+  for (const PlannedWeight& weight : weights.weights()) {
+    AddTensor(weight.spec.component, weight.is_matrix() ? weight.loaded_bytes : weight.stored_bytes,
+              footprint);
   }
   AddReads(plan, footprint);
   return footprint;

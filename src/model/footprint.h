@@ -4,9 +4,8 @@
 
 #include <cstdint>
 
-#include "base/result.h"
 #include "model/plan.h"
-#include "model/weights.h"
+#include "model/weight_plan.h"
 
 namespace lapidary {
 
@@ -35,8 +34,7 @@ struct Footprint {
 
 // In parameters.
 Footprint MakeFootprint(const ModelPlan& plan);
-// In bytes: of bf16, and of the types that `source` has.
-Footprint MakeBf16Footprint(const ModelPlan& plan);
-Result<Footprint> MakeStoredFootprint(const ModelPlan& plan, const TensorSource& source);
+// In bytes: matrices as they are in memory, vectors as they are stored.
+Footprint MakeFootprint(const ModelPlan& plan, const WeightPlan& weights);
 
 }  // namespace lapidary

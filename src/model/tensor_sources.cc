@@ -89,13 +89,26 @@ Result<TensorView> CheckpointSource::Get(const TensorSpec& spec) const {
 void PrefaultWeights(const ModelPlan& plan, const TensorSource& source, ThreadPool& threads) {
   std::vector<std::span<const std::byte>> pieces;
   int64_t total_bytes = 0;
+  const auto add = [&](const void* data, int64_t num_bytes) {
+    for (int64_t begin = 0; begin < num_bytes; begin += kPieceBytes) {
+      const int64_t bytes = std::min(kPieceBytes, num_bytes - begin);
+      pieces.emplace_back(static_cast<const std::byte*>(data) + begin, static_cast<size_t>(bytes));
+      total_bytes += bytes;
+    }
+  };
   for (const TensorSpec& spec : RequiredTensors(plan)) {
     if (spec.component == TensorComponent::kPerLayerEmbedding) continue;
-    const TensorView tensor = source.Get(spec).value();
-    for (int64_t begin = 0; begin < tensor.num_bytes(); begin += kPieceBytes) {
-      const int64_t bytes = std::min(kPieceBytes, tensor.num_bytes() - begin);
-      pieces.emplace_back(tensor.data + begin, static_cast<size_t>(bytes));
-      total_bytes += bytes;
+    if (spec.shape.size() < 2) {
+      const TensorView tensor = source.Get(spec).value();
+      add(tensor.data, tensor.num_bytes());
+      continue;
+    }
+    const std::vector<MatrixRef> parts = source.GetStored(spec).value();
+    for (const MatrixRef& part : parts) {
+      const PlaneBytes bytes = part.bytes();
+      add(part.data, bytes.data);
+      add(part.scales, bytes.scales);
+      add(part.offsets, bytes.offsets);
     }
   }
   // In file order, so that the disk reads ahead.

@@ -4,6 +4,11 @@
 
 namespace lapidary {
 
+Result<std::vector<MatrixRef>> TensorSource::GetStored(const TensorSpec& spec) const {
+  ASSIGN_OR_RETURN(const TensorView tensor, Get(spec));
+  return std::vector<MatrixRef>{MatrixOf(tensor)};
+}
+
 Result<MatrixRef> HostStorage::GetMatrix(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(const TensorView tensor, source_.Get(spec));
   return MatrixOf(tensor);

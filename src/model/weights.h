@@ -21,6 +21,10 @@ class TensorSource {
   virtual ~TensorSource() = default;
   // The tensor in spec's shape and in a weight type, or an error that names it.
   virtual Result<TensorView> Get(const TensorSpec& spec) const = 0;
+  // A matrix, a tensor of two dims or more, as it is stored: codes, scales and offsets. Its rows
+  // may be several matrices, those of experts for one, which follow each other and need not agree
+  // in their format. By default the one that Get has.
+  virtual Result<std::vector<MatrixRef>> GetStored(const TensorSpec& spec) const;
 };
 
 // Matrices that read the same input are also one matrix, [q; k; v] and [gate; up], on storages that

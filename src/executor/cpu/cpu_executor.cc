@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/converted_source.h"
 #include "sampling/accept.h"
 #include "sampling/simulated_acceptance.h"
 
@@ -37,12 +38,16 @@ ThreadPlacement PlacementOf(const CpuExecutorOptions& options) {
 Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          std::shared_ptr<const TensorSource> source,
                                                          const CpuExecutorOptions& options) {
-  ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
-  PanelWeights panels(options.release_repacked);
   if (options.fast_math) {
+    // Panels are made by the threads that will read them.
     ThreadPool threads(PlacementOf(options));
-    panels.Repack(plan, threads, weights);
+    ASSIGN_OR_RETURN(const WeightPlan panels,
+                     WeightPlan::Make(RequiredTensors(plan), source.get(),
+                                      {.reader = WeightReader::kCpuIntegers}));
+    ASSIGN_OR_RETURN(source, ConvertedSource::Wrap(panels, std::move(source), threads,
+                                                   options.release_repacked));
   }
+  ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
   std::optional<AssistantWeights> assistant_weights;
   if (options.drafter) {
     ASSIGN_OR_RETURN(assistant_weights,
@@ -50,18 +55,16 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
   }
   KvLayout layout = options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType));
   ASSIGN_OR_RETURN(KvMemory kv, KvMemory::Allocate(layout, options.num_pages));
-  return std::unique_ptr<CpuExecutor>(
-      new CpuExecutor(plan, std::move(source), std::move(panels), std::move(weights),
-                      std::move(assistant_weights), std::move(layout), std::move(kv), options));
+  return std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(source), std::move(weights),
+                                                      std::move(assistant_weights),
+                                                      std::move(layout), std::move(kv), options));
 }
 
 CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-                         PanelWeights panels, ModelWeights weights,
-                         std::optional<AssistantWeights> assistant_weights, KvLayout layout,
-                         KvMemory kv, const CpuExecutorOptions& options)
+                         ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
+                         KvLayout layout, KvMemory kv, const CpuExecutorOptions& options)
     : plan_(plan),
       source_(std::move(source)),
-      panels_(std::move(panels)),
       weights_(std::move(weights)),
       drafter_options_(options.drafter),
       expert_counts_(options.expert_counts),

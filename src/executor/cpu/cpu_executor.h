@@ -12,7 +12,6 @@
 
 #include "executor/cpu/cpu_drafter.h"
 #include "executor/cpu/cpu_forward.h"
-#include "executor/cpu/panel_weights.h"
 #include "executor/executor.h"
 #include "executor/slot_constraints.h"
 #include "model/expert_counts.h"
@@ -60,9 +59,8 @@ class CpuExecutor : public Executor {
 
  private:
   CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-              PanelWeights panels, ModelWeights weights,
-              std::optional<AssistantWeights> assistant_weights, KvLayout layout, KvMemory kv,
-              const CpuExecutorOptions& options);
+              ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
+              KvLayout layout, KvMemory kv, const CpuExecutorOptions& options);
   void WorkerLoop();
   StepOutput RunStep(StepBatch& batch);
   // Puts the drafter's ids where the batch leaves them to it.
@@ -81,7 +79,6 @@ class CpuExecutor : public Executor {
 
   const ModelPlan plan_;
   const std::shared_ptr<const TensorSource> source_;
-  const PanelWeights panels_;
   const ModelWeights weights_;
   const std::optional<DrafterOptions> drafter_options_;
   const std::shared_ptr<ExpertCounts> expert_counts_;  // may be null

@@ -52,6 +52,13 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
   return arrays;
 }
 
+Result<WeightPlan> PlanGpuWeights(const std::vector<TensorSpec>& specs,
+                                  const TensorSource* source) {
+  auto weights = WeightPlan::Make(specs, source, {.reader = WeightReader::kGpu});
+  if (!weights.ok()) return MakeError("{}; add --device cpu", weights.error().message);
+  return weights;
+}
+
 }  // namespace
 
 // One step between Submit and Collect, and the page-locked memory it needs; reused.
@@ -94,13 +101,15 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   const CudaExecutorOptions options = WithRoomForPadding(wanted);
   RETURN_IF_ERROR(CheckSupported(plan, ForwardLimits(options).max_rows));
   if (options.drafter) RETURN_IF_ERROR(CheckSupported(options.drafter->plan));
+  ASSIGN_OR_RETURN(const WeightPlan weights, PlanGpuWeights(RequiredTensors(plan), source));
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     const DeviceInfo device = DescribeDevice(options.gpu_ordinal);
     size_t free_before = 0;
     size_t total = 0;
     LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
-    std::unique_ptr<CudaExecutor> executor(new CudaExecutor(device, plan, source, options));
+    std::unique_ptr<CudaExecutor> executor(
+        new CudaExecutor(device, plan, weights, source, options));
     RETURN_IF_ERROR(executor->LoadWeights());
     CudaForwardLimits limits = ForwardLimits(options);
     limits.num_sms = device.num_sms;
@@ -127,14 +136,15 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
 }
 
 CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
-                           const TensorSource* source, const CudaExecutorOptions& options)
+                           const WeightPlan& weights, const TensorSource* source,
+                           const CudaExecutorOptions& options)
     : device_(device),
       plan_(plan),
       options_(options),
       layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType))),
       context_{.stream = stream_.get(), .synchronous = options.synchronous, .device = &device_} {
   CHECK_EQ(layout_.element_bytes, DTypeSize(kKvType));
-  storage_ = std::make_unique<DeviceStorage>(RequiredTensors(plan_), source, options.dummy_seed,
+  storage_ = std::make_unique<DeviceStorage>(weights, source, options.dummy_seed,
                                              options.ple_placement, context_);
   // One slot more than sequences: that of padding rows.
   slots_ = std::make_unique<SlotMemory>(plan_, layout_, options.max_num_seqs + 1);
@@ -167,9 +177,11 @@ Status CudaExecutor::LoadWeights() {
 
 Status CudaExecutor::LoadAssistant() {
   const DrafterOptions& drafter = *options_.drafter;
+  ASSIGN_OR_RETURN(WeightPlan weights,
+                   PlanGpuWeights(RequiredTensors(drafter.plan), drafter.source.get()));
   assistant_storage_ =
-      std::make_unique<DeviceStorage>(RequiredTensors(drafter.plan), drafter.source.get(),
-                                      options_.dummy_seed, PlePlacement::kDevice, context_);
+      std::make_unique<DeviceStorage>(std::move(weights), drafter.source.get(), options_.dummy_seed,
+                                      PlePlacement::kDevice, context_);
   ASSIGN_OR_RETURN(assistant_weights_, BindWeightsTo(drafter.plan, *assistant_storage_));
   assistant_storage_->Finish();
   return {};

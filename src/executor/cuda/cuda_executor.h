@@ -48,8 +48,8 @@ class CudaExecutor : public Executor {
   int num_graphs_for_test() const;
 
  private:
-  CudaExecutor(const DeviceInfo& device, const ModelPlan& plan, const TensorSource* source,
-               const CudaExecutorOptions& options);
+  CudaExecutor(const DeviceInfo& device, const ModelPlan& plan, const WeightPlan& weights,
+               const TensorSource* source, const CudaExecutorOptions& options);
   Status LoadWeights();
   Status LoadAssistant();
   // On the device, before there is a pool: by memory_needs.h, as `lapidary plan` adds it up.

@@ -2,31 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/thread_pool.h"
 #include "model/synthetic_values.h"
 #include "ops/cuda/synthetic.h"
+#include "tensor/repack.h"
 
 namespace lapidary::cuda {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
-
-// Elements [first, first + count) of a stored tensor as bf16.
-void ConvertToBf16(const TensorView& tensor, int64_t first, int64_t count, uint16_t* out) {
-  if (tensor.dtype == DType::kBF16) {
-    std::memcpy(out, tensor.As<uint16_t>() + first, count * sizeof(uint16_t));
-    return;
-  }
-  for (int64_t idx = 0; idx < count; ++idx) {
-    const float value = tensor.dtype == DType::kF32
-                            ? tensor.As<float>()[first + idx]
-                            : F16ToFloat(tensor.As<uint16_t>()[first + idx]);
-    out[idx] = FloatToBf16(value);
-  }
-}
 
 }  // namespace
 
@@ -39,11 +25,14 @@ struct DeviceStorage::Staging {
   ThreadPool threads{0};
 };
 
-DeviceStorage::DeviceStorage(std::span<const TensorSpec> tensors, const TensorSource* source,
-                             uint64_t dummy_seed, PlePlacement ple_placement,
-                             const LaunchContext& context)
-    : source_(source), dummy_seed_(dummy_seed), ple_placement_(ple_placement), context_(context) {
-  const WeightBytes bytes = PlanWeights(tensors, ple_placement);
+DeviceStorage::DeviceStorage(WeightPlan plan, const TensorSource* source, uint64_t dummy_seed,
+                             PlePlacement ple_placement, const LaunchContext& context)
+    : plan_(std::move(plan)),
+      source_(source),
+      dummy_seed_(dummy_seed),
+      ple_placement_(ple_placement),
+      context_(context) {
+  const WeightBytes bytes = PlanWeights(plan_, ple_placement);
   matrices_ = DeviceBuffer(bytes.matrices, "the weights");
   vectors_ = DeviceBuffer(bytes.vectors, "the weights");
   ple_table_ = PinnedBuffer(bytes.host_table, "the per-layer embedding table (--ple host)");
@@ -57,42 +46,54 @@ DeviceStorage::DeviceStorage(std::span<const TensorSpec> tensors, const TensorSo
 DeviceStorage::~DeviceStorage() = default;
 
 Result<MatrixRef> DeviceStorage::GetMatrix(const TensorSpec& spec) {
-  bf16* to = nullptr;
+  const PlannedWeight& weight = plan_.Of(spec);
+  std::byte* to = nullptr;
   const bool on_host = IsPleTable(spec) && ple_placement_ == PlePlacement::kHost;
   if (on_host) {
-    to = ple_table_.As<bf16>();
+    to = ple_table_.As<std::byte>();
   } else {
-    to = matrices_.As<bf16>(matrix_end_);
-    matrix_end_ += MatrixBytes(spec);
+    to = matrices_.As<std::byte>(matrix_end_);
+    matrix_end_ += weight.loaded_bytes;
     CHECK_LE(matrix_end_, matrices_.num_bytes());
   }
-  const MatrixRef matrix = MatrixOf({reinterpret_cast<std::byte*>(to), DType::kBF16, spec.shape});
+  const MatrixRef matrix{.data = to,
+                         .format = weight.loaded,
+                         .rows = static_cast<int>(weight.rows()),
+                         .cols = static_cast<int>(weight.cols())};
   if (source_ == nullptr) {
-    RunFillSynthetic(context_, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(), to);
+    CHECK(weight.loaded == FormatOf(DType::kBF16)) << FormatName(weight.loaded);
+    RunFillSynthetic(context_, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(),
+                     reinterpret_cast<bf16*>(to));
     return matrix;
   }
-  ASSIGN_OR_RETURN(const TensorView tensor, source_->Get(spec));
-  Upload(tensor, to);
+  ASSIGN_OR_RETURN(const std::vector<MatrixRef> parts, source_->GetStored(spec));
+  int64_t rows = 0;
+  for (const MatrixRef& part : parts) {
+    Upload(part, weight.loaded, to + rows * matrix.row_bytes());
+    rows += part.rows;
+  }
   return matrix;
 }
 
-void DeviceStorage::Upload(const TensorView& tensor, bf16* to) {
-  constexpr int64_t kPiece = kStagingBytes / static_cast<int64_t>(sizeof(bf16));
-  constexpr int64_t kGrain = int64_t{1} << 20;
-  const int64_t total = tensor.num_elements();
-  for (int64_t first = 0; first < total; first += kPiece) {
-    const int64_t count = std::min(kPiece, total - first);
+void DeviceStorage::Upload(const MatrixRef& stored, const WeightFormat& format, std::byte* to) {
+  const int64_t row_bytes = RowBytes(format, stored.cols);
+  CHECK_LE(row_bytes, kStagingBytes);
+  const int64_t most_rows = kStagingBytes / row_bytes;
+  const int64_t grain = std::max<int64_t>((int64_t{2} << 20) / row_bytes, 1);
+  for (int64_t first = 0; first < stored.rows; first += most_rows) {
+    const int64_t count = std::min(most_rows, stored.rows - first);
     const int which = std::exchange(staging_->next, 1 - staging_->next);
     if (staging_->used[which]) staging_->sent[which].Wait();
-    uint16_t* piece = staging_->buffers[which].As<uint16_t>();
-    staging_->threads.ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
-      ConvertToBf16(tensor, first + begin, end - begin, piece + begin);
+    std::byte* const piece = staging_->buffers[which].As<std::byte>();
+    const MatrixRef rows = stored.Rows(static_cast<int>(first), static_cast<int>(count));
+    staging_->threads.ParallelFor(count, grain, [&](int64_t begin, int64_t end, int) {
+      RepackRows(rows, begin, end, format, piece);
     });
-    LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to + first, piece, count * sizeof(bf16), cudaMemcpyDefault,
-                                        context_.stream));
+    LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to + first * row_bytes, piece, count * row_bytes,
+                                        cudaMemcpyDefault, context_.stream));
     staging_->sent[which].Record(context_.stream);
     staging_->used[which] = true;
-    progress_->Advance(count * static_cast<int64_t>(sizeof(bf16)));
+    progress_->Advance(count * row_bytes);
   }
 }
 
@@ -110,7 +111,7 @@ Result<std::vector<float>> DeviceStorage::Floats(const TensorSpec& spec) {
 Result<DeviceStorage::Vector> DeviceStorage::GetVector(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(const std::vector<float> values, Floats(spec));
   float* to = vectors_.As<float>(vector_end_);
-  vector_end_ += VectorBytes(spec);
+  vector_end_ += VectorBytes(plan_.Of(spec));
   CHECK_LE(vector_end_, vectors_.num_bytes());
   LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(float),
                                       cudaMemcpyHostToDevice, context_.stream));

@@ -1,16 +1,16 @@
-// The weights on the GPU: bf16 matrices and f32 vectors in two allocations, uploaded once or made
-// there.
+// The weights on the GPU, in the formats of a plan: matrices and f32 vectors in two allocations,
+// uploaded once or made there.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "base/progress.h"
 #include "device/device_memory.h"
 #include "executor/cuda/cuda_options.h"
 #include "executor/cuda/memory_needs.h"
+#include "model/weight_plan.h"
 #include "model/weights.h"
 #include "ops/cuda/launch.h"
 
@@ -22,8 +22,8 @@ class DeviceStorage {
   static constexpr bool kStacksRows = true;
 
   // Weights of a source, which need not outlive the binding; or synthetic ones without a source.
-  DeviceStorage(std::span<const TensorSpec> tensors, const TensorSource* source,
-                uint64_t dummy_seed, PlePlacement ple_placement, const LaunchContext& context);
+  DeviceStorage(WeightPlan plan, const TensorSource* source, uint64_t dummy_seed,
+                PlePlacement ple_placement, const LaunchContext& context);
   ~DeviceStorage();
 
   Result<MatrixRef> GetMatrix(const TensorSpec& spec);
@@ -38,9 +38,10 @@ class DeviceStorage {
 
  private:
   Result<std::vector<float>> Floats(const TensorSpec& spec);
-  // Copies or converts a stored tensor to bf16 on the device, a staging piece at a time.
-  void Upload(const TensorView& tensor, bf16* to);
+  // Repacks a stored matrix into the format of the plan, a staging piece at a time.
+  void Upload(const MatrixRef& stored, const WeightFormat& format, std::byte* to);
 
+  const WeightPlan plan_;
   const TensorSource* source_;
   const uint64_t dummy_seed_;
   const PlePlacement ple_placement_;

@@ -79,32 +79,24 @@ int64_t ResidentBytes(const ModelPlan& plan, const CudaForwardLimits& limits) {
 
 }  // namespace
 
-bool IsMatrix(const TensorSpec& spec) { return spec.shape.size() > 1; }
-
 bool IsPleTable(const TensorSpec& spec) {
   return spec.component == TensorComponent::kPerLayerEmbedding;
 }
 
-int64_t MatrixBytes(const TensorSpec& spec) { return spec.num_elements() * kBf16; }
-
-int64_t VectorBytes(const TensorSpec& spec) {
+int64_t VectorBytes(const PlannedWeight& vector) {
   constexpr int64_t kAlignment = 16;  // bytes: vectors are read four floats at a time
-  return (spec.num_elements() * kF32 + kAlignment - 1) / kAlignment * kAlignment;
+  return (vector.loaded_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-WeightBytes PlanWeights(const ModelPlan& plan, PlePlacement ple_placement) {
-  return PlanWeights(RequiredTensors(plan), ple_placement);
-}
-
-WeightBytes PlanWeights(std::span<const TensorSpec> tensors, PlePlacement ple_placement) {
+WeightBytes PlanWeights(const WeightPlan& weights, PlePlacement ple_placement) {
   WeightBytes bytes;
-  for (const TensorSpec& spec : tensors) {
-    if (!IsMatrix(spec)) {
-      bytes.vectors += VectorBytes(spec);
-    } else if (IsPleTable(spec) && ple_placement == PlePlacement::kHost) {
-      bytes.host_table += MatrixBytes(spec);
+  for (const PlannedWeight& weight : weights.weights()) {
+    if (!weight.is_matrix()) {
+      bytes.vectors += VectorBytes(weight);
+    } else if (IsPleTable(weight.spec) && ple_placement == PlePlacement::kHost) {
+      bytes.host_table += weight.loaded_bytes;
     } else {
-      bytes.matrices += MatrixBytes(spec);
+      bytes.matrices += weight.loaded_bytes;
     }
   }
   return bytes;

@@ -4,17 +4,17 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 
 #include "executor/cuda/forward_limits.h"
 #include "kv/kv_layout.h"
 #include "model/plan.h"
 #include "model/tensor_specs.h"
+#include "model/weight_plan.h"
 #include "ops/cuda/resident/resident_scratch.h"
 
 namespace lapidary::cuda {
 
-// bf16 matrices one behind the other as they are bound, f32 vectors 16 bytes aligned. Scalars stay
+// Matrices one behind the other as they are bound, f32 vectors 16 bytes aligned. Scalars stay
 // on the host, but have a place among the vectors.
 struct WeightBytes {
   int64_t matrices = 0;
@@ -23,12 +23,9 @@ struct WeightBytes {
 
   int64_t on_device() const { return matrices + vectors; }
 };
-WeightBytes PlanWeights(std::span<const TensorSpec> tensors, PlePlacement ple_placement);
-WeightBytes PlanWeights(const ModelPlan& plan, PlePlacement ple_placement);
+WeightBytes PlanWeights(const WeightPlan& weights, PlePlacement ple_placement);
 
-int64_t MatrixBytes(const TensorSpec& spec);
-int64_t VectorBytes(const TensorSpec& spec);
-bool IsMatrix(const TensorSpec& spec);
+int64_t VectorBytes(const PlannedWeight& vector);
 // The table of per-layer embeddings, which may live on the host.
 bool IsPleTable(const TensorSpec& spec);
 

@@ -143,10 +143,14 @@ TEST(PlanWorkspace, TotalCountsEveryBuffer) {
   EXPECT_EQ(bytes.total(), kNumMembers + 3);
 }
 
+WeightPlan Dummies(const ModelPlan& plan) {
+  return WeightPlan::OfDummies(RequiredTensors(plan), WeightReader::kGpu);
+}
+
 TEST(PlanWeights, MatricesAreBf16AndVectorsF32) {
   for (const char* preset : {"e2b", "31b", "26b-a4b"}) {
     const ModelPlan plan = PresetPlan(preset);
-    const WeightBytes bytes = PlanWeights(plan, PlePlacement::kDevice);
+    const WeightBytes bytes = PlanWeights(Dummies(plan), PlePlacement::kDevice);
     const int64_t parameters = MakeFootprint(plan).total();
     EXPECT_EQ(bytes.host_table, 0);
     EXPECT_GE(bytes.on_device(), 2 * parameters) << preset;
@@ -156,8 +160,8 @@ TEST(PlanWeights, MatricesAreBf16AndVectorsF32) {
 
 TEST(PlanWeights, TheTableOfPerLayerEmbeddingsMayLiveOnTheHost) {
   const ModelPlan plan = PresetPlan("e2b");
-  const WeightBytes device = PlanWeights(plan, PlePlacement::kDevice);
-  const WeightBytes host = PlanWeights(plan, PlePlacement::kHost);
+  const WeightBytes device = PlanWeights(Dummies(plan), PlePlacement::kDevice);
+  const WeightBytes host = PlanWeights(Dummies(plan), PlePlacement::kHost);
   EXPECT_EQ(host.host_table, 2 * MakeFootprint(plan).per_layer_embedding);
   EXPECT_EQ(host.on_device() + host.host_table, device.on_device());
 }

@@ -1,4 +1,4 @@
-#include "model/quantised_source.h"
+#include "model/converted_source.h"
 
 #include <gtest/gtest.h>
 
@@ -11,13 +11,22 @@
 namespace lapidary {
 namespace {
 
-TEST(QuantisedSource, MatricesAreRoundedAndTheRestIsLeftWhereItLies) {
+std::unique_ptr<ConvertedSource> Rounded(const ModelPlan& plan,
+                                         std::shared_ptr<const TensorSource> stored, DType to,
+                                         ThreadPool& threads) {
+  const WeightPlan weights =
+      WeightPlan::Make(RequiredTensors(plan), stored.get(), {.rounding = to}).value();
+  return ConvertedSource::Make(weights, std::move(stored), threads, /*release_stored=*/false)
+      .value();
+}
+
+TEST(ConvertedSource, MatricesAreRoundedAndTheRestIsLeftWhereItLies) {
   ThreadPool threads(2);
   for (const char* preset : {"tiny-dense", "tiny-moe"}) {
     const ModelPlan plan =
         MakeModelPlan(ParseModelConfig(*PresetConfig(preset), preset).value()).value();
     const std::shared_ptr<const TensorSource> stored = DummySource::Make(plan, 1, threads).value();
-    const auto quantised = QuantisedSource::Make(plan, stored, DType::kQ4_0, threads).value();
+    const auto quantised = Rounded(plan, stored, DType::kQ4_0, threads);
     int num_rounded = 0;
     for (const TensorSpec& spec : RequiredTensors(plan)) {
       const TensorView before = stored->Get(spec).value();
@@ -44,12 +53,12 @@ TEST(QuantisedSource, MatricesAreRoundedAndTheRestIsLeftWhereItLies) {
   }
 }
 
-TEST(QuantisedSource, StepsOfFloat8AreWithinASixteenthAndKeepTheLargest) {
+TEST(ConvertedSource, StepsOfFloat8AreWithinASixteenthAndKeepTheLargest) {
   ThreadPool threads(2);
   const ModelPlan plan =
       MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-moe"), "test").value()).value();
   const std::shared_ptr<const TensorSource> stored = DummySource::Make(plan, 1, threads).value();
-  const auto quantised = QuantisedSource::Make(plan, stored, DType::kF8E4M3, threads).value();
+  const auto quantised = Rounded(plan, stored, DType::kF8E4M3, threads);
   int num_rounded = 0;
   for (const TensorSpec& spec : RequiredTensors(plan)) {
     const TensorView before = stored->Get(spec).value();
@@ -76,23 +85,6 @@ TEST(QuantisedSource, StepsOfFloat8AreWithinASixteenthAndKeepTheLargest) {
     }
   }
   EXPECT_GT(num_rounded, plan.num_layers);
-}
-
-TEST(QuantisedType, RoutersTablesByRowAndOddRowsKeepTheirs) {
-  const auto type = [](std::vector<int64_t> shape, TensorComponent component, TensorRole role,
-                       DType stored) {
-    return QuantisedType({"name", std::move(shape), component, role}, stored, DType::kQ4_0);
-  };
-  constexpr auto kMlp = TensorComponent::kMlp;
-  constexpr auto kMatrix = TensorRole::kMatrix;
-  EXPECT_EQ(type({8, 64}, kMlp, kMatrix, DType::kBF16), DType::kQ4_0);
-  EXPECT_EQ(type({8, 48}, kMlp, kMatrix, DType::kBF16), DType::kBF16);
-  EXPECT_EQ(type({64}, kMlp, TensorRole::kNorm, DType::kF32), DType::kF32);
-  EXPECT_EQ(type({8, 64}, TensorComponent::kLayerOther, TensorRole::kRouter, DType::kF16),
-            DType::kF16);
-  EXPECT_EQ(type({8, 64}, TensorComponent::kEmbedding, TensorRole::kTable, DType::kBF16),
-            DType::kQ8_0);
-  EXPECT_EQ(type({8, 256}, kMlp, kMatrix, DType::kQ6_K), DType::kQ6_K);
 }
 
 }  // namespace

@@ -1,0 +1,163 @@
+#include "model/weight_plan.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "tensor/repack.h"
+
+namespace lapidary {
+namespace {
+
+constexpr int kPanelRows = 16;
+
+bool IsTable(const TensorSpec& spec) {
+  return spec.component == TensorComponent::kEmbedding || spec.component == TensorComponent::kHead;
+}
+
+// What the CPU's kernels read: types stored one by one, and blocks. FP8 and NVFP4 are rounded to
+// bf16 as their libraries do it; integers become blocks where these hold them exactly, and F32
+// elsewhere. A bf16 scale is a half as well, unless it is tiny.
+WeightFormat CpuFormat(const MatrixRef& stored) {
+  if (stored.format.has_dtype()) return stored.format;
+  if (stored.format.code == CodeType::kE4M3 || stored.format.code == CodeType::kE2M1) {
+    return FormatOf(DType::kBF16);
+  }
+  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0}) {
+    const WeightFormat blocks = FormatOf(dtype);
+    if (CanRepack(stored.format, blocks) && FitsColumns(blocks, stored.cols) &&
+        ScalesAreHalves(stored)) {
+      return blocks;
+    }
+  }
+  return FormatOf(DType::kF32);
+}
+
+// Rows of one tensor have one format; F32 holds them all.
+WeightFormat CpuFormat(const std::vector<MatrixRef>& parts) {
+  const WeightFormat format = CpuFormat(parts.front());
+  const bool agree = std::all_of(parts.begin(), parts.end(),
+                                 [&](const MatrixRef& part) { return CpuFormat(part) == format; });
+  return agree ? format : FormatOf(DType::kF32);
+}
+
+// What --quantization makes of a tensor whose format would be `format`; none: it stays. Matrices
+// take the type, but for the token embeddings, which are the head too and take Q8_0, beside F8_E4M3
+// their own, and rows that are no whole blocks of Q4_K, which take Q5_0; as they are stay the
+// router, the projection of per-layer inputs, rows that are no whole blocks and what is quantised
+// already.
+std::optional<DType> RoundedType(const TensorSpec& spec, const WeightFormat& format, DType to) {
+  if (spec.shape.size() < 2 || !format.is_plain() || spec.role == TensorRole::kRouter ||
+      spec.component == TensorComponent::kPerLayerProjection) {
+    return std::nullopt;
+  }
+  if (to == DType::kF8E4M3) return IsTable(spec) ? std::nullopt : std::optional(to);
+  const auto fits = [&](DType dtype) { return FitsColumns(FormatOf(dtype), spec.shape.back()); };
+  DType wanted = IsTable(spec) ? DType::kQ8_0 : to;
+  if (wanted == DType::kQ4_K && !fits(wanted)) wanted = DType::kQ5_0;
+  return fits(wanted) ? std::optional(wanted) : std::nullopt;
+}
+
+// The matrices of layers, and the table that is the head. Others are read by row.
+bool BecomesPanels(const PlannedWeight& weight, bool has_own_head) {
+  const TensorSpec& spec = weight.spec;
+  if (weight.loaded.layout != WeightLayout::kBlocks) return false;
+  const bool is_head =
+      spec.component == (has_own_head ? TensorComponent::kHead : TensorComponent::kEmbedding);
+  const bool is_of_layer = spec.layer >= 0 && spec.role == TensorRole::kMatrix;
+  // Rows that are used apart from each other, those of an expert, are whole panels.
+  return (is_head || is_of_layer) && spec.shape[spec.shape.size() - 2] % kPanelRows == 0;
+}
+
+Status PlanForGpu(PlannedWeight& weight) {
+  if (!weight.stored.is_plain()) {
+    return MakeError("{} is {}, which runs on the CPU only", weight.spec.name,
+                     FormatName(weight.stored));
+  }
+  weight.loaded = FormatOf(weight.is_matrix() ? DType::kBF16 : DType::kF32);
+  return {};
+}
+
+void PlanForCpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
+                bool has_own_head, PlannedWeight& weight) {
+  weight.loaded = parts.empty() ? weight.stored : CpuFormat(parts);
+  // The table of per-layer inputs stays where it lies: a token reads one row of it.
+  const bool is_left = weight.spec.component == TensorComponent::kPerLayerEmbedding &&
+                       request.reader != WeightReader::kGgufFile;
+  if (request.rounding && !is_left) {
+    weight.rounding = RoundedType(weight.spec, weight.loaded, *request.rounding);
+  }
+  if (weight.rounding) {
+    const bool is_float8 = *weight.rounding == DType::kF8E4M3;
+    weight.loaded = FormatOf(is_float8 ? DType::kBF16 : *weight.rounding);
+  }
+  if (request.reader == WeightReader::kCpuIntegers && BecomesPanels(weight, has_own_head)) {
+    weight.loaded = FormatOf(PanelDType(weight.loaded.unit));
+  }
+  if (request.reader == WeightReader::kGgufFile && !weight.is_matrix()) {
+    weight.loaded = FormatOf(DType::kF32);
+  }
+}
+
+}  // namespace
+
+Result<WeightPlan> WeightPlan::Make(const std::vector<TensorSpec>& specs,
+                                    const TensorSource* source, const WeightRequest& request) {
+  const bool is_gpu = request.reader == WeightReader::kGpu;
+  if (is_gpu && request.rounding) {
+    return MakeError("--quantization {}: weights in blocks run on the CPU only",
+                     DTypeName(*request.rounding));
+  }
+  const bool has_own_head = std::any_of(specs.begin(), specs.end(), [](const TensorSpec& spec) {
+    return spec.component == TensorComponent::kHead;
+  });
+  WeightPlan plan;
+  for (const TensorSpec& spec : specs) {
+    PlannedWeight weight{.spec = spec};
+    std::vector<MatrixRef> parts;
+    if (source != nullptr && weight.is_matrix()) {
+      ASSIGN_OR_RETURN(parts, source->GetStored(spec));
+      weight.stored = parts.front().format;
+      for (const MatrixRef& part : parts) weight.stored_bytes += part.bytes().total();
+    } else if (source != nullptr) {
+      ASSIGN_OR_RETURN(const TensorView vector, source->Get(spec));
+      weight.stored = FormatOf(vector.dtype);
+      weight.stored_bytes = vector.num_bytes();
+    } else {
+      weight.stored_bytes = BytesOf(weight.stored, weight.rows(), weight.cols()).total();
+    }
+    if (is_gpu) {
+      RETURN_IF_ERROR(PlanForGpu(weight));
+    } else {
+      PlanForCpu(parts, request, has_own_head, weight);
+    }
+    weight.loaded_bytes = BytesOf(weight.loaded, weight.rows(), weight.cols()).total();
+    weight.is_converted =
+        weight.rounding.has_value() || weight.loaded != weight.stored || parts.size() > 1;
+    plan.index_.emplace(spec.name, plan.weights_.size());
+    plan.weights_.push_back(std::move(weight));
+  }
+  return plan;
+}
+
+WeightPlan WeightPlan::OfDummies(const std::vector<TensorSpec>& specs, WeightReader reader) {
+  return Make(specs, nullptr, {.reader = reader}).value();
+}
+
+const PlannedWeight& WeightPlan::Of(const TensorSpec& spec) const {
+  const auto it = index_.find(spec.name);
+  CHECK(it != index_.end()) << spec.name;
+  return weights_[it->second];
+}
+
+int64_t WeightPlan::loaded_bytes() const {
+  int64_t bytes = 0;
+  for (const PlannedWeight& weight : weights_) bytes += weight.loaded_bytes;
+  return bytes;
+}
+
+bool WeightPlan::converts_any() const {
+  return std::any_of(weights_.begin(), weights_.end(),
+                     [](const PlannedWeight& weight) { return weight.is_converted; });
+}
+
+}  // namespace lapidary

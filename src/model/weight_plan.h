@@ -1,0 +1,70 @@
+// The format of every tensor of a model: as it is stored, and as it is kept in the memory that
+// reads it. Decided here and nowhere else; memory plans, devices' storage, conversions while
+// loading and the bytes that a step reads all follow it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/tensor_specs.h"
+#include "model/weights.h"
+#include "tensor/weight_format.h"
+
+namespace lapidary {
+
+// Who reads the weights.
+enum class WeightReader {
+  kCpu,
+  kCpuIntegers,  // with --fast-math, from panels
+  kGpu,
+  kGgufFile,  // that `convert` writes
+};
+
+struct WeightRequest {
+  WeightReader reader = WeightReader::kCpu;
+  // --quantization: a type of CanQuantiseTo, or F8_E4M3 for steps of that type in bf16.
+  std::optional<DType> rounding = {};
+};
+
+struct PlannedWeight {
+  TensorSpec spec;
+  WeightFormat
+      stored{};  // of its first rows, where they differ; BF16 of weights that are not there
+  WeightFormat loaded{};
+  // Values change on the way: rounded to this type (RoundRows).
+  std::optional<DType> rounding = {};
+  int64_t stored_bytes = 0;
+  int64_t loaded_bytes = 0;
+
+  bool is_matrix() const { return spec.shape.size() > 1; }
+  int64_t cols() const { return spec.shape.back(); }
+  int64_t rows() const { return spec.num_elements() / cols(); }
+  // Loading has more to do than to point at what is stored.
+  bool is_converted = false;
+};
+
+class WeightPlan {
+ public:
+  // `source`: null for weights that will be made, in bf16. Refused, in a sentence that ends where
+  // the advice follows ("..., which runs on the CPU only"), where the reader lacks the format.
+  static Result<WeightPlan> Make(const std::vector<TensorSpec>& specs, const TensorSource* source,
+                                 const WeightRequest& request);
+  // Of weights that will be made, with nothing to be refused.
+  static WeightPlan OfDummies(const std::vector<TensorSpec>& specs, WeightReader reader);
+
+  std::span<const PlannedWeight> weights() const { return weights_; }
+  const PlannedWeight& Of(const TensorSpec& spec) const;
+  // Of all tensors in the reader's memory.
+  int64_t loaded_bytes() const;
+  bool converts_any() const;
+
+ private:
+  std::vector<PlannedWeight> weights_;
+  std::map<std::string, size_t, std::less<>> index_;  // by name
+};
+
+}  // namespace lapidary

@@ -1,0 +1,162 @@
+#include "model/weight_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/config.h"
+#include "model/presets.h"
+#include "tensor/random_matrix.h"
+
+namespace lapidary {
+namespace {
+
+using testing::HasSubstr;
+
+// One matrix that is stored in some way.
+class OneMatrix : public TensorSource {
+ public:
+  explicit OneMatrix(std::vector<MatrixRef> parts) : parts_(std::move(parts)) {}
+  Result<TensorView> Get(const TensorSpec&) const override { return MakeError("no values"); }
+  Result<std::vector<MatrixRef>> GetStored(const TensorSpec&) const override { return parts_; }
+
+ private:
+  const std::vector<MatrixRef> parts_;
+};
+
+constexpr auto kMlp = TensorComponent::kMlp;
+constexpr auto kMatrix = TensorRole::kMatrix;
+
+TensorSpec Spec(std::vector<int64_t> shape, TensorComponent component = kMlp,
+                TensorRole role = kMatrix) {
+  return {"name", std::move(shape), component, role, /*layer=*/0};
+}
+
+WeightFormat Loaded(const MatrixRef& stored, const WeightRequest& request) {
+  const TensorSpec spec = Spec({stored.rows, stored.cols});
+  const OneMatrix source({stored});
+  return WeightPlan::Make({spec}, &source, request).value().Of(spec).loaded;
+}
+
+TEST(WeightPlan, TheCpuHasEveryStoredFormat) {
+  for (const WeightFormat& format : StoredFormats()) {
+    const RandomMatrix random(format, 130, 256, 1);
+    const WeightFormat loaded = Loaded(random.matrix(), {});
+    EXPECT_TRUE(loaded.has_dtype()) << FormatName(format);
+    if (format.has_dtype()) {
+      EXPECT_EQ(loaded, format);
+    } else if (format.code == CodeType::kE4M3 || format.code == CodeType::kE2M1) {
+      EXPECT_EQ(loaded, FormatOf(DType::kBF16)) << FormatName(format);
+    } else if (CodeBits(format.code) == 4) {
+      const bool has_points = format.offset == OffsetType::kZeroPoint;
+      EXPECT_EQ(loaded, FormatOf(has_points ? DType::kQ5_0 : DType::kQ4_0)) << FormatName(format);
+    } else {
+      // Codes may be as far as 255 from a zero of their own.
+      const bool is_wide = format.offset == OffsetType::kZeroPoint;
+      EXPECT_EQ(loaded, FormatOf(is_wide ? DType::kF32 : DType::kQ8_0)) << FormatName(format);
+    }
+  }
+}
+
+TEST(WeightPlan, PartsThatDisagreeBecomeFloats) {
+  const RandomMatrix first(
+      RowMajorFormat(CodeType::kU4, {1, 32}, ScaleType::kBF16, OffsetType::kMiddle), 8, 64, 1);
+  const RandomMatrix second(RowMajorFormat(CodeType::kE4M3, {1, 0}, ScaleType::kBF16), 8, 64, 2);
+  const TensorSpec spec = Spec({16, 64});
+  const OneMatrix same({first.matrix(), first.matrix()});
+  EXPECT_EQ(WeightPlan::Make({spec}, &same, {}).value().Of(spec).loaded, FormatOf(DType::kQ4_0));
+  const OneMatrix mixed({first.matrix(), second.matrix()});
+  EXPECT_EQ(WeightPlan::Make({spec}, &mixed, {}).value().Of(spec).loaded, FormatOf(DType::kF32));
+}
+
+TEST(WeightPlan, TheGpuTakesWhatIsStoredOneByOneAndNamesTheRest) {
+  for (const WeightFormat& format : StoredFormats()) {
+    const RandomMatrix random(format, 16, 256, 1);
+    const TensorSpec spec = Spec({16, 256});
+    const OneMatrix source({random.matrix()});
+    const auto plan = WeightPlan::Make({spec}, &source, {.reader = WeightReader::kGpu});
+    if (format.is_plain()) {
+      ASSERT_TRUE(plan.ok()) << plan.error().message;
+      EXPECT_EQ(plan->Of(spec).loaded, FormatOf(DType::kBF16));
+      EXPECT_EQ(plan->loaded_bytes(), 16 * 256 * 2);
+    } else {
+      ASSERT_FALSE(plan.ok()) << FormatName(format);
+      EXPECT_EQ(plan.error().message,
+                "name is " + FormatName(format) + ", which runs on the CPU only");
+    }
+  }
+  const auto rounded = WeightPlan::Make({Spec({16, 256})}, nullptr,
+                                        {.reader = WeightReader::kGpu, .rounding = DType::kQ4_0});
+  ASSERT_FALSE(rounded.ok());
+  EXPECT_THAT(rounded.error().message, HasSubstr("--quantization Q4_0: weights in blocks run on"));
+}
+
+TEST(WeightPlan, RoutersTablesByRowAndOddRowsAreNotRounded) {
+  const auto type = [](std::vector<int64_t> shape, TensorComponent component, TensorRole role,
+                       DType stored, DType to = DType::kQ4_0) {
+    const int64_t rows = shape.size() > 1 ? shape[0] : 1;
+    const RandomMatrix random(FormatOf(stored), static_cast<int>(rows),
+                              static_cast<int>(shape.back()), 1);
+    const TensorSpec spec = Spec(std::move(shape), component, role);
+    const OneMatrix source({random.matrix()});
+    return WeightPlan::Make({spec}, &source, {.rounding = to}).value().Of(spec).loaded.unit;
+  };
+  EXPECT_EQ(type({8, 64}, kMlp, kMatrix, DType::kBF16), DType::kQ4_0);
+  EXPECT_EQ(type({8, 48}, kMlp, kMatrix, DType::kBF16), DType::kBF16);
+  EXPECT_EQ(type({8, 64}, kMlp, kMatrix, DType::kF32, DType::kQ4_K), DType::kQ5_0);
+  EXPECT_EQ(type({8, 64}, TensorComponent::kLayerOther, TensorRole::kRouter, DType::kF16),
+            DType::kF16);
+  EXPECT_EQ(type({8, 64}, TensorComponent::kPerLayerEmbedding, TensorRole::kTable, DType::kBF16),
+            DType::kBF16);
+  EXPECT_EQ(type({8, 64}, TensorComponent::kEmbedding, TensorRole::kTable, DType::kBF16),
+            DType::kQ8_0);
+  EXPECT_EQ(type({8, 256}, kMlp, kMatrix, DType::kQ6_K), DType::kQ6_K);
+}
+
+TEST(WeightPlan, PanelsAreMadeOfMatricesOfLayersAndOfTheHead) {
+  const auto unit = [](const TensorSpec& spec, bool has_own_head) {
+    std::vector<TensorSpec> specs = {spec};
+    const RandomMatrix random(FormatOf(DType::kQ4_0), static_cast<int>(spec.shape[0]),
+                              static_cast<int>(spec.shape.back()), 1);
+    if (has_own_head) {
+      specs.push_back({kHeadName, {spec.shape}, TensorComponent::kHead, TensorRole::kTable});
+    }
+    const OneMatrix source({random.matrix()});
+    const auto plan =
+        WeightPlan::Make(specs, &source, {.reader = WeightReader::kCpuIntegers}).value();
+    return plan.Of(spec).loaded.unit;
+  };
+  EXPECT_EQ(unit(Spec({32, 64}), false), DType::kPanel4);
+  EXPECT_EQ(unit(Spec({24, 64}), false), DType::kQ4_0);
+  const TensorSpec table = Spec({32, 64}, TensorComponent::kEmbedding, TensorRole::kTable);
+  EXPECT_EQ(unit(table, false), DType::kPanel4);
+  EXPECT_EQ(unit(table, true), DType::kQ4_0);
+  EXPECT_EQ(unit(Spec({32, 64}, TensorComponent::kLayerOther, TensorRole::kRouter), false),
+            DType::kQ4_0);
+  EXPECT_EQ(unit(Spec({32, 64}, TensorComponent::kPerLayerEmbedding, TensorRole::kTable), false),
+            DType::kQ4_0);
+}
+
+// 8 bits in a file mean 8 bits in memory: nothing is counted as bf16.
+TEST(WeightPlan, BytesAreThoseOfTheFormats) {
+  const ModelPlan model =
+      MakeModelPlan(ParseModelConfig(*PresetConfig("e2b"), "e2b").value()).value();
+  const std::vector<TensorSpec> specs = RequiredTensors(model);
+  int64_t parameters = 0, vectors = 0;
+  for (const TensorSpec& spec : specs) {
+    parameters += spec.num_elements();
+    if (spec.shape.size() < 2) vectors += spec.num_elements();
+  }
+  const WeightPlan on_cpu = WeightPlan::OfDummies(specs, WeightReader::kCpu);
+  EXPECT_EQ(on_cpu.loaded_bytes(), 2 * parameters);
+  EXPECT_FALSE(on_cpu.converts_any());
+  EXPECT_EQ(WeightPlan::OfDummies(specs, WeightReader::kGpu).loaded_bytes(),
+            2 * parameters + 2 * vectors);
+  const WeightPlan file =
+      WeightPlan::Make(specs, nullptr,
+                       {.reader = WeightReader::kGgufFile, .rounding = DType::kQ8_0})
+          .value();
+  EXPECT_LT(file.loaded_bytes(), parameters * 34 / 32 + parameters / 10);
+}
+
+}  // namespace
+}  // namespace lapidary
