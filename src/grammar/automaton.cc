@@ -12,12 +12,13 @@ using Kind = GrammarNode::Kind;
 }  // namespace
 
 Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary,
-                     const TextSpeller& spell)
+                     const TextSpeller& spell, GrammarMemory* memory)
     : grammar_(grammar),
       vocabulary_(vocabulary),
       spell_(spell),
       regex_(grammar.regex),
-      class_of_(256) {
+      class_of_(256),
+      memory_(memory) {
   for (int byte = 0; byte < 256; ++byte) {
     const uint8_t name = regex_.ClassRepresentative(static_cast<uint8_t>(byte));
     if (name == byte) {
@@ -47,14 +48,34 @@ Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary,
   frames_.emplace_back();  // kEnd
   states_.emplace_back();  // kDead
   rows_.resize(num_classes_, kDead);
+  memory_.Resize(CountBytes());
+}
+
+Automaton::Turn::Turn(Automaton& automaton, Work* work) : automaton_(automaton) {
+  if (work == nullptr) {
+    automaton.mutex_.lock();
+  } else if (!work->Lock(automaton.mutex_)) {
+    status_ = Error{"others are at work on the grammar", ErrorKind::kBusy};
+    return;
+  }
+  automaton.regex_.set_work(work);
+}
+
+Automaton::Turn::~Turn() {
+  if (!status_.ok()) return;
+  automaton_.regex_.set_work(nullptr);
+  automaton_.memory_.Resize(automaton_.CountBytes());
+  automaton_.mutex_.unlock();
 }
 
 Status Automaton::TakeLimitError() {
   const char* limit = limit_error_ != nullptr ? limit_error_ : regex_.limit_error();
+  const bool is_busy = regex_.is_out_of_work();
   limit_error_ = nullptr;
   regex_.ClearLimitError();
   if (limit == nullptr) return {};
-  return MakeError("the grammar needs {} for this text", limit);
+  return Error{fmt::format("the grammar needs {} for this text", limit),
+               is_busy ? ErrorKind::kBusy : ErrorKind::kInvalid};
 }
 
 Automaton::FrameId Automaton::MakeFrame(NodeId node, uint32_t index, FrameId parent) {
@@ -125,19 +146,19 @@ void Automaton::Continue(NodeId id, uint32_t index, FrameId parent) {
 
 void Automaton::RunWork() {
   while (!work_.empty()) {
-    const Work work = work_.back();
+    const Task task = work_.back();
     work_.pop_back();
     // Each piece of work once: ends loops over empty texts.
-    const uint64_t key = uint64_t{work.node} << 32 | work.frame;
+    const uint64_t key = uint64_t{task.node} << 32 | task.frame;
     if (!done_.Insert(key)) continue;
     if (done_.size() > kMaxClosureSteps) limit_error_ = "more than 500,000 steps between two bytes";
-    if (limit_error_ != nullptr) return;
-    if (work.node != kResume) {
-      BeginNode(work.node, work.frame);
-    } else if (work.frame == kEnd) {
+    if (limit_error_ != nullptr || !regex_.TakeWork(4)) return;
+    if (task.node != kResume) {
+      BeginNode(task.node, task.frame);
+    } else if (task.frame == kEnd) {
       new_accepting_ = true;
     } else {
-      const Frame frame = frames_[work.frame];
+      const Frame frame = frames_[task.frame];
       Continue(frame.node, frame.index, frame.parent);
     }
   }
@@ -155,8 +176,10 @@ StateId Automaton::FinishClosure() {
   if (new_meanings_.size() + new_tokens_.size() > kMaxMeanings) {
     limit_error_ = "more than 20,000 meanings";
   }
-  if (num_bytes() > kMaxBytes) limit_error_ = "more than 256 MB of states";
-  if (limit_error_ != nullptr || regex_.limit_error() != nullptr) return kDead;
+  if (CountBytes() > kMaxBytes) limit_error_ = "more than 128 MB of states";
+  if (memory_.is_exhausted()) limit_error_ = "more memory than the grammars in use leave";
+  regex_.TakeWork(4 * std::ssize(new_meanings_));
+  if (HasPassedLimit()) return kDead;
   if (new_meanings_.empty() && new_tokens_.empty() && !new_accepting_) return kDead;
   uint64_t hash = MixHash(new_accepting_, new_meanings_.size());
   for (const auto* list : {&new_meanings_, &new_tokens_}) {
@@ -212,14 +235,14 @@ StateId Automaton::ComputeNext(StateId state, uint8_t byte_class) {
     }
   } else {
     BeginClosure();
-    for (uint32_t i = 0; i < num_meanings; ++i) {
+    for (uint32_t i = 0; i < num_meanings && regex_.TakeWork(4); ++i) {
       const Meaning meaning = meanings_[first + i];
       const RegexId regex = regex_.Derivative(meaning.next, byte);
       if (regex_.IsLive(regex)) AddRegex(regex, meaning.frame);
     }
     next = FinishClosure();
   }
-  if (limit_error_ == nullptr && regex_.limit_error() == nullptr) {
+  if (!HasPassedLimit()) {
     rows_[size_t{state} * num_classes_ + byte_class] = next;
   }
   return next;
@@ -266,11 +289,12 @@ Result<StateId> Automaton::AfterToken(StateId state, int32_t token) {
   return next;
 }
 
-size_t Automaton::num_bytes() const {
-  return regex_.num_bytes() + frames_.size() * sizeof(Frame) + frame_table_.num_bytes() +
-         states_.size() * sizeof(State) + meanings_.size() * sizeof(Meaning) +
-         state_table_.num_bytes() + rows_.size() * sizeof(StateId) +
-         (single_.size() + after_special_.size()) * 48 + mask_bytes_;
+size_t Automaton::CountBytes() const {
+  constexpr size_t kHashedBytes = 48;  // as in RegexPool
+  return regex_.num_bytes() + frames_.capacity() * sizeof(Frame) + frame_table_.num_bytes() +
+         states_.capacity() * sizeof(State) + meanings_.capacity() * sizeof(Meaning) +
+         state_table_.num_bytes() + rows_.capacity() * sizeof(StateId) +
+         (single_.size() + after_special_.size()) * kHashedBytes + mask_bytes_;
 }
 
 }  // namespace lapidary::grammar

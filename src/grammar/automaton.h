@@ -7,7 +7,7 @@
 // ambiguity is resolved early: a text is allowed if and only if some reading of it can be
 // completed.
 //
-// Not thread-safe; the owner locks `mutex` around every call.
+// Not thread-safe: a caller holds a Turn, which locks it and says how much work the calls may do.
 #pragma once
 
 #include <array>
@@ -22,8 +22,10 @@
 
 #include "base/result.h"
 #include "grammar/grammar.h"
+#include "grammar/grammar_memory.h"
 #include "grammar/round_set.h"
 #include "grammar/token_vocabulary.h"
+#include "grammar/work.h"
 
 namespace lapidary::grammar {
 
@@ -47,13 +49,15 @@ class Automaton {
   static constexpr StateId kDead = 0;
 
   // What a hostile grammar may cost before it is refused.
-  static constexpr size_t kMaxBytes = size_t{256} << 20;
+  static constexpr size_t kMaxBytes = size_t{128} << 20;
   static constexpr size_t kMaxMeanings = 20'000;  // of one text
   static constexpr uint32_t kMaxNesting = 20'000;
   static constexpr size_t kMaxClosureSteps = 500'000;
 
-  // `spell` may be empty; then no text is spelled. All three must outlive the automaton.
-  Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary, const TextSpeller& spell);
+  // `spell` may be empty; then no text is spelled. `memory` may be null. All must outlive the
+  // automaton.
+  Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary, const TextSpeller& spell,
+            GrammarMemory* memory = nullptr);
 
   Result<StateId> Start();
   // kDead when the token may not come next. Not for tokens that end the text.
@@ -71,9 +75,23 @@ class Automaton {
   Result<int32_t> SpelledToken(StateId state);
 
   size_t num_states() const { return states_.size(); }
-  size_t num_bytes() const;
+  // As of the last turn that ended; needs no turn.
+  size_t num_bytes() const { return memory_.num_bytes(); }
 
-  std::mutex mutex;
+  // Holds the automaton, from its construction on; null work: however long it takes.
+  class Turn {
+   public:
+    Turn(Automaton& automaton, Work* work);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    // An error of kind kBusy: others hold it, and the work's account ran out. Then nothing is held.
+    const Status& status() const { return status_; }
+
+   private:
+    Automaton& automaton_;
+    Status status_;
+  };
 
  private:
   using FrameId = uint32_t;
@@ -114,7 +132,7 @@ class Automaton {
     std::shared_ptr<const TokenMask> mask;
     int32_t spelled = kNotSpelledYet;
   };
-  struct Work {
+  struct Task {
     NodeId node;  // to be begun before `frame`; or kResume: only `frame` goes on
     FrameId frame;
   };
@@ -153,8 +171,11 @@ class Automaton {
   // Whether a token of more bytes may come next.
   Result<bool> MayReachBeyond(StateId state, size_t num_bytes);
   Result<int32_t> FindSpelledToken(StateId state);
-  // The limit passed since the last call, as an error.
+  // The limit passed since the last call, as an error; of kind kBusy where only the account of the
+  // work is empty.
   Status TakeLimitError();
+  bool HasPassedLimit() const { return limit_error_ != nullptr || regex_.limit_error() != nullptr; }
+  size_t CountBytes() const;
 
   const Grammar& grammar_;
   const TokenVocabulary& vocabulary_;
@@ -183,7 +204,7 @@ class Automaton {
   uint32_t max_token_bytes_ = 0;
   size_t mask_bytes_ = 0;
 
-  std::vector<Work> work_;
+  std::vector<Task> work_;
   std::vector<Meaning> new_meanings_;
   std::vector<Meaning> new_tokens_;
   RoundSet done_;  // work of this closure
@@ -205,6 +226,9 @@ class Automaton {
   std::vector<StateId> walk_stack_;
   std::vector<IdRange> walk_ranges_;
   const char* limit_error_ = nullptr;
+
+  std::mutex mutex_;
+  MemoryShare memory_;
 };
 
 }  // namespace lapidary::grammar

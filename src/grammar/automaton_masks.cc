@@ -41,6 +41,7 @@ bool Automaton::AllowsAll(StateId state, int kind, int num_characters) {
     allows = regex_.CountLimit(regex) >= static_cast<uint32_t>(num_characters);
   }
   allows = allows && TryAllTexts(state, kind, num_characters);
+  if (HasPassedLimit()) return false;
   if (allows) {
     SetAllowed(state, kind, static_cast<uint16_t>(num_characters));
   } else {
@@ -65,6 +66,7 @@ bool Automaton::TryAllTexts(StateId start, int kind, int num_characters) {
       const KindPair pair = pairs_inside_.back();
       pairs_inside_.pop_back();
       for (const KindEdge& edge : edges[pair.kind_state]) {
+        if (!regex_.TakeWork(std::ssize(edge.classes))) return false;
         for (const uint8_t byte_class : edge.classes) {
           const StateId next = Next(pair.state, byte_class);
           if (next == kDead) return false;
@@ -99,10 +101,11 @@ int32_t Automaton::Walk(StateId state, const TokenSlice& slice) {
   walk_stack_[0] = state;
   int32_t num_allowed = 0;
   const uint32_t num_nodes = static_cast<uint32_t>(trie.nodes.size() - 1);
-  for (uint32_t i = 0; i < num_nodes;) {
+  for (uint32_t i = 0; i < num_nodes && regex_.TakeWork(1);) {
     const TokenTrie::Node& node = trie.nodes[i];
     const StateId next = Next(walk_stack_[node.depth - 1], class_of_[node.byte]);
     if (next == kDead) {
+      if (HasPassedLimit()) break;
       i = node.skip;
       continue;
     }
@@ -204,6 +207,7 @@ Result<const TokenMask*> Automaton::MaskOf(StateId state) {
     states_[state].mask = states_[same].mask;
     return mask;
   }
+  RETURN_IF_ERROR(TakeLimitError());
   auto mask = std::make_shared<TokenMask>();
   const std::span<const TokenKind> kinds = vocabulary_.kinds();
   const std::span<const TokenSlice> slices = vocabulary_.slices();
@@ -221,6 +225,7 @@ Result<const TokenMask*> Automaton::MaskOf(StateId state) {
       while (first_whole > first + 1 && allows(first_whole - 1)) --first_whole;
     }
     for (int slice = first; slice < kinds[kind].end_slice; ++slice) {
+      RETURN_IF_ERROR(TakeLimitError());
       if (slice < first_whole) {
         AddSlice(state, slice, mask.get());
         continue;

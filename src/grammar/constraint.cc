@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kMaxSchemaBytes = size_t{4} << 20;
 constexpr size_t kMaxChoices = 10'000;
 constexpr size_t kMaxTools = 1'000;
+// Of a grammar that nothing was matched with yet: each automaton begins with as much.
+constexpr size_t kMaxGrammarBytes = size_t{64} << 20;
 
 // Any text of ordinary tokens.
 NodeId FreeText(GrammarBuilder* builder) { return builder->Terminal(RegexPool::kAnything); }
@@ -164,26 +166,11 @@ TokenRules RulesFor(const TokenVocabulary& vocabulary, TokenRules rules) {
   return rules;
 }
 
-}  // namespace
-
-Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constraint,
-                                                       const CompileContext& context) {
-  const ControlTokens& control = context.control;
-  const bool has_thoughts = control.thought_begin >= 0 && control.thought_end >= 0;
-  ThoughtLimit limit;
-  if (has_thoughts) {
-    limit = {.begin_token = control.thought_begin,
-             .end_token = control.thought_end,
-             .is_open = constraint.thought == Constraint::Thought::kIsOpen,
-             .max_tokens = constraint.max_thought_tokens};
-  }
-  TokenRules rules = RulesFor(*context.vocabulary, constraint.rules);
-  if (constraint.kind == Constraint::Kind::kAnything) {
-    return std::make_shared<const CompiledGrammar>(std::nullopt, context.vocabulary,
-                                                   context.stop_tokens, limit, std::move(rules),
-                                                   context.spell);
-  }
+// The grammar of the whole answer, thoughts included.
+Result<Grammar> MakeGrammar(const Constraint& constraint, const ControlTokens& control,
+                            bool has_thoughts, Work* work) {
   GrammarBuilder builder;
+  builder.regex().set_work(work);
   ASSIGN_OR_RETURN(NodeId root, AddAnswer(&builder, constraint, control));
   if (constraint.kind != Constraint::Kind::kToolCalls && !constraint.tools.empty()) {
     ASSIGN_OR_RETURN(const NodeId call, AddAnyCall(&builder, constraint, control));
@@ -197,9 +184,38 @@ Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constra
     root = builder.Sequence({thought, root});
   }
   ASSIGN_OR_RETURN(Grammar grammar, std::move(builder).Finish(root));
-  return std::make_shared<const CompiledGrammar>(std::move(grammar), context.vocabulary,
-                                                 context.stop_tokens, limit, std::move(rules),
-                                                 context.spell);
+  grammar.regex.set_work(nullptr);
+  if (grammar.num_bytes() > kMaxGrammarBytes) {
+    return MakeError("the grammar needs more than 64 MB");
+  }
+  return grammar;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constraint,
+                                                       const CompileContext& context, Work* work) {
+  const ControlTokens& control = context.control;
+  const bool has_thoughts = control.thought_begin >= 0 && control.thought_end >= 0;
+  ThoughtLimit limit;
+  if (has_thoughts) {
+    limit = {.begin_token = control.thought_begin,
+             .end_token = control.thought_end,
+             .is_open = constraint.thought == Constraint::Thought::kIsOpen,
+             .max_tokens = constraint.max_thought_tokens};
+  }
+  std::optional<Grammar> grammar;
+  if (constraint.kind != Constraint::Kind::kAnything) {
+    Result<Grammar> made = MakeGrammar(constraint, control, has_thoughts, work);
+    if (!made.ok() && work != nullptr && work->is_empty()) {
+      return Error{"compiling the form of the answer takes longer", ErrorKind::kBusy};
+    }
+    if (!made.ok()) return made.error();
+    grammar = std::move(*made);
+  }
+  return std::make_shared<const CompiledGrammar>(
+      std::move(grammar), context.vocabulary, context.stop_tokens, limit,
+      RulesFor(*context.vocabulary, constraint.rules), context.spell, context.memory);
 }
 
 }  // namespace lapidary::grammar

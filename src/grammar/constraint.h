@@ -66,11 +66,14 @@ struct CompileContext {
   ControlTokens control = {};
   std::vector<int32_t> stop_tokens = {};  // those that end an answer
   TextSpeller spell = {};  // spells text that must come; empty: any spelling may be sampled
+  std::shared_ptr<GrammarMemory> memory = {};  // of all grammars; null: not counted
 };
 
 // Errors are one sentence for whoever sent the constraint. Takes time and memory in proportion to
-// the constraint, up to limits that the errors name.
+// the constraint, up to limits that the errors name. With `work`, an error of kind kBusy when that
+// account is empty: nothing of what was done is kept.
 Result<std::shared_ptr<const CompiledGrammar>> Compile(const Constraint& constraint,
-                                                       const CompileContext& context);
+                                                       const CompileContext& context,
+                                                       Work* work = nullptr);
 
 }  // namespace lapidary::grammar

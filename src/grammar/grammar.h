@@ -50,6 +50,10 @@ struct Grammar {
   std::span<const NodeId> ChildrenOf(const GrammarNode& node) const {
     return {children.data() + node.a, node.b};
   }
+  size_t num_bytes() const {
+    return regex.num_bytes() + nodes.capacity() * sizeof(GrammarNode) +
+           children.capacity() * sizeof(NodeId);
+  }
 };
 
 class GrammarBuilder {

@@ -9,13 +9,16 @@ namespace lapidary::grammar {
 CompiledGrammar::CompiledGrammar(std::optional<Grammar> grammar,
                                  std::shared_ptr<const TokenVocabulary> vocabulary,
                                  std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit,
-                                 TokenRules rules, TextSpeller spell)
+                                 TokenRules rules, TextSpeller spell,
+                                 std::shared_ptr<GrammarMemory> memory)
     : grammar_(std::move(grammar)),
       vocabulary_(std::move(vocabulary)),
       stop_tokens_(std::move(stop_tokens)),
       thought_limit_(thought_limit),
       rules_(std::move(rules)),
-      spell_(std::move(spell)) {
+      spell_(std::move(spell)),
+      memory_(std::move(memory)),
+      grammar_bytes_(memory_.get()) {
   const auto check = [&](int32_t token) {
     CHECK(token >= 0 && token < vocabulary_->num_tokens()) << "token " << token;
   };
@@ -28,6 +31,9 @@ CompiledGrammar::CompiledGrammar(std::optional<Grammar> grammar,
   if (thought_limit_.max_tokens >= 0) {
     CHECK(thought_limit_.end_token >= 0 && thought_limit_.end_token < vocabulary_->num_tokens());
   }
+  if (!grammar_) return;
+  grammar_bytes_.Resize(grammar_->num_bytes());
+  automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_, spell_, memory_.get());
 }
 
 bool CompiledGrammar::IsStopToken(int32_t token) const {
@@ -37,34 +43,21 @@ bool CompiledGrammar::IsStopToken(int32_t token) const {
 std::shared_ptr<Automaton> CompiledGrammar::CurrentAutomaton() const {
   if (!grammar_) return nullptr;
   const std::lock_guard lock(mutex_);
-  if (automaton_ != nullptr) {
-    const std::lock_guard automaton_lock(automaton_->mutex);
-    if (automaton_->num_bytes() < kRenewAtBytes) return automaton_;
+  if (automaton_->num_bytes() > grammar_bytes_.num_bytes() + kRenewAfterBytes) {
+    automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_, spell_, memory_.get());
   }
-  automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_, spell_);
   return automaton_;
 }
 
 size_t CompiledGrammar::num_bytes() const {
   if (!grammar_) return 0;
   const std::lock_guard lock(mutex_);
-  size_t num_bytes = grammar_->nodes.size() * sizeof(GrammarNode) +
-                     grammar_->children.size() * sizeof(NodeId) + grammar_->regex.num_bytes();
-  if (automaton_ != nullptr) {
-    const std::lock_guard automaton_lock(automaton_->mutex);
-    num_bytes += automaton_->num_bytes();
-  }
-  return num_bytes;
+  return grammar_bytes_.num_bytes() + automaton_->num_bytes();
 }
 
 Matcher::Matcher(std::shared_ptr<const CompiledGrammar> grammar)
     : grammar_(std::move(grammar)), automaton_(grammar_->CurrentAutomaton()), places_(1) {
   places_[0].is_in_thought = grammar_->thought_limit_.is_open;
-  if (automaton_ == nullptr) return;
-  const std::lock_guard lock(automaton_->mutex);
-  // A start that passes a limit is reported by the first call that needs it.
-  const Result<StateId> start = automaton_->Start();
-  if (start.ok()) places_[0].state = *start;
 }
 
 Result<StateId> Matcher::Current() {
@@ -80,21 +73,23 @@ bool Matcher::MustEndThought() const {
   return max_tokens >= 0 && place.is_in_thought && place.num_thought_tokens >= max_tokens;
 }
 
-Result<int32_t> Matcher::SpelledToken() {
+Result<int32_t> Matcher::SpelledToken(Work* work) {
   if (!grammar_->spells_forced_text() || IsTerminated()) return -1;
   // What a limited thought may still say is a matter of its length.
   if (places_.back().is_in_thought && grammar_->thought_limit_.max_tokens >= 0) return -1;
   int32_t token = -1;
   {
-    const std::lock_guard lock(automaton_->mutex);
+    const Automaton::Turn turn(*automaton_, work);
+    RETURN_IF_ERROR(turn.status());
     ASSIGN_OR_RETURN(const StateId current, Current());
     ASSIGN_OR_RETURN(token, automaton_->SpelledToken(current));
   }
   return token >= 0 && IsWithheld(token) ? -1 : token;
 }
 
-Result<StateId> Matcher::StateAfter(int32_t token) {
-  const std::lock_guard lock(automaton_->mutex);
+Result<StateId> Matcher::StateAfter(int32_t token, Work* work) {
+  const Automaton::Turn turn(*automaton_, work);
+  RETURN_IF_ERROR(turn.status());
   ASSIGN_OR_RETURN(const StateId current, Current());
   ASSIGN_OR_RETURN(const StateId next, automaton_->AfterToken(current, token));
   if (next != Automaton::kDead) return next;
@@ -102,20 +97,20 @@ Result<StateId> Matcher::StateAfter(int32_t token) {
                                                                           : Automaton::kDead;
 }
 
-Result<bool> Matcher::Accept(int32_t token) {
+Result<bool> Matcher::Accept(int32_t token, Work* work) {
   if (IsTerminated() || token < 0 || token >= grammar_->vocabulary().num_tokens()) return false;
   const ThoughtLimit& limit = grammar_->thought_limit_;
   if (MustEndThought() && token != limit.end_token) return false;
-  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken());
+  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken(work));
   if (spelled >= 0 && token != spelled) return false;
   if (IsWithheld(token) && !MustEndThought()) {
     std::vector<uint32_t> words(num_words());
-    RETURN_IF_ERROR(FillMask(words));
+    RETURN_IF_ERROR(FillMask(words, work));
     if ((words[token / 32] >> (token % 32) & 1) == 0) return false;
   }
   Place next = places_.back();
   if (automaton_ != nullptr) {
-    ASSIGN_OR_RETURN(next.state, StateAfter(token));
+    ASSIGN_OR_RETURN(next.state, StateAfter(token, work));
     if (next.state == Automaton::kDead) return false;
   }
   if (next.is_in_thought) {
@@ -173,13 +168,13 @@ void Matcher::ApplyRules(std::span<uint32_t> words) const {
   if (AreTokensLate()) withhold(rules.late_tokens);
 }
 
-Status Matcher::FillMask(std::span<uint32_t> words) {
-  RETURN_IF_ERROR(FillGrammarMask(words));
+Status Matcher::FillMask(std::span<uint32_t> words, Work* work) {
+  RETURN_IF_ERROR(FillGrammarMask(words, work));
   if (!IsTerminated() && !MustEndThought()) ApplyRules(words);
   return {};
 }
 
-Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
+Status Matcher::FillGrammarMask(std::span<uint32_t> words, Work* work) {
   CHECK_EQ(static_cast<int32_t>(words.size()), grammar_->vocabulary().num_words());
   const auto allow = [&](int32_t token) { words[token / 32] |= 1u << (token % 32); };
   if (IsTerminated() || MustEndThought()) {
@@ -187,7 +182,7 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
     if (!IsTerminated()) allow(grammar_->thought_limit_.end_token);
     return {};
   }
-  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken());
+  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken(work));
   if (spelled >= 0) {
     std::ranges::fill(words, 0);
     allow(spelled);
@@ -202,7 +197,8 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
   const TokenMask* mask = nullptr;
   bool can_stop = false;
   {
-    const std::lock_guard lock(automaton_->mutex);
+    const Automaton::Turn turn(*automaton_, work);
+    RETURN_IF_ERROR(turn.status());
     ASSIGN_OR_RETURN(const StateId current, Current());
     ASSIGN_OR_RETURN(mask, automaton_->MaskOf(current));
     can_stop = automaton_->IsAccepting(current);
@@ -215,13 +211,14 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words) {
   return {};
 }
 
-Result<std::optional<int32_t>> Matcher::OnlyAllowedToken() {
+Result<std::optional<int32_t>> Matcher::OnlyAllowedToken(Work* work) {
   if (IsTerminated()) return std::optional<int32_t>();
   if (MustEndThought()) return std::optional<int32_t>(grammar_->thought_limit_.end_token);
   if (automaton_ == nullptr) return std::optional<int32_t>();
-  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken());
+  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken(work));
   if (spelled >= 0) return std::optional<int32_t>(spelled);
-  const std::lock_guard lock(automaton_->mutex);
+  const Automaton::Turn turn(*automaton_, work);
+  RETURN_IF_ERROR(turn.status());
   ASSIGN_OR_RETURN(const StateId current, Current());
   ASSIGN_OR_RETURN(const TokenMask* mask, automaton_->MaskOf(current));
   if (!automaton_->IsAccepting(current)) {
@@ -232,13 +229,13 @@ Result<std::optional<int32_t>> Matcher::OnlyAllowedToken() {
   return std::optional<int32_t>();
 }
 
-std::vector<int32_t> Matcher::ForcedTokens(int32_t max_tokens) {
+std::vector<int32_t> Matcher::ForcedTokens(int32_t max_tokens, Work* work) {
   std::vector<int32_t> tokens;
   // What cannot be found out is no longer forced: whoever samples there is told why.
   while (std::ssize(tokens) < max_tokens) {
-    const Result<int32_t> token = SpelledToken();
+    const Result<int32_t> token = SpelledToken(work);
     if (!token.ok() || *token < 0) break;
-    const Result<bool> is_accepted = Accept(*token);
+    const Result<bool> is_accepted = Accept(*token, work);
     if (!is_accepted.ok()) break;
     CHECK(*is_accepted) << "token " << *token << " is forced";
     tokens.push_back(*token);
@@ -250,7 +247,7 @@ std::vector<int32_t> Matcher::ForcedTokens(int32_t max_tokens) {
 bool Matcher::CanStop() const {
   if (IsTerminated() || MustEndThought()) return false;
   if (automaton_ == nullptr) return true;
-  const std::lock_guard lock(automaton_->mutex);
+  const Automaton::Turn turn(*automaton_, /*work=*/nullptr);
   return automaton_->IsAccepting(places_.back().state);
 }
 

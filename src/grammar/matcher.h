@@ -35,7 +35,8 @@ struct TokenRules {
 };
 
 // A grammar ready for a vocabulary. To its users immutable; any number of threads may hold it and
-// match with it at once. What one matcher finds out about the grammar, the others know.
+// match with it at once. What one matcher finds out about the grammar, the others know, so it
+// grows.
 class CompiledGrammar {
  public:
   // Allowed where the text may end, each of `stop_tokens` ends it. Where a thought's limit is
@@ -43,9 +44,11 @@ class CompiledGrammar {
   // and none of them ends the text.
   // With `spell`, text that must come is allowed only as the tokenizer spells it, so that its
   // tokens are known before they are sampled (Matcher::ForcedTokens).
+  // `memory`, if any, is shared with other grammars.
   CompiledGrammar(std::optional<Grammar> grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
                   std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit = {},
-                  TokenRules rules = {}, TextSpeller spell = {});
+                  TokenRules rules = {}, TextSpeller spell = {},
+                  std::shared_ptr<GrammarMemory> memory = {});
 
   // Whether texts end by themselves, with a stop token.
   bool ends() const { return grammar_.has_value(); }
@@ -55,12 +58,14 @@ class CompiledGrammar {
   bool IsStopToken(int32_t token) const;
   // Whether there can be forced tokens.
   bool spells_forced_text() const { return grammar_.has_value() && spell_ != nullptr; }
+  // What it takes now, its states and masks included. Never waits for a matcher.
   size_t num_bytes() const;
 
  private:
   friend class Matcher;
-  // A full automaton stays with the matchers that hold it; new ones begin a new automaton.
-  static constexpr size_t kRenewAtBytes = size_t{64} << 20;
+  // Bytes of states after which an automaton is full. It stays with the matchers that hold it; new
+  // ones begin a new automaton.
+  static constexpr size_t kRenewAfterBytes = size_t{32} << 20;
   std::shared_ptr<Automaton> CurrentAutomaton() const;  // null without a grammar
 
   std::optional<Grammar> grammar_;
@@ -69,18 +74,24 @@ class CompiledGrammar {
   ThoughtLimit thought_limit_;
   TokenRules rules_;
   TextSpeller spell_;
+  const std::shared_ptr<GrammarMemory> memory_;
+  MemoryShare grammar_bytes_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Automaton> automaton_;
 };
 
 // The state of one generation. Copies are independent. Not thread-safe, but matchers of one grammar
 // may work at the same time.
+//
+// A call may take long: with `work` it ends when that account is empty, with an error of kind
+// kBusy, and the matcher stands where it stood. Other errors are about the grammar and the text: it
+// needs more than a limit.
 class Matcher {
  public:
   explicit Matcher(std::shared_ptr<const CompiledGrammar> grammar);
 
   // Whether `token` may come next; if so, the matcher moves on. A stop token terminates.
-  Result<bool> Accept(int32_t token);
+  Result<bool> Accept(int32_t token, Work* work = nullptr);
   // Takes back the last `num_tokens` accepted tokens.
   void Rollback(int num_tokens);
   int num_accepted() const { return static_cast<int>(places_.size()) - 1; }
@@ -88,12 +99,13 @@ class Matcher {
   int32_t num_words() const { return grammar_->vocabulary().num_words(); }
   // Bit t % 32 of words[t / 32] is set if and only if Accept(t) would succeed. words: [num_words]
   // of the vocabulary. No bit is set once terminated.
-  Status FillMask(std::span<uint32_t> words);
+  Status FillMask(std::span<uint32_t> words, Work* work = nullptr);
   // The one token that may come next, if the grammar leaves just one.
-  Result<std::optional<int32_t>> OnlyAllowedToken();
+  Result<std::optional<int32_t>> OnlyAllowedToken(Work* work = nullptr);
   // Those that must come next whatever is sampled, at most so many; none ends the text. Only where
-  // the grammar spells forced text; the matcher does not move.
-  std::vector<int32_t> ForcedTokens(int32_t max_tokens);
+  // the grammar spells forced text; the matcher does not move. With an empty account, those that
+  // are known.
+  std::vector<int32_t> ForcedTokens(int32_t max_tokens, Work* work = nullptr);
 
   // A stop token was accepted.
   bool IsTerminated() const { return places_.back().state == kTerminated; }
@@ -111,12 +123,12 @@ class Matcher {
 
   Result<StateId> Current();
   // kDead if the grammar does not allow `token` here.
-  Result<StateId> StateAfter(int32_t token);
+  Result<StateId> StateAfter(int32_t token, Work* work);
   bool MustEndThought() const;
   // The token that spells what must come next; -1: there is a choice.
-  Result<int32_t> SpelledToken();
+  Result<int32_t> SpelledToken(Work* work);
   // As FillMask, without the rules.
-  Status FillGrammarMask(std::span<uint32_t> words);
+  Status FillGrammarMask(std::span<uint32_t> words, Work* work);
   // Whether the run is complete with its last token.
   bool IsNextOf(std::span<const int32_t> banned_run) const;
   bool AreTokensLate() const { return num_accepted() < grammar_->rules_.min_tokens; }

@@ -14,6 +14,9 @@ const ByteSet kDigits = ByteSet::Range('0', '9');
 // Texts longer than this are no use as guesses.
 constexpr uint32_t kMaxGuess = 4096;
 
+// An entry of an unordered_map with what the allocator and the buckets add.
+constexpr size_t kHashedBytes = 48;
+
 uint32_t SaturatingAdd(uint32_t a, uint32_t b) { return std::min(a + b, 2 * kMaxGuess); }
 
 // A letter where there is one: it most likely passes other conditions too.
@@ -30,6 +33,8 @@ uint8_t LikelyByte(const ByteSet& bytes) {
 
 }  // namespace
 
+const char RegexPool::kOutOfWork[] = "more time";
+
 RegexPool::RegexPool() {
   CHECK_EQ(Intern({.kind = Kind::kNothing}), kNothing);
   CHECK_EQ(Intern({.kind = Kind::kEmpty, .nullable = true}), kEmpty);
@@ -44,6 +49,7 @@ RegexPool::RegexPool() {
 }
 
 RegexId RegexPool::Intern(const Node& node) {
+  if (!TakeWork(2)) return kNothing;
   uint64_t hash = MixHash(static_cast<uint64_t>(node.kind), uint64_t{node.a} << 32 | node.b);
   if (node.kind == Kind::kBytes) {
     for (uint64_t word : node.first.words()) hash = MixHash(hash, word);
@@ -100,6 +106,7 @@ RegexId RegexPool::Literal(std::string_view text) {
     return std::string_view(texts_).substr(nodes_[id].a, nodes_[id].b) == text;
   });
   if (known != InternTable::kNone) return known;
+  if (!TakeWork(10 * std::ssize(text))) return kNothing;
   for (char byte : text) SplitClasses(ByteSet::Of(static_cast<uint8_t>(byte)));
   const uint32_t begin = static_cast<uint32_t>(texts_.size());
   texts_ += text;
@@ -207,6 +214,7 @@ RegexId RegexPool::InternOperands(Kind kind, std::span<const RegexId> operands) 
 RegexId RegexPool::Or(std::span<const RegexId> parts) {
   std::vector<RegexId> flat;
   Flatten(Kind::kOr, parts, &flat);
+  if (!TakeWork(4 * std::ssize(flat))) return kNothing;
   std::ranges::sort(flat);
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   ByteSet bytes;
@@ -234,6 +242,7 @@ RegexId RegexPool::Or(std::span<const RegexId> parts) {
 RegexId RegexPool::And(std::span<const RegexId> parts) {
   std::vector<RegexId> flat;
   Flatten(Kind::kAnd, parts, &flat);
+  if (!TakeWork(4 * std::ssize(flat))) return kNothing;
   std::ranges::sort(flat);
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   std::erase(flat, kAnything);
@@ -321,15 +330,20 @@ RegexId RegexPool::Derivative(RegexId id, uint8_t byte) {
   }
   const uint64_t key = uint64_t{id} * 256 + byte;
   if (const auto found = derivatives_.find(key); found != derivatives_.end()) return found->second;
+  if (!TakeWork(8)) return kNothing;
   const RegexId derivative = ComputeDerivative(id, byte);
-  if (limit_error_ == nullptr) derivatives_.emplace(key, derivative);
+  if (limit_error_ != nullptr) return kNothing;
+  derivatives_.emplace(key, derivative);
+  if (derivatives_.size() > kMaxDerivatives) {
+    limit_error_ = "more than 4,000,000 steps between states of regular expressions";
+  }
   return derivative;
 }
 
 RegexId RegexPool::ConcatDerivative(RegexId id, uint8_t byte) {
   // Walks the chain while its heads may be empty; a loop, for chains may be long.
   std::vector<RegexId> alternatives;
-  while (true) {
+  while (TakeWork(4)) {
     const Node node = nodes_[id];
     if (node.kind != Kind::kConcat) {
       alternatives.push_back(Derivative(id, byte));
@@ -350,7 +364,10 @@ RegexId RegexPool::ComputeDerivative(RegexId id, uint8_t byte) {
     case Kind::kOr:
     case Kind::kAnd: {
       std::vector<RegexId> parts(Operands(node).begin(), Operands(node).end());
-      for (RegexId& part : parts) part = Derivative(part, byte);
+      for (RegexId& part : parts) {
+        if (!TakeWork(2)) return kNothing;
+        part = Derivative(part, byte);
+      }
       return node.kind == Kind::kOr ? Or(parts) : And(parts);
     }
     case Kind::kNot:
@@ -477,6 +494,7 @@ bool RegexPool::IsLiveByGuess(RegexId id) {
   if (!AppendGuess(id, &guess)) return false;
   std::vector<RegexId> path = {id};
   for (char byte : guess) {
+    if (!TakeWork(2)) return false;
     path.push_back(Derivative(path.back(), representatives_[static_cast<uint8_t>(byte)]));
     if (path.back() == kNothing || nodes_[path.back()].life == Life::kDead) return false;
   }
@@ -492,6 +510,7 @@ bool RegexPool::IsLive(RegexId id) {
     nodes_[id].life = Life::kLive;
     return true;
   }
+  if (limit_error_ != nullptr) return false;
   // Depth first over derivatives, until one is known to have a text.
   struct Step {
     RegexId id;
@@ -506,7 +525,7 @@ bool RegexPool::IsLive(RegexId id) {
     const ByteSet first = nodes_[entered].first;
     first.ForEach([&](uint8_t byte) {
       const uint8_t name = representatives_[byte];
-      if (done.Has(name)) return;
+      if (done.Has(name) || !TakeWork(2)) return;
       done.Add(name);
       const RegexId derivative = Derivative(entered, name);
       if (derivative == kNothing || nodes_[derivative].life == Life::kDead) return;
@@ -556,8 +575,9 @@ bool RegexPool::Matches(RegexId id, std::string_view text) {
 }
 
 size_t RegexPool::num_bytes() const {
-  return nodes_.size() * sizeof(Node) + operands_.size() * sizeof(RegexId) + table_.num_bytes() +
-         derivatives_.size() * 48;
+  return nodes_.capacity() * sizeof(Node) + operands_.capacity() * sizeof(RegexId) +
+         texts_.capacity() + table_.num_bytes() + literals_.num_bytes() +
+         (derivatives_.size() + without_counts_.size()) * kHashedBytes;
 }
 
 }  // namespace lapidary::grammar

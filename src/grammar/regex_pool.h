@@ -18,6 +18,7 @@
 
 #include "grammar/byte_set.h"
 #include "grammar/intern_table.h"
+#include "grammar/work.h"
 
 namespace lapidary::grammar {
 
@@ -33,6 +34,7 @@ class RegexPool {
   static constexpr int kMaxDepth = 400;           // of nested operators
   static constexpr size_t kMaxNodes = 1'000'000;  // some 100 MB
   static constexpr size_t kMaxLiveSteps = 200'000;
+  static constexpr size_t kMaxDerivatives = 4'000'000;
 
   RegexPool();
 
@@ -69,9 +71,20 @@ class RegexPool {
   // Bytes that no expression made so far tells apart are in one class, named by its least byte.
   uint8_t ClassRepresentative(uint8_t byte) const { return representatives_[byte]; }
 
+  // What is done from now on is on this account, which must outlive its use; null: on none.
+  void set_work(Work* work) { work_ = work; }
+
   // A limit was passed: results since then mean nothing. Names the limit; null when all is well.
   const char* limit_error() const { return limit_error_; }
+  // The limit is that of the account: what was asked for can still be found out.
+  bool is_out_of_work() const { return limit_error_ == kOutOfWork; }
   void ClearLimitError() { limit_error_ = nullptr; }
+  // False: the account is empty, which is a limit passed.
+  bool TakeWork(int64_t num_steps) {
+    if (work_ != nullptr && !work_->Take(num_steps)) [[unlikely]]
+      limit_error_ = kOutOfWork;
+    return limit_error_ == nullptr;
+  }
   size_t num_nodes() const { return nodes_.size(); }
   size_t num_bytes() const;
 
@@ -89,6 +102,7 @@ class RegexPool {
     kMultiple,  // divisor a, remainder b
   };
   static constexpr uint32_t kNoReach = 1u << 20;
+  static const char kOutOfWork[];
   enum class Life : uint8_t { kUnknown, kLive, kDead };
 
   struct Node {
@@ -129,6 +143,7 @@ class RegexPool {
   InternTable literals_;  // whole literals by their text
   std::array<uint8_t, 256> representatives_{};
   const char* limit_error_ = nullptr;
+  Work* work_ = nullptr;
 };
 
 }  // namespace lapidary::grammar

@@ -14,6 +14,8 @@ using Type = JsonValue::Type;
 
 constexpr int kMaxReferenceDepth = 100;
 constexpr size_t kMaxSteps = 300'000;
+// What it takes to make one, in steps of Work.
+constexpr int64_t kStepsPerShape = 100;
 
 // Keywords that combine other schemas; the rest of a schema object is its own say.
 constexpr std::array<std::string_view, 11> kCombining = {"$ref",
@@ -46,6 +48,10 @@ bool IsEmptyRange(const NumberRange& range) {
 }
 
 }  // namespace
+
+Error SchemaAlgebra::NeedsLimit() const {
+  return MakeError("the schema needs {}", pool_.limit_error());
+}
 
 SchemaAlgebra::SchemaAlgebra(RegexPool* pool, TextEncoding encoding, const JsonValue& document)
     : pool_(*pool), encoding_(encoding), document_(document) {
@@ -291,6 +297,7 @@ Result<Shapes> SchemaAlgebra::Intersect(const Shapes& a, const Shapes& b) {
       if (std::optional<Shape> both = Intersect(x, y)) shapes.push_back(std::move(*both));
     }
     if (shapes.size() > kMaxShapes || ++num_steps_ > kMaxSteps) return TooManyCases();
+    if (!pool_.TakeWork(kStepsPerShape * std::ssize(b))) return NeedsLimit();
   }
   return shapes;
 }
@@ -497,6 +504,7 @@ Result<Shapes> SchemaAlgebra::NormalizeAt(SchemaId id, int depth) {
                      kMaxReferenceDepth);
   }
   if (++num_steps_ > kMaxSteps) return TooManyCases();
+  if (!pool_.TakeWork(kStepsPerShape)) return NeedsLimit();
   // A schema that is being made from itself adds nothing to itself.
   if (!in_progress_.insert(uint64_t{id} * 2).second) {
     met_itself_ = true;
@@ -540,6 +548,7 @@ Result<Shapes> SchemaAlgebra::NegateAt(SchemaId id, int depth) {
                      kMaxReferenceDepth);
   }
   if (++num_steps_ > kMaxSteps) return TooManyCases();
+  if (!pool_.TakeWork(kStepsPerShape)) return NeedsLimit();
   if (!in_progress_.insert(uint64_t{id} * 2 + 1).second) {
     met_itself_ = true;
     return Shapes();

@@ -65,6 +65,8 @@ class SchemaAlgebra {
 
   enum class Sense { kFits, kViolates };
 
+  // Of the regular expressions.
+  Error NeedsLimit() const;
   SchemaId Intern(Expression expression);
   Result<SchemaId> Place(const JsonValue& schema);
   SchemaId Not(SchemaId id);
