@@ -12,6 +12,7 @@ namespace lapidary {
 enum class ErrorKind {
   kInvalid,  // ask for something else: the same call fails again
   kBusy,     // wait: the same call may succeed later
+  kFault,    // nothing: what was asked for is fine, but could not be computed
 };
 
 struct Error {

@@ -15,6 +15,9 @@ double Milliseconds(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
+// More would take the cores of the steps.
+constexpr int kNumMaskThreads = 2;
+
 SchedulerLimits LimitsOn(const Executor& executor, SchedulerLimits limits) {
   limits.max_step_rows = std::min(limits.max_step_rows, executor.max_rows());
   limits.max_num_batched_tokens = std::min(limits.max_num_batched_tokens, limits.max_step_rows);
@@ -29,7 +32,14 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
       scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
                  LimitsOn(*executor_, options.limits), RandomBits()),
       kv_checker_(executor_->plan(), executor_->kv_layout()),
-      draft_policy_(options.limits.num_drafts, options.adapt_drafts) {
+      draft_policy_(options.limits.num_drafts, options.adapt_drafts),
+      mask_maker_(kNumMaskThreads, [this](MadeMask made) {
+        {
+          const std::lock_guard lock(mutex_);
+          made_masks_.push_back(std::move(made));
+        }
+        inbox_changed_.notify_all();
+      }) {
   CHECK_LE(options.limits.num_drafts, executor_->max_drafts());
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
@@ -159,7 +169,11 @@ bool Engine::TakeInbox(bool may_wait) {
     std::unique_lock lock(mutex_);
     if (may_wait) {
       inbox_changed_.wait(lock, [&] {
-        return stopping_ || !submissions_.empty() || !cancellations_.empty() || !loans_.empty();
+        // Where all sequences wait for their masks, a borrower and those behind it wait too.
+        const bool may_lend = !loans_.empty() && !scheduler_.has_sequences();
+        const bool may_begin = !submissions_.empty() && (loans_.empty() || has_just_lent_);
+        return stopping_ || may_begin || !cancellations_.empty() || may_lend ||
+               !made_masks_.empty();
       });
     }
     if (stopping_) return false;
@@ -173,7 +187,27 @@ bool Engine::TakeInbox(bool may_wait) {
     if (std::optional<Submission> waiting = TakeSubmission(id)) StartRequest(std::move(*waiting));
     if (open_.contains(id)) End(id, FinishReason::kCancelled, "");
   }
+  TakeMadeMasks();
   return true;
+}
+
+void Engine::TakeMadeMasks() {
+  std::deque<MadeMask> made;
+  {
+    const std::lock_guard lock(mutex_);
+    made.swap(made_masks_);
+  }
+  for (MadeMask& mask : made) {
+    if (mask.status.ok()) {
+      scheduler_.TakeMask(mask.id, std::move(mask.matcher), mask.num_steps);
+    } else if (open_.contains(mask.id)) {
+      RequestEvent event;
+      event.finish = FinishReason::kError;
+      event.error = mask.status.error().message;
+      event.blames_request = mask.status.error().kind == ErrorKind::kInvalid;
+      End(mask.id, std::move(event));
+    }
+  }
 }
 
 std::optional<Engine::Submission> Engine::TakeSubmission(RequestId id) {
@@ -208,6 +242,7 @@ void Engine::End(RequestId id, RequestEvent event) {
   OpenRequest request = std::move(it->second);
   open_.erase(it);
   scheduler_.Cancel(id);
+  mask_maker_.Cancel(id);
   if (!request.first_step) num_queued_.fetch_sub(1);
   ++num_finished_;
   const Clock::time_point now = Clock::now();
@@ -354,13 +389,16 @@ void Engine::CollectStep() {
     if (progress.finish) {
       event.finish = progress.finish;
       event.error = std::move(progress.error);
+      event.blames_request = progress.blames_request;
       End(progress.id, std::move(event));
       continue;
     }
     event.id = progress.id;
     request.usage.output_tokens += static_cast<int32_t>(event.tokens.size());
-    request.sink(std::move(event));
+    // A late sequence may have none.
+    if (!event.tokens.empty() || !event.prompt_logprobs.empty()) request.sink(std::move(event));
   }
+  for (LateMask& late : scheduler_.TakeLate()) mask_maker_.Start(std::move(late));
 }
 
 void Engine::FailAll(const std::string& error) {
@@ -370,9 +408,12 @@ void Engine::FailAll(const std::string& error) {
 void Engine::Loop() {
   const size_t max_in_flight = options_.overlap ? 2 : 1;
   try {
-    while (TakeInbox(/*may_wait=*/in_flight_.empty() && !scheduler_.has_sequences())) {
+    // Nothing can be planned: there are no sequences, or all of them wait for their masks.
+    bool may_wait = true;
+    while (TakeInbox(may_wait)) {
       while (in_flight_.size() < max_in_flight && SubmitNextStep()) {
       }
+      may_wait = in_flight_.empty();
       if (!in_flight_.empty()) CollectStep();
       if (in_flight_.empty() && !scheduler_.has_sequences()) LendExecutor();
       PublishStats();

@@ -23,6 +23,7 @@
 
 #include "engine/check_kv.h"
 #include "engine/draft_policy.h"
+#include "engine/mask_maker.h"
 #include "engine/scheduler.h"
 #include "executor/executor.h"
 
@@ -53,6 +54,7 @@ struct RequestEvent {
   std::vector<SampledToken> tokens;    // new ones; the stop token is the last
   std::optional<FinishReason> finish;  // set in the last event and nowhere else
   std::string error;                   // with FinishReason::kError
+  bool blames_request = false;         // with it: what the request asked for is the reason
   RequestUsage usage;                  // with finish
   RequestTimings timings;              // with finish
 };
@@ -162,6 +164,8 @@ class Engine {
   void MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now,
                    std::optional<double> device_ms);
   void CountRound(const SequenceProgress& progress, RequestUsage& usage);
+  // Masks that were late and are made now.
+  void TakeMadeMasks();
   // The last event of a request without news.
   void End(RequestId id, FinishReason reason, std::string error);
   // `last` brings the news and the finish reason.
@@ -209,9 +213,12 @@ class Engine {
   std::deque<Submission> submissions_;
   std::deque<RequestId> cancellations_;
   std::deque<Loan> loans_;
+  std::deque<MadeMask> made_masks_;
   bool stopping_ = false;
   EngineStats published_;
 
+  // Its threads post to the inbox.
+  MaskMaker mask_maker_;
   std::thread thread_;
 };
 

@@ -96,6 +96,12 @@ void FakeExecutor::Fail(Slot& slot, SequenceOutput& output) {
   output.error = "a failure that the test asked for";
 }
 
+void FakeExecutor::BeLate(Slot& slot, SequenceOutput& output) {
+  ++num_late_;
+  slot.has_failed = true;
+  output.is_late = true;
+}
+
 void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
                                std::span<const int32_t> scored_ids, Writes& writes,
                                SequenceOutput& output) {
@@ -150,20 +156,33 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> 
   RowMasks masks;
   const bool is_constrained = constraints_.IsActive(sequence.slot);
   if (is_constrained) {
-    constraints_.MakeMasks(sequence.slot, ids.last(sequence.num_drafts), &masks);
-    CHECK_EQ(masks.num_made, sequence.num_sampled());
+    grammar::Work work(mask_steps_);
+    constraints_.MakeMasks(sequence.slot, ids.last(sequence.num_drafts), work, &masks);
+    CHECK(masks.num_made == sequence.num_sampled() || masks.is_late()) << masks.error.message;
+    if (masks.num_made == 0) return BeLate(slot, output);
   }
   const auto token_of = [&](int32_t row) {
     return is_constrained ? NextAllowed(after[first + row], masks, row)
                           : NextToken(after[first + row], plan_.vocab_size);
   };
-  const int32_t num_accepted = NumAcceptedRows(sequence.num_drafts, token_of,
-                                               [&](int32_t row) { return ids[first + row + 1]; });
+  const int32_t num_made = is_constrained ? masks.num_made : sequence.num_sampled();
+  // Behind the last mask there is a row that none was made for, or the last draft.
+  const int32_t num_accepted =
+      NumAcceptedRows(std::min(sequence.num_drafts, num_made - 1), token_of,
+                      [&](int32_t row) { return ids[first + row + 1]; });
   for (int32_t row = 0; row < num_accepted; ++row) {
     if (FailsNow()) return Fail(slot, output);
+    if (IsLateNow()) return BeLate(slot, output);
     const int32_t id = token_of(row);
     output.tokens.emplace_back().id = id;
-    if (constraints_.IsActive(sequence.slot)) CHECK(constraints_.Advance(sequence.slot, id).ok());
+    if (!constraints_.IsActive(sequence.slot)) continue;
+    grammar::Work work(mask_steps_);
+    CHECK(constraints_.Advance(sequence.slot, id, work).ok());
+  }
+  const int32_t last_draft = first + num_accepted;
+  if (num_accepted == num_made && num_made <= sequence.num_drafts &&
+      ids[last_draft] == output.tokens.back().id && constraints_.IsActive(sequence.slot)) {
+    return BeLate(slot, output);  // The draft is accepted; what follows it has no mask.
   }
   slot.last_token = output.tokens.back().id;
   slot.length =

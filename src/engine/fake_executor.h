@@ -5,7 +5,8 @@
 // keys it may see form one unbroken chain up to itself, in both groups; its "sampled" token is a
 // function of that prefix alone, and of the grammar if there is one. So outputs are known in
 // advance, whatever was batched, cut, preempted, cached or drafted. Its drafter proposes those very
-// outputs, and now and then something else. Where a test asks for it, sequences fail at random.
+// outputs, and now and then something else. Where a test asks for it, sequences fail or are late at
+// random.
 #pragma once
 
 #include <deque>
@@ -42,6 +43,11 @@ class FakeExecutor : public Executor {
     const Entry& entry = pages_[page][token];
     return entry.is_written ? entry.after.hash().low : 0;
   }
+  // Of the rows that are sampled, one in so many is late; as above.
+  void BeLateOneIn(int num_rows) { is_late_one_in_ = num_rows; }
+  int num_late() const { return num_late_; }
+  // What the masks of a step may take.
+  void set_mask_steps(int64_t num_steps) { mask_steps_ = num_steps; }
   size_t num_submitted() const { return submitted_.size(); }
 
   // What a prompt is continued with.
@@ -68,10 +74,12 @@ class FakeExecutor : public Executor {
     int32_t max_len = 0;
     int32_t length = 0;
     int32_t last_token = 0;
-    bool has_failed = false;
-    int num_steps_since = 0;  // that named it after it had failed
+    bool has_failed = false;  // or was late
+    int num_steps_since = 0;  // that named it since
   };
 
+  bool IsLateNow() { return is_late_one_in_ > 0 && lateness_() % is_late_one_in_ == 0; }
+  void BeLate(Slot& slot, SequenceOutput& output);
   bool FailsNow() { return fails_one_in_ > 0 && failures_() % fails_one_in_ == 0; }
   void Fail(Slot& slot, SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
@@ -95,8 +103,12 @@ class FakeExecutor : public Executor {
   SlotConstraints constraints_;
   std::mt19937 random_{17};  // the drafter's mistakes
   std::mt19937 failures_{19};
+  std::mt19937 lateness_{23};
   int fails_one_in_ = 0;
   int num_failures_ = 0;
+  int is_late_one_in_ = 0;
+  int num_late_ = 0;
+  int64_t mask_steps_ = kMaskStepsPerThread;
   std::deque<StepBatch> submitted_;
 };
 

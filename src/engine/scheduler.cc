@@ -1,14 +1,17 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "grammar/matcher.h"
 #include "kv/kv_layout.h"
 
 namespace lapidary {
-
 namespace {
+
+// What finding forced tokens may hold up a step for.
+constexpr int64_t kFollowSteps = grammar::Work::kStepsPerMillisecond;
 
 // Windows of so many tokens at the end of a prompt are worth keeping.
 constexpr int32_t kPromptEndTokens = 512;
@@ -96,8 +99,9 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   const int32_t window = plan_.kv_groups[kSlidingGroup].window;
   sequence->pages.set_end_zone(prompt_len - window - kPromptEndTokens, prompt_len);
   // What is forced from the start. A step must give the last token that was asked for.
-  for (const int32_t token : sequence->ForcedTokens(sequence->spec.max_new_tokens - 1)) {
-    sequence->Append(token);
+  grammar::Work work(kFollowSteps);
+  for (const int32_t token : sequence->ForcedTokens(sequence->spec.max_new_tokens - 1, work)) {
+    sequence->tokens.push_back(token);
     ++sequence->num_unreported;
   }
   InsertInOrder(waiting_, *sequence);
@@ -149,7 +153,7 @@ void Scheduler::TakeSlot(Sequence& sequence) {
   by_slot_[sequence.slot] = &sequence;
 }
 
-void Scheduler::BindSlot(const Sequence& sequence, StepPlan& plan) const {
+void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) const {
   const SequenceSpec& spec = sequence.spec;
   SlotBinding& binding = plan.batch.bindings.emplace_back();
   binding.slot = sequence.slot;
@@ -158,9 +162,8 @@ void Scheduler::BindSlot(const Sequence& sequence, StepPlan& plan) const {
   binding.prompt_len = sequence.prompt_len();
   binding.max_len = sequence.prompt_len() + spec.max_new_tokens;
   binding.grammar = spec.grammar;
-  if (sequence.follower) {
-    binding.matcher = std::make_shared<const grammar::Matcher>(*sequence.follower);
-  }
+  binding.matcher = sequence.MatcherBehindTokens();
+  sequence.made_mask = nullptr;
   binding.media = spec.media;
   if (spec.grammar || (spec.sampling && spec.sampling->has_penalties())) {
     binding.tokens = sequence.tokens;
@@ -202,6 +205,7 @@ void Scheduler::Preempt(Sequence& sequence) {
 void Scheduler::Finish(SequenceMap::iterator it, bool keep_prefix) {
   Sequence& sequence = *it->second;
   if (!keep_prefix && limits_.prefix_caching) prefix_cache_.DropWrittenBy(sequence.id);
+  if (sequence.awaits_mask) --num_late_;
   if (sequence.slot >= 0) {
     if (keep_prefix) {
       // The last token's own entry may not have been computed.
@@ -263,6 +267,7 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
   for (const PageIndex page : held_pages_.front()) pool_.Free(page);
   held_pages_.pop_front();
 
+  grammar::Work work(kFollowSteps);
   std::vector<SequenceProgress> progress;
   progress.reserve(plan.entries.size());
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
@@ -270,6 +275,10 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
     Sequence* planned = FindPlanned(entry);
     if (planned == nullptr) continue;  // A finished one's late row.
     Sequence& sequence = *planned;
+    if (sequence.awaits_mask) {
+      CompleteStale(entry, sequence);
+      continue;
+    }
     SequenceOutput& result = output.sequences[idx];
     if (!entry.samples && !entry.ends_prompt && result.scores.empty() && !result.error) continue;
     SequenceProgress update;
@@ -283,7 +292,7 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       }
     }
     for (const SampledToken& token : result.tokens) {
-      sequence.Append(token.id);
+      sequence.tokens.push_back(token.id);
       update.tokens.push_back(token);
       const std::vector<int32_t>& stops = sequence.spec.stop_ids;
       if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
@@ -297,17 +306,26 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
     if (result.error && (result.tokens.empty() || !update.finish)) {
       update.finish = FinishReason::kError;
       update.error = std::move(*result.error);
+      update.blames_request = result.blames_request;
     }
     if (entry.samples) --sequence.num_pending;
     // Unless it was preempted since: then its pages are gone.
     if (entry.num_drafts > 0 && sequence.slot >= 0 && !result.error) {
-      const int32_t num_accepted = static_cast<int32_t>(result.tokens.size()) - 1;
+      const int32_t num_accepted = std::max(static_cast<int32_t>(result.tokens.size()) - 1, 0);
       sequence.pages.Settle(num_accepted, entry.num_drafts - num_accepted);
       sequence.num_planned += num_accepted;
-      update.num_drafts = entry.num_drafts;
-      update.num_accepted = num_accepted;
+      if (!result.is_late) {  // Else it says nothing about the drafts.
+        update.num_drafts = entry.num_drafts;
+        update.num_accepted = num_accepted;
+      }
     }
-    if (sequence.follower && !update.finish) JumpForward(sequence, update);
+    if (result.is_late && !update.finish) {
+      sequence.awaits_mask = true;
+      ++num_late_;
+      if (sequence.num_pending == 0) LeaveBatch(sequence);
+    } else if (sequence.follower && !update.finish) {
+      JumpForward(sequence, work, update);
+    }
     if (update.finish) {
       Finish(sequences_.find(entry.id), /*keep_prefix=*/update.finish != FinishReason::kError);
     }
@@ -316,14 +334,66 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
   return progress;
 }
 
-void Scheduler::JumpForward(Sequence& sequence, SequenceProgress& update) {
+void Scheduler::CompleteStale(const StepPlan::Entry& entry, Sequence& sequence) {
+  CHECK(entry.samples);
+  --sequence.num_pending;
+  // Unless it was preempted since: then its pages are gone.
+  if (entry.num_drafts > 0 && sequence.slot >= 0) sequence.pages.Settle(0, entry.num_drafts);
+  if (sequence.num_pending == 0) LeaveBatch(sequence);
+}
+
+void Scheduler::LeaveBatch(Sequence& sequence) {
+  late_.push_back(sequence.id);
+  sequence.awaits_jump = false;
+  if (sequence.slot < 0) return;  // Preempted: all of it is computed again.
+  // The row behind the last token was computed, and one that stale steps put behind it.
+  const int32_t num_taken_back =
+      sequence.num_planned - (static_cast<int32_t>(sequence.tokens.size()) - 1);
+  if (num_taken_back > limits_.sliding_slack) return Preempt(sequence);
+  sequence.pages.TakeBack(num_taken_back);
+  sequence.num_planned -= num_taken_back;
+  sequence.continues_slot = false;
+  sequence.must_bind_again = true;
+}
+
+std::vector<LateMask> Scheduler::TakeLate() {
+  std::vector<LateMask> late;
+  for (const SequenceId id : std::exchange(late_, {})) {
+    const Sequence* sequence = Find(id);
+    if (sequence == nullptr) continue;
+    late.push_back(
+        {.id = id,
+         .grammar = sequence->spec.grammar,
+         .outputs = {sequence->tokens.begin() + sequence->prompt_len(), sequence->tokens.end()},
+         .max_steps = grammar::Work::kMaxMaskSteps - sequence->num_mask_steps});
+  }
+  return late;
+}
+
+void Scheduler::TakeMask(SequenceId id, std::shared_ptr<const grammar::Matcher> matcher,
+                         int64_t num_steps) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  Sequence& sequence = *it->second;
+  CHECK(sequence.awaits_mask && sequence.num_pending == 0) << id;
+  sequence.awaits_mask = false;
+  --num_late_;
+  sequence.num_mask_steps += num_steps;
+  if (matcher == nullptr) return;
+  CHECK_EQ(matcher->num_accepted(), sequence.num_outputs());
+  // What was found out belongs to its automaton; the follower may have another.
+  if (sequence.follower) *sequence.follower = *matcher;
+  sequence.made_mask = std::move(matcher);
+}
+
+void Scheduler::JumpForward(Sequence& sequence, grammar::Work& work, SequenceProgress& update) {
   const std::vector<int32_t> forced =
-      sequence.ForcedTokens(sequence.spec.max_new_tokens - sequence.num_outputs());
+      sequence.ForcedTokens(sequence.spec.max_new_tokens - sequence.num_outputs(), work);
   // The first of them is on the way: more are worth a step without this sequence.
   sequence.awaits_jump = sequence.num_pending > 0 && forced.size() > 1;
   if (sequence.num_pending > 0 || forced.empty()) return;
   for (const int32_t token : forced) {
-    sequence.Append(token);
+    sequence.tokens.push_back(token);
     update.tokens.emplace_back().id = token;
   }
   update.num_forced += static_cast<int32_t>(forced.size());
@@ -346,6 +416,7 @@ SchedulerStats Scheduler::stats() const {
   return {
       .num_running = static_cast<int>(running_.size()),
       .num_waiting = static_cast<int>(waiting_.size()),
+      .num_late = num_late_,
       .num_free_pages = pool_.num_free(),
       .num_reclaimable_pages = pool_.num_reclaimable(),
       .num_cached_pages = {pool_.num_reclaimable(kSlidingGroup), pool_.num_reclaimable(kFullGroup)},
@@ -360,6 +431,7 @@ SchedulerStats Scheduler::stats() const {
 
 void Scheduler::CheckIntegrity() const {
   std::vector<int> holders(pool_.num_pages(), 0);
+  int num_late = 0;
   for (const auto& [id, sequence] : sequences_) {
     for (const PageTable& table : sequence->pages.tables()) {
       for (const PageIndex page : table.pages) holders[page] += page != kScratchPage;
@@ -368,6 +440,7 @@ void Scheduler::CheckIntegrity() const {
     CHECK_LE(sequence->num_planned, sequence->known_len());
     CHECK(sequence->num_pending == 0 || sequence->num_pending <= 2) << sequence->num_pending;
     CHECK(!sequence->awaits_jump || sequence->num_pending > 0);
+    num_late += sequence->awaits_mask ? 1 : 0;
     const bool is_running =
         std::find(running_.begin(), running_.end(), sequence.get()) != running_.end();
     CHECK_EQ(is_running, sequence->slot >= 0);
@@ -388,6 +461,7 @@ void Scheduler::CheckIntegrity() const {
            num_used - pool_.num_reclaimable());
   CHECK_EQ(static_cast<int>(running_.size() + free_slots_.size()), limits_.max_num_seqs);
   CHECK_EQ(running_.size() + waiting_.size(), sequences_.size());
+  CHECK_EQ(num_late, num_late_);
 }
 
 }  // namespace lapidary

@@ -75,12 +75,22 @@ struct SequenceProgress {
   int32_t num_drafts = 0;
   int32_t num_accepted = 0;
   std::optional<FinishReason> finish;
-  std::string error;  // with kError
+  std::string error;            // with kError
+  bool blames_request = false;  // with it: what the request asked for is the reason
+};
+
+// A sequence whose mask a step did not wait for.
+struct LateMask {
+  SequenceId id = 0;
+  std::shared_ptr<const grammar::CompiledGrammar> grammar;
+  std::vector<int32_t> outputs;  // behind which the mask is wanted
+  int64_t max_steps = 0;         // of work that are left to the sequence
 };
 
 struct SchedulerStats {
   int num_running = 0;
   int num_waiting = 0;
+  int num_late = 0;  // of both, waiting for a mask
   int num_free_pages = 0;
   int num_reclaimable_pages = 0;
   std::array<int, kNumKvGroups> num_cached_pages{};  // of those, by group
@@ -128,6 +138,13 @@ class Scheduler {
 
   // Takes the output of the oldest planned step.
   std::vector<SequenceProgress> Complete(StepPlan plan, StepOutput output);
+
+  // The sequences that a completed step said to be late and that no step in flight holds any more,
+  // each once. They stay where they are, and no row of them is planned before TakeMask.
+  std::vector<LateMask> TakeLate();
+  // The mask behind the sequence's tokens can be made at once now, by `matcher`, which stands
+  // there; that took so many steps of work. Nothing happens if the sequence has ended.
+  void TakeMask(SequenceId id, std::shared_ptr<const grammar::Matcher> matcher, int64_t num_steps);
 
   // How long a step took; may be left out.
   void Observe(const StepShape& shape, double ms) { cost_.Observe(shape, ms); }
@@ -219,7 +236,11 @@ class Scheduler {
   void MarkPromptPoints(Sequence& sequence);
   void MarkPoint(Sequence& sequence, int32_t length);
   // Appends the tokens that must come next, if nothing of the sequence is on the way.
-  void JumpForward(Sequence& sequence, SequenceProgress& update);
+  void JumpForward(Sequence& sequence, grammar::Work& work, SequenceProgress& update);
+  // An entry of a step that was submitted before its sequence was known to be late.
+  void CompleteStale(const StepPlan::Entry& entry, Sequence& sequence);
+  // Once no step holds the late sequence: what follows its last token is computed again.
+  void LeaveBatch(Sequence& sequence);
 
   // Pages for num_rows more, at the prefix cache's cost; false when that is not enough.
   bool Reserve(Sequence& sequence, int32_t num_rows, int32_t num_drafts = 0);
@@ -237,7 +258,7 @@ class Scheduler {
   void UndoResume(Sequence& sequence, size_t num_copies_before, StepPlan& plan);
   bool FitsBesideOthers(const Sequence& sequence, int32_t num_rows) const;
   void TakeSlot(Sequence& sequence);
-  void BindSlot(const Sequence& sequence, StepPlan& plan) const;
+  void BindSlot(Sequence& sequence, StepPlan& plan) const;
   void FreeSlot(Sequence& sequence);
   // The sequence of a planned step's entry; null when it has ended. Usually still in its slot.
   Sequence* FindPlanned(const StepPlan::Entry& entry);
@@ -266,6 +287,8 @@ class Scheduler {
   uint64_t step_alone_ = 0;
   // Sources of page copies, held until their step is done: of every step planned and not completed.
   std::deque<std::vector<PageIndex>> held_pages_;
+  std::vector<SequenceId> late_;  // for TakeLate
+  int num_late_ = 0;
   uint64_t num_preemptions_ = 0;
   uint64_t num_prompt_tokens_ = 0;
   uint64_t num_prefix_hit_tokens_ = 0;

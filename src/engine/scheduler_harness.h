@@ -40,6 +40,8 @@ class Harness {
   FakeExecutor& executor() { return executor_; }
   int vocab_size() const { return plan_.vocab_size; }
   int window() const { return plan_.kv_groups[kSlidingGroup].window; }
+  // That no step holds any more.
+  size_t num_late() const { return late_.size(); }
   int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
 
   static SequenceSpec Spec(std::vector<int32_t> prompt, int max_new_tokens) {
@@ -56,8 +58,15 @@ class Harness {
     return ++last_id_;
   }
 
-  // One turn of the engine loop; false when there was nothing to do.
+  // One turn of the engine loop, after which some of the late sequences may go on; false when there
+  // was nothing to do.
   bool Turn() {
+    const bool has_run = Step();
+    return MakeMasks(/*all=*/!has_run) || has_run;
+  }
+
+  // The same; late sequences stay late.
+  bool Step() {
     while (in_flight_.size() < (overlap_ ? 2u : 1u)) {
       std::optional<StepPlan> plan = scheduler_.Plan();
       if (!plan) break;
@@ -91,6 +100,10 @@ class Harness {
             << progress.id << " ended twice";
       }
     }
+    for (const LateMask& late : scheduler_.TakeLate()) {
+      EXPECT_TRUE(late_.insert(late.id).second) << late.id;
+      EXPECT_EQ(late.outputs.size(), outputs_[late.id].size());
+    }
     return true;
   }
 
@@ -106,6 +119,17 @@ class Harness {
             << "page " << page << " of group " << kept.group(page) << ", token " << token;
       }
     }
+  }
+
+  // All or some of the late sequences may go on; false: there was none.
+  bool MakeMasks(bool all) {
+    const bool had_late = !late_.empty();
+    std::erase_if(late_, [&](SequenceId id) {
+      if (!all && lateness_() % 4 != 0) return false;
+      scheduler_.TakeMask(id, nullptr, 1);
+      return true;
+    });
+    return had_late;
   }
 
   void RunToEnd() {
@@ -133,6 +157,8 @@ class Harness {
   const bool overlap_;
   SequenceId last_id_ = 0;
   std::deque<StepPlan> in_flight_;
+  std::set<SequenceId> late_;
+  std::mt19937 lateness_{29};
 };
 
 inline std::vector<int32_t> RandomIds(std::mt19937& random, int count, int vocab_size) {

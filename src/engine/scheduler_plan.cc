@@ -32,7 +32,7 @@ bool MayPass(const Sequence& sequence, const Sequence& before) {
 }  // namespace
 
 bool Scheduler::CanTakeRows(const Sequence& sequence) const {
-  if (sequence.num_open_rows() == 0 || sequence.awaits_jump) return false;
+  if (sequence.num_open_rows() == 0 || sequence.awaits_jump || sequence.awaits_mask) return false;
   // Once its last token may be on the way, no row beyond it is planned.
   return sequence.spec.max_new_tokens == 0 || sequence.num_rows_left() > 0;
 }
@@ -370,8 +370,9 @@ void Scheduler::AdmitWaiting(StepPlan& plan, Budget& budget) {
     if (budget.rows == 0 || budget.ms <= 0.0) return;
     Sequence& sequence = *waiting_[idx];
     if (sequence.num_pending > 0) return;  // Preempted with a token on the way: it comes first.
-    // Others may pass one that waits for its leader, or for a step with room for its logprobs.
-    if (AwaitsLeader(sequence) || ChunkRows(sequence, budget) == 0) {
+    // Others may pass one that waits for its leader, for a mask, or for a step with room for its
+    // logprobs.
+    if (sequence.awaits_mask || AwaitsLeader(sequence) || ChunkRows(sequence, budget) == 0) {
       ++idx;
       continue;
     }

@@ -395,6 +395,50 @@ TEST_P(SchedulerModes, ASequenceThatFailsEndsWithItsErrorAndLeavesOthersAlone) {
   EXPECT_LT(num_failed, 55);
 }
 
+TEST_P(SchedulerModes, ALateSequenceSkipsStepsAndSaysTheSame) {
+  for (const int num_drafts : {0, 4}) {
+    for (const int num_pages : {512, 60}) {  // the few: late ones are preempted
+      SchedulerLimits limits;
+      limits.num_drafts = num_drafts;
+      limits.max_num_seqs = 8;
+      Harness harness(num_pages, limits, GetParam());
+      harness.executor().BeLateOneIn(6);
+      std::mt19937 random(12);
+      std::map<SequenceId, std::vector<int32_t>> prompts;
+      for (int idx = 0; idx < 40; ++idx) {
+        const auto prompt = RandomIds(random, 1 + idx % 30, 500);
+        prompts[harness.Add(Harness::Spec(prompt, 60)).value()] = prompt;
+      }
+      harness.RunToEnd();
+      for (const auto& [id, prompt] : prompts) {
+        EXPECT_EQ(harness.outputs_[id],
+                  FakeExecutor::Continuation(prompt, 60, harness.vocab_size()));
+      }
+      EXPECT_GT(harness.executor().num_late(), 100);
+    }
+  }
+}
+
+TEST_P(SchedulerModes, OthersHaveTheirStepsWhileASequenceIsLate) {
+  Harness harness(512, {}, GetParam());
+  std::mt19937 random(3);
+  const SequenceId slow = harness.Add(Harness::Spec(RandomIds(random, 5, 500), 40)).value();
+  const auto prompt = RandomIds(random, 7, 500);
+  const SequenceId quick = harness.Add(Harness::Spec(prompt, 40)).value();
+  harness.executor().BeLateOneIn(1);
+  while (harness.num_late() < 2) ASSERT_TRUE(harness.Step());
+  harness.executor().BeLateOneIn(0);
+  harness.scheduler().TakeMask(quick, nullptr, 1);
+  for (int step = 0; step < 42; ++step) harness.Step();
+  EXPECT_EQ(harness.outputs_[quick], FakeExecutor::Continuation(prompt, 40, harness.vocab_size()));
+  EXPECT_TRUE(harness.outputs_[slow].empty());
+  EXPECT_FALSE(harness.Step()) << "nothing can be planned";
+  harness.scheduler().TakeMask(slow, nullptr, 1);
+  while (harness.Step()) {
+  }
+  EXPECT_EQ(harness.outputs_[slow].size(), 40u);
+}
+
 TEST_P(SchedulerModes, PagesRunningOutPreemptsTheYoungestAndLosesNothing) {
   SchedulerLimits limits;
   limits.max_num_seqs = 8;
@@ -447,7 +491,7 @@ TEST_P(SchedulerModes, SessionsInTurnKeepTheirReusableTokensWhileTheyFit) {
 }
 
 // The whole machine under random load: arrivals, cancels, drafts, tiny pools, shared prefixes,
-// sequences that fail in a step.
+// sequences that fail in a step or are late.
 void RandomSteps(int num_turns, int seed, bool overlap) {
   std::mt19937 random(seed);
   int turns_left = num_turns;
@@ -466,6 +510,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
     if (random() % 2 == 0) harness.step_ms_ = FakeMilliseconds;
     if (random() % 2 == 0) harness.executor().FailOneIn(20 + static_cast<int>(random() % 200));
+    if (random() % 2 == 0) harness.executor().BeLateOneIn(2 + static_cast<int>(random() % 50));
     const int vocab_size = harness.vocab_size();
     const bool has_drafts = draft_kind != 0;
     if (draft_kind == 1) {

@@ -39,18 +39,23 @@ Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_, uin
 
 Sequence::~Sequence() = default;
 
-void Sequence::Append(int32_t token) {
-  tokens.push_back(token);
-  if (follower == nullptr) return;
-  const Result<bool> is_accepted = follower->Accept(token);
-  if (!is_accepted.ok() || !*is_accepted) follower.reset();
-}
-
-std::vector<int32_t> Sequence::ForcedTokens(int32_t max_tokens) const {
+std::vector<int32_t> Sequence::ForcedTokens(int32_t max_tokens, grammar::Work& work) {
+  while (follower != nullptr && follower->num_accepted() < num_outputs()) {
+    const Result<bool> is_accepted =
+        follower->Accept(tokens[prompt_len() + follower->num_accepted()], &work);
+    if (!is_accepted.ok() && is_accepted.error().kind == ErrorKind::kBusy) return {};
+    if (!is_accepted.ok() || !*is_accepted) follower.reset();
+  }
   if (follower == nullptr) return {};
-  std::vector<int32_t> forced = follower->ForcedTokens(max_tokens);
+  std::vector<int32_t> forced = follower->ForcedTokens(max_tokens, &work);
   forced.erase(std::ranges::find_first_of(forced, spec.stop_ids), forced.end());
   return forced;
+}
+
+std::shared_ptr<const grammar::Matcher> Sequence::MatcherBehindTokens() const {
+  if (made_mask != nullptr) return made_mask;
+  if (follower == nullptr || follower->num_accepted() != num_outputs()) return nullptr;
+  return std::make_shared<const grammar::Matcher>(*follower);
 }
 
 }  // namespace lapidary

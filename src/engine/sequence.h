@@ -18,6 +18,7 @@ namespace lapidary {
 namespace grammar {
 class CompiledGrammar;  // grammar/matcher.h
 class Matcher;
+class Work;
 }  // namespace grammar
 
 // Given by whoever adds sequences, in order of arrival; 0 is nobody's.
@@ -88,10 +89,11 @@ struct Sequence {
                                                 : id < other.id;
   }
 
-  // A new token behind the others.
-  void Append(int32_t token);
-  // At most so many of the tokens that must come next. None stops it: that is for steps to say.
-  std::vector<int32_t> ForcedTokens(int32_t max_tokens) const;
+  // At most so many of the tokens that must come next; none while finding out takes more than
+  // `work` allows. None stops it: that is for steps to say.
+  std::vector<int32_t> ForcedTokens(int32_t max_tokens, grammar::Work& work);
+  // Where the grammar stands behind `tokens`, if that is known; else null.
+  std::shared_ptr<const grammar::Matcher> MatcherBehindTokens() const;
 
   const SequenceId id;
   const SequenceSpec spec;
@@ -106,8 +108,13 @@ struct Sequence {
   bool continues_slot = false;  // a step that samples is planned: the slot has its next token
   // Tokens were forced that the slot does not know of: it is bound again.
   bool must_bind_again = false;
-  // Where the grammar stands behind `tokens`; null: no token is forced.
+  // Where the grammar stands behind `tokens`, or behind fewer of them while it takes its time;
+  // null: no token is forced.
   std::unique_ptr<grammar::Matcher> follower;
+  // The mask behind `tokens` is late: no step takes the sequence before it can be made at once.
+  bool awaits_mask = false;
+  std::shared_ptr<const grammar::Matcher> made_mask;  // with it, once it can; for the slot
+  int64_t num_mask_steps = 0;                         // that late masks have taken
   // More than one token is forced behind `tokens`, and the step that gives the first is on the way:
   // no other is planned before it is there.
   bool awaits_jump = false;

@@ -7,40 +7,56 @@
 namespace lapidary {
 
 void SlotConstraints::Reserve(size_t num_slots) {
-  if (num_slots > matchers_.size()) matchers_.resize(num_slots);
+  if (num_slots > slots_.size()) slots_.resize(num_slots);
 }
 
 void SlotConstraints::Bind(const SlotBinding& binding) {
-  std::optional<grammar::Matcher>& matcher = matchers_[binding.slot];
-  matcher.reset();
+  Slot& slot = slots_[binding.slot];
+  slot = {};
   if (binding.grammar == nullptr) return;
   if (binding.matcher != nullptr) {
-    matcher.emplace(*binding.matcher);
+    slot.matcher.emplace(*binding.matcher);
     return;
   }
-  matcher.emplace(binding.grammar);
+  slot.matcher.emplace(binding.grammar);
   const size_t prompt_len = std::min<size_t>(binding.tokens.size(), binding.prompt_len);
-  // They were allowed when they were sampled; what is not now fails when the next one is.
-  for (const int32_t id : std::span(binding.tokens).subspan(prompt_len)) (void)matcher->Accept(id);
+  slot.unread.assign(binding.tokens.begin() + static_cast<ptrdiff_t>(prompt_len),
+                     binding.tokens.end());
 }
 
 bool SlotConstraints::IsActive(int32_t slot) const {
-  return matchers_[slot] && !matchers_[slot]->IsTerminated();
+  const Slot& asked = slots_[slot];
+  return asked.matcher && (!asked.unread.empty() || !asked.matcher->IsTerminated());
 }
 
-void SlotConstraints::MakeMasks(int32_t slot, std::span<const int32_t> drafts, RowMasks* masks) {
+Status SlotConstraints::ReadTokens(Slot& slot, grammar::Work& work) {
+  while (!slot.unread.empty()) {
+    // It was allowed when it was sampled; what is not now fails when the next one is.
+    const Result<bool> is_accepted = slot.matcher->Accept(slot.unread.front(), &work);
+    if (!is_accepted.ok()) return is_accepted.error();
+    slot.unread.pop_front();
+  }
+  return {};
+}
+
+void SlotConstraints::MakeMasks(int32_t slot, std::span<const int32_t> drafts, grammar::Work& work,
+                                RowMasks* masks) {
   CHECK(IsActive(slot)) << "slot " << slot;
-  grammar::Matcher& matcher = *matchers_[slot];
+  grammar::Matcher& matcher = *slots_[slot].matcher;
   const int32_t num_rows = static_cast<int32_t>(drafts.size()) + 1;
   masks->num_words = matcher.num_words();
   masks->words.resize(static_cast<size_t>(num_rows) * masks->num_words);
   masks->only.assign(num_rows, -1);
-  masks->error.clear();
+  masks->error = {};
   masks->num_made = 0;
+  if (const Status read = ReadTokens(slots_[slot], work); !read.ok()) {
+    masks->error = read.error();
+    return;
+  }
   const int num_accepted = matcher.num_accepted();
-  bool counts = true;
+  bool counts = !matcher.IsTerminated();
   const auto fail = [&](const Error& error) {
-    masks->error = error.message;
+    masks->error = error;
     matcher.Rollback(matcher.num_accepted() - num_accepted);
   };
   for (int32_t row = 0; row < num_rows; ++row) {
@@ -50,23 +66,33 @@ void SlotConstraints::MakeMasks(int32_t slot, std::span<const int32_t> drafts, R
     if (!counts) {
       std::ranges::fill(mask, ~0u);
     } else {
-      if (const Status filled = matcher.FillMask(mask); !filled.ok()) return fail(filled.error());
-      const Result<std::optional<int32_t>> only = matcher.OnlyAllowedToken();
+      if (const Status filled = matcher.FillMask(mask, &work); !filled.ok()) {
+        return fail(filled.error());
+      }
+      const Result<std::optional<int32_t>> only = matcher.OnlyAllowedToken(&work);
       if (!only.ok()) return fail(only.error());
       masks->only[row] = only->value_or(-1);
     }
     ++masks->num_made;
     if (!counts || row + 1 == num_rows) continue;
-    const Result<bool> accepted = matcher.Accept(drafts[row]);
+    const Result<bool> accepted = matcher.Accept(drafts[row], &work);
     if (!accepted.ok()) return fail(accepted.error());
     counts = *accepted && !matcher.IsTerminated();
   }
   matcher.Rollback(matcher.num_accepted() - num_accepted);
 }
 
-Status SlotConstraints::Advance(int32_t slot, int32_t token) {
-  ASSIGN_OR_RETURN(const bool is_accepted, matchers_[slot]->Accept(token));
-  CHECK(is_accepted) << "token " << token << " is in the mask";
+Status SlotConstraints::Advance(int32_t slot, int32_t token, grammar::Work& work) {
+  Slot& moved = slots_[slot];
+  if (moved.unread.empty()) {
+    const Result<bool> is_accepted = moved.matcher->Accept(token, &work);
+    if (is_accepted.ok()) {
+      CHECK(*is_accepted) << "token " << token << " is in the mask";
+      return {};
+    }
+    if (is_accepted.error().kind != ErrorKind::kBusy) return is_accepted.error();
+  }
+  moved.unread.push_back(token);
   return {};
 }
 

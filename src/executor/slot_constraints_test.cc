@@ -41,7 +41,8 @@ class SlotConstraintsTest : public testing::Test {
     constraints_.Bind(binding);
   }
   const RowMasks& Make(int32_t slot, const std::vector<int32_t>& drafts = {}) {
-    constraints_.MakeMasks(slot, drafts, &masks_);
+    grammar::Work work(kMaskStepsPerThread);
+    constraints_.MakeMasks(slot, drafts, work, &masks_);
     return masks_;
   }
   // The allowed tokens of a row as text, the stop token as '$'; "*" if every token is allowed.
@@ -59,6 +60,7 @@ class SlotConstraintsTest : public testing::Test {
 
   SlotConstraints constraints_;
   RowMasks masks_;
+  grammar::Work enough_{int64_t{1} << 50};
 };
 
 TEST_F(SlotConstraintsTest, RowsFollowTheirDrafts) {
@@ -92,11 +94,11 @@ TEST_F(SlotConstraintsTest, SampledTokensMoveASlotOnToItsEnd) {
   Bind(2, "ab");
   for (const int32_t token : {int32_t{'a'}, int32_t{'b'}}) {
     ASSERT_TRUE(constraints_.IsActive(2));
-    ASSERT_TRUE(constraints_.Advance(2, token).ok());
+    ASSERT_TRUE(constraints_.Advance(2, token, enough_).ok());
   }
   Make(2);
   EXPECT_EQ(Allowed(0), "$");
-  ASSERT_TRUE(constraints_.Advance(2, kStop).ok());
+  ASSERT_TRUE(constraints_.Advance(2, kStop, enough_).ok());
   EXPECT_FALSE(constraints_.IsActive(2));
 }
 
@@ -118,15 +120,15 @@ TEST_F(SlotConstraintsTest, RoundsWithDraftsGiveTheMasksOfSingleSteps) {
       std::vector<int32_t> drafts;
       for (int i = 0; i < 4; ++i) drafts.push_back("abcdefg"[random() % 7]);
       RowMasks together;
-      constraints_.MakeMasks(0, drafts, &together);
+      constraints_.MakeMasks(0, drafts, enough_, &together);
       for (int32_t row = 0; row <= std::ssize(drafts) && constraints_.IsActive(1); ++row) {
         Make(1);
         ASSERT_TRUE(std::ranges::equal(masks_.Mask(0), together.Mask(row))) << row;
         const std::string allowed = Allowed(0);
         const char drawn = allowed[random() % allowed.size()];
         const int32_t token = drawn == '$' ? kStop : drawn;
-        ASSERT_TRUE(constraints_.Advance(0, token).ok());
-        ASSERT_TRUE(constraints_.Advance(1, token).ok());
+        ASSERT_TRUE(constraints_.Advance(0, token, enough_).ok());
+        ASSERT_TRUE(constraints_.Advance(1, token, enough_).ok());
         if (row < std::ssize(drafts) && token != drafts[row]) break;
       }
     }

@@ -92,6 +92,12 @@ struct SequenceOutput {
   // This sequence alone has failed (a row without a finite logit, a grammar beyond its limits). It
   // is over: what steps submitted before this was known say about it means nothing.
   std::optional<std::string> error;
+  // With an error: what the request asked for is the reason, not what the model computed.
+  bool blames_request = false;
+  // The mask of the row behind `tokens`, which all count, takes longer than a step may. The slot is
+  // over as after an error; bound again, it goes on. The sequence is left out until its mask can be
+  // made at once, which is what MaskMaker sees to.
+  bool is_late = false;
 };
 
 struct StepOutput {

@@ -166,6 +166,12 @@ void SequencePages::Settle(int32_t num_accepted, int32_t num_rejected) {
   for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) DropBlocksBehindWindow(group_idx);
 }
 
+void SequencePages::TakeBack(int32_t num_rows) {
+  CHECK_EQ(num_uncertain_, 0);
+  CHECK(num_rows >= 0 && num_rows <= std::min(slack_, length_)) << num_rows;
+  length_ -= num_rows;
+}
+
 void SequencePages::DropBlocksBehindWindow(int group_idx) {
   PageTable& table = tables_[group_idx];
   // Blocks whose pages the new rows took over are overwritten, however few rows are committed.

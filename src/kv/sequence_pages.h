@@ -83,6 +83,10 @@ class SequencePages {
   // Of the oldest drafts committed, so many were accepted and so many rejected.
   void Settle(int32_t num_accepted, int32_t num_rejected);
 
+  // The last `num_rows` rows, at most `slack`, are no longer cached; their pages stay. Only where
+  // all drafts are settled.
+  void TakeBack(int32_t num_rows);
+
   // Adds the entries that the table of `slot` lacks for the rows reserved: all that matter at first
   // and after Release, then those of new blocks.
   void TakeTableChanges(int32_t slot, std::vector<PageTableEntry>& entries);

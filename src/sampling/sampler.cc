@@ -19,6 +19,8 @@ constexpr size_t kMaxListedRace = 8192;
 
 constexpr auto kCountOne = [](int32_t) { return uint64_t{1}; };
 
+Error NotFinite() { return {"the logits hold NaN or infinity", ErrorKind::kFault}; }
+
 }  // namespace
 
 Sampler::Sampler(int32_t vocab_size)
@@ -34,7 +36,7 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, const Sampli
   const RowScan scan = ScanRow(row, block_max_);
   if (!scan.valid) {
     if (scan.max == -kInfinity) return MakeError("no token may be drawn: every logit is -inf");
-    return MakeError("the logits hold NaN or infinity");
+    return NotFinite();
   }
   SampledToken token;
   token.id = params.greedy() ? ArgMax(row, scan.max) : Draw(row, scan, params, position);
@@ -182,7 +184,7 @@ void Sampler::Collect(std::span<const float> row, float bound) {
 
 Status Sampler::AddLogprobs(std::span<const float> logits, int32_t num_top, SampledToken& token) {
   const RowScan scan = ScanRow(logits, block_max_);
-  if (!scan.valid) return MakeError("the logits hold NaN or infinity");
+  if (!scan.valid) return NotFinite();
   const double total = static_cast<double>(RowMass(logits, scan.max, 1.0f)) / draw::kMassScale;
   const double log_total = std::log(total);
   const auto logprob = [&](int32_t id) {

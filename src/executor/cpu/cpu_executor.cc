@@ -1,6 +1,7 @@
 #include "executor/cpu/cpu_executor.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "base/check.h"
 #include "model/converted_source.h"
@@ -74,7 +75,8 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
       skip_unneeded_rows_(options.skip_unneeded_rows),
       threads_(PlacementOf(options)),
       forward_(plan_, weights_, layout_, kv_, tables_, threads_, expert_counts_.get(),
-               options.fast_math ? Bf16Math::kTiles : Bf16Math::kExact) {
+               options.fast_math ? Bf16Math::kTiles : Bf16Math::kExact),
+      mask_steps_(options.mask_steps) {
   if (expert_counts_ && plan_.moe) {
     expert_counts_->Resize(plan_.num_layers, plan_.moe->num_experts);
   }
@@ -329,7 +331,7 @@ void CpuExecutor::ScoreOutputs(const StepBatch& batch, std::span<const float> lo
 Result<SampledToken> CpuExecutor::SampleMasked(const Request& request, const RowMasks& masks,
                                                int32_t row, std::span<const float> logits,
                                                uint64_t draw_number, Sampler& sampler) {
-  if (row >= masks.num_made) return MakeError("{}", masks.error);
+  if (row >= masks.num_made) return masks.error;
   const SamplingParams& sampling = *request.sampling;
   const int32_t only = masks.only[row];
   if (only < 0 || !AllowsToken(sampling, only)) {
@@ -343,7 +345,8 @@ Result<SampledToken> CpuExecutor::SampleMasked(const Request& request, const Row
 
 void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_position,
                                  const float* rows, const float* hidden_rows, const int32_t* drafts,
-                                 Sampler& sampler, RowMasks& masks, SequenceOutput& output) {
+                                 Sampler& sampler, grammar::Work& mask_work, RowMasks& masks,
+                                 SequenceOutput& output) {
   Request& request = requests_[sequence.slot];
   SlotState& slot = slot_states_[sequence.slot];
   const bool has_penalties = request.sampling->has_penalties();
@@ -351,11 +354,14 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
   const bool is_constrained = constraints_.IsActive(sequence.slot);
   if (is_constrained) {
     constraints_.MakeMasks(sequence.slot, {drafts, static_cast<size_t>(sequence.num_drafts)},
-                           &masks);
+                           mask_work, &masks);
   }
   const auto fail = [&](const Error& error) {
-    output.error = error.message;
     slot.has_failed = true;
+    output.is_late = error.kind == ErrorKind::kBusy;
+    if (output.is_late) return;
+    output.error = error.message;
+    output.blames_request = error.kind == ErrorKind::kInvalid;
   };
   // A row is sampled only if it counts, so the first draft that is not accepted ends the round.
   bool counts = true;
@@ -375,7 +381,7 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
     }
     // Behind the end nothing is under the grammar; the rows there were drafted before it was seen.
     if (constraints_.IsActive(sequence.slot)) {
-      const Status moved = constraints_.Advance(sequence.slot, token->id);
+      const Status moved = constraints_.Advance(sequence.slot, token->id, mask_work);
       if (!moved.ok()) return fail(moved.error());
     }
     output.tokens.push_back(*token);
@@ -402,21 +408,26 @@ void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> l
     slot_states_[sequence.slot].length = LengthAfter(rows.first_position[idx], sequence.num_rows,
                                                      sequence.num_sampled(), /*num_accepted=*/0);
   }
-  threads_.ParallelFor(static_cast<int64_t>(batch.sequences.size()), 1,
-                       [&](int64_t begin, int64_t end, int thread_idx) {
-                         for (int64_t idx = begin; idx < end; ++idx) {
-                           const SequenceStep& sequence = batch.sequences[idx];
-                           if (!sequence.samples || output.sequences[idx].error) continue;
-                           const int64_t first_output = end_output[idx] - sequence.num_sampled();
-                           const int32_t end_row = rows.sequence_begin[idx + 1];
-                           SampleSequence(
-                               sequence, rows.first_position[idx],
-                               logits.data() + first_output * plan_.vocab_size,
-                               forward_.head_inputs().data() + first_output * plan_.hidden_size,
-                               rows.token_ids.data() + end_row - sequence.num_drafts,
-                               *samplers_[thread_idx], masks_[thread_idx], output.sequences[idx]);
-                         }
-                       });
+  std::deque<grammar::Work> mask_works;  // by thread
+  while (std::ssize(mask_works) < threads_.num_threads()) {
+    mask_works.emplace_back(mask_steps_);
+  }
+  threads_.ParallelFor(
+      static_cast<int64_t>(batch.sequences.size()), 1,
+      [&](int64_t begin, int64_t end, int thread_idx) {
+        grammar::Work& mask_work = mask_works[thread_idx];
+        for (int64_t idx = begin; idx < end; ++idx) {
+          const SequenceStep& sequence = batch.sequences[idx];
+          if (!sequence.samples || output.sequences[idx].error) continue;
+          const int64_t first_output = end_output[idx] - sequence.num_sampled();
+          const int32_t end_row = rows.sequence_begin[idx + 1];
+          SampleSequence(
+              sequence, rows.first_position[idx], logits.data() + first_output * plan_.vocab_size,
+              forward_.head_inputs().data() + first_output * plan_.hidden_size,
+              rows.token_ids.data() + end_row - sequence.num_drafts, *samplers_[thread_idx],
+              mask_work, masks_[thread_idx], output.sequences[idx]);
+        }
+      });
 }
 
 }  // namespace lapidary::cpu

@@ -37,6 +37,7 @@ struct CpuExecutorOptions {
   bool release_repacked = false;
   std::optional<DrafterOptions> drafter = {};
   std::shared_ptr<ExpertCounts> expert_counts = {};  // null: they are not counted
+  int64_t mask_steps = kMaskStepsPerThread;          // of a step's masks, by thread
 };
 
 class CpuExecutor : public Executor {
@@ -72,7 +73,7 @@ class CpuExecutor : public Executor {
   // moves its slot on. hidden_rows [1 + num_drafts, hidden]: what the head read.
   void SampleSequence(const SequenceStep& sequence, int32_t first_position, const float* rows,
                       const float* hidden_rows, const int32_t* drafts, Sampler& sampler,
-                      RowMasks& masks, SequenceOutput& output);
+                      grammar::Work& mask_work, RowMasks& masks, SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
   // The batch as rows, with what towers made in place of placeholder tokens.
   StepRows MakeRows(const StepBatch& batch) const;
@@ -92,6 +93,7 @@ class CpuExecutor : public Executor {
   std::unique_ptr<CpuDrafter> drafter_;             // null: there is none
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
   std::vector<RowMasks> masks_;                     // scratch, one per thread
+  const int64_t mask_steps_;
 
   // By slot; they grow as slots are used.
   struct Request {

@@ -494,9 +494,9 @@ void CudaExecutor::TakeTokens(const InFlight& step, size_t sequence_idx, Sequenc
   const auto take = [&](int32_t count, std::vector<SampledToken>& to) {
     for (; count > 0; --count, ++row) {
       if (row->status != SamplingStatus::kOk) {
-        output.error = row->status == SamplingStatus::kNotFinite
-                           ? "the logits hold NaN or infinity"
-                           : "no token may be drawn: every logit is -inf";
+        output.blames_request = row->status != SamplingStatus::kNotFinite;
+        output.error = output.blames_request ? "no token may be drawn: every logit is -inf"
+                                             : "the logits hold NaN or infinity";
         return false;
       }
       SampledToken& token = to.emplace_back();
@@ -529,7 +529,9 @@ StepOutput CudaExecutor::Collect() {
     SequenceOutput& sequence = output.sequences[masked.sequence];
     if (std::ssize(sequence.tokens) > masked.num_made) {
       sequence.tokens.resize(masked.num_made);
-      sequence.error = masked.error;
+      sequence.is_late = masked.error.kind == ErrorKind::kBusy;
+      if (!sequence.is_late) sequence.error = masked.error.message;
+      sequence.blames_request = !sequence.is_late;
     }
   }
   if (step->batch.return_logits) {

@@ -39,8 +39,14 @@ void StepMasks::Reserve(size_t num_sequences) {
   if (made_.size() < num_sequences) made_.resize(num_sequences);
 }
 
+std::deque<grammar::Work> StepMasks::NewWorks() const {
+  std::deque<grammar::Work> works;
+  while (std::ssize(works) < threads_.num_threads()) works.emplace_back(kMaskStepsPerThread);
+  return works;
+}
+
 void StepMasks::MakeRows(MaskedSequence& sequence, std::span<const int32_t> drafts,
-                         RowMasks& made) {
+                         grammar::Work& work, RowMasks& made) {
   CHECK_EQ(static_cast<int32_t>(drafts.size()) + 1, sequence.num_rows);
   sequence.epoch = epochs_[sequence.slot];
   sequence.num_made = sequence.num_rows;
@@ -49,7 +55,7 @@ void StepMasks::MakeRows(MaskedSequence& sequence, std::span<const int32_t> draf
   int64_t num_words = 0;
   // Behind an answer's end any token may come: the row was planned before the end was seen.
   if (constraints_.IsActive(sequence.slot)) {
-    constraints_.MakeMasks(sequence.slot, drafts, &made);
+    constraints_.MakeMasks(sequence.slot, drafts, work, &made);
     sequence.num_made = made.num_made;
     sequence.error = made.error;
     CHECK_EQ(made.num_words, num_words_);
@@ -71,14 +77,16 @@ void StepMasks::Upload(std::span<const MaskedSequence> sequences, cudaStream_t s
 }
 
 void StepMasks::Advance(std::span<MaskedSequence> sequences, const SampledRow* sampled) {
+  grammar::Work work(kMaskStepsPerThread);
   for (MaskedSequence& sequence : sequences) {
     if (sequence.epoch != epochs_[sequence.slot]) continue;  // Another request has the slot.
     const SampledRow* rows = sampled + sequence.first_sampled;
     const int32_t num_accepted = rows[0].num_accepted;
     for (int32_t row = 0; row < num_accepted && constraints_.IsActive(sequence.slot); ++row) {
       if (row >= sequence.num_made || rows[row].status != SamplingStatus::kOk) break;
-      if (const Status moved = constraints_.Advance(sequence.slot, rows[row].id); !moved.ok()) {
-        sequence.error = moved.error().message;
+      const Status moved = constraints_.Advance(sequence.slot, rows[row].id, work);
+      if (!moved.ok()) {
+        sequence.error = moved.error();
         sequence.num_made = row;
       }
     }

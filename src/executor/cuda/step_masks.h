@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -27,7 +27,7 @@ struct MaskedSequence {
   // Filled in when the masks are made.
   uint32_t epoch = 0;    // of the slot's binding
   int32_t num_made = 0;  // rows with a mask; behind them `error` counts
-  std::string error = {};
+  Error error = {};
 };
 
 class StepMasks {
@@ -42,9 +42,10 @@ class StepMasks {
   template <typename Drafts>
   void Make(std::span<MaskedSequence> sequences, const Drafts& drafts, cudaStream_t stream) {
     Reserve(sequences.size());
-    threads_.ParallelFor(std::ssize(sequences), 1, [&](int64_t begin, int64_t end, int) {
+    std::deque<grammar::Work> works = NewWorks();
+    threads_.ParallelFor(std::ssize(sequences), 1, [&](int64_t begin, int64_t end, int thread_idx) {
       for (int64_t idx = begin; idx < end; ++idx) {
-        MakeRows(sequences[idx], drafts(idx), made_[idx]);
+        MakeRows(sequences[idx], drafts(idx), works[thread_idx], made_[idx]);
       }
     });
     Upload(sequences, stream);
@@ -58,7 +59,10 @@ class StepMasks {
 
  private:
   void Reserve(size_t num_sequences);
-  void MakeRows(MaskedSequence& sequence, std::span<const int32_t> drafts, RowMasks& made);
+  // What each thread may do for a step's masks.
+  std::deque<grammar::Work> NewWorks() const;
+  void MakeRows(MaskedSequence& sequence, std::span<const int32_t> drafts, grammar::Work& work,
+                RowMasks& made);
   void Upload(std::span<const MaskedSequence> sequences, cudaStream_t stream);
 
   const int num_words_;
