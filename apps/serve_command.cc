@@ -49,6 +49,7 @@ struct ServeFlags {
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
   bool strict_tools = false;
   bool jump_forward = false;
+  size_t max_grammar_memory = kDefaultGrammarBytes;
   std::string scheduling_policy = "fcfs";
   ThreadFlags threads;
   BatchLimits limits;
@@ -167,6 +168,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.engine.overlap = !flags.no_overlap;
   options.engine.check_kv = flags.check_kv;
   options.jump_forward = flags.jump_forward;
+  options.max_grammar_bytes = flags.max_grammar_memory;
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Load(std::move(files), options));
   RETURN_IF_ERROR(WarmUp(*session));
   const ModelPlan& plan = session->plan();
@@ -262,7 +264,8 @@ Status Serve(ServeFlags flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                    LoadForServing(flags, std::move(files), device, expert_counts));
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine(),
-                        session->media_encoder(), expert_counts.get());
+                        session->media_encoder(), expert_counts.get(),
+                        [&session = *session] { return session.grammar_stats(); });
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
@@ -428,6 +431,11 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       "Memory for requests being read and parsed, all together; beyond, they get a 503, and a 413 "
       "if one alone needs more (default: 512MiB, at most an eighth of what this process may use)")
       ->transform(SizeWords());
+  add("--max-grammar-memory", flags.max_grammar_memory,
+      "Memory in which compiled forms of answers (JSON Schema, regular expressions, grammars) stay "
+      "for later requests, the longest unused given up first; those in use may take as much again")
+      ->transform(SizeWords())
+      ->default_str("256MiB");
   const CLI::Range seconds(0.0, 86400.0);
   add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")
       ->check(seconds)

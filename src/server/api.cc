@@ -57,18 +57,6 @@ bool HasManyMessages(const OrderedJson& body) {
   return false;
 }
 
-// Whether a form of the answer, which is to be compiled, may be what a body consists of.
-bool HasLargeForm(const OrderedJson& body, size_t body_bytes) {
-  constexpr size_t kLarge = size_t{8} << 10;
-  constexpr const char* kFields[] = {
-      "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar",
-      "guided_choice",   "json_schema",        "grammar",     "text",         "output_config",
-      "tools",
-  };
-  const auto is_there = [&](const char* name) { return body.contains(name); };
-  return body_bytes >= kLarge && std::any_of(std::begin(kFields), std::end(kFields), is_there);
-}
-
 // What is thrown is an internal error, or a lack of memory.
 template <typename Work>
 ApiStatus CatchAll(const Work& work) {
@@ -154,7 +142,8 @@ Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
       body_limits_(body_limits),
       created_(UnixTime()),
       preparer_(session, model),
-      workers_(kNumWorkers) {
+      workers_(kNumWorkers),
+      forms_(session) {
   if (!session.media_limits().hosts.empty()) fetchers_.emplace(kNumFetchers);
 }
 
@@ -325,7 +314,7 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
     const ApiStatus bad = CatchAll([&] { return (this->*parse)(*shared, body.get()); });
     if (bad) return answer(bad, std::shared_ptr<T>());
     if (fetchers_.has_value() && MayFetch(*body)) return fetchers_->Post(run);
-    const bool takes_long = HasManyMessages(*body) || HasLargeForm(*body, shared->body.size());
+    const bool takes_long = HasManyMessages(*body);
     !is_long&& takes_long ? workers_.PostLong(run) : run();
   };
   is_long ? workers_.PostLong(std::move(read)) : workers_.Post(std::move(read));
@@ -334,14 +323,29 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
 void Api::Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
                    ParseBody parse) {
   const auto arrival = std::chrono::steady_clock::now();
+  const std::string path = request.path;
   OnWorker<GenerationJob>(
       std::move(request), responder, std::move(prepare),
       [=, this](GenerationJob job) {
         job.arrival = arrival;
-        std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)
-            ->Start();
+        Begin(std::move(job), path, responder);
       },
       parse);
+}
+
+void Api::Begin(GenerationJob job, const std::string& path, ResponderPtr responder) {
+  if (job.form) {
+    grammar::Constraint form = *std::exchange(job.form, std::nullopt);
+    const std::string field = job.request.constraint_field;
+    const auto waiting = std::make_shared<GenerationJob>(std::move(job));
+    return forms_.Compile(std::move(form), field, responder,
+                          [=, this](const ApiStatus& error, FormCompiler::GrammarPtr grammar) {
+                            if (error) return responder->Send(ErrorFor(path, *error));
+                            waiting->grammar = std::move(grammar);
+                            Begin(std::move(*waiting), path, responder);
+                          });
+  }
+  std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)->Start();
 }
 
 void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work) {

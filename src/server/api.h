@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/body_limits.h"
+#include "server/form_compiler.h"
 #include "server/generation.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
@@ -71,6 +72,8 @@ class Api final : public HttpHandler {
   // A request whose job is prepared from its body.
   void Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
                 ParseBody parse = &Api::ParseJsonBody);
+  // Compiles what it still has to, then begins.
+  void Begin(GenerationJob job, const std::string& path, ResponderPtr responder);
   void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
 
   ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
@@ -90,6 +93,7 @@ class Api final : public HttpHandler {
   // asked.
   std::optional<WorkerPool> fetchers_;
   WorkerPool workers_;
+  FormCompiler forms_;
 };
 
 }  // namespace lapidary

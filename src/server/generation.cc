@@ -174,6 +174,9 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
     const bool was_asked_for = std::find(asked_for.begin(), asked_for.end(), id) != asked_for.end();
     return FinishChoice(choice, "stop", was_asked_for ? OrderedJson(id) : OrderedJson(nullptr));
   }
+  if (event.finish == FinishReason::kError && event.blames_request) {
+    return Fail(BadRequest(job_.request.constraint_field, "{}", event.error));
+  }
   if (event.finish == FinishReason::kError) {
     spdlog::error("a request failed: {}", event.error);
     return Fail(session_.engine().has_failed() ? EngineFailed() : InternalError());

@@ -21,6 +21,7 @@ struct GenerationJob {
   std::unique_ptr<AnswerFormat> format;
   GenerationRequest request;
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // of the request's constraint
+  std::optional<grammar::Constraint> form;                  // is still to be compiled to it
   struct Prompt {
     ChatPrompt prepared;
     PlacedMedia media = {};

@@ -35,13 +35,15 @@ const Buckets kRequestBuckets = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
 class ServerMetrics::Impl {
  public:
   Impl(const std::string& prefix, const std::string& model_name, const Engine& engine,
-       const MediaEncoder* encoder, const ExpertCounts* expert_counts)
+       const MediaEncoder* encoder, const ExpertCounts* expert_counts,
+       std::function<GrammarStats()> grammar_stats)
       : prefix_(prefix),
         // vLLM numbers its engines; we have one.
         labels_{{"engine", "0"}, {"model_name", model_name}},
         engine_(engine),
         encoder_(encoder),
-        expert_counts_(expert_counts) {
+        expert_counts_(expert_counts),
+        grammar_stats_(std::move(grammar_stats)) {
     // All of them from the start: a rate needs the 0 before the first.
     for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"}) {
       CountEnd(reason, 0);
@@ -59,6 +61,7 @@ class ServerMetrics::Impl {
       TakeEngineStats();
       if (encoder_ != nullptr) TakeMediaStats(encoder_->cache_stats());
       if (expert_counts_ != nullptr) TakeExpertCounts();
+      if (grammar_stats_) TakeGrammarStats(grammar_stats_());
     }
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
@@ -141,6 +144,7 @@ class ServerMetrics::Impl {
     const SchedulerStats& stats = engine_stats.scheduler;
     running_.Set(stats.num_running);
     waiting_.Set(stats.num_waiting);
+    late_.Set(stats.num_late);
     const auto share = [&](int num_pages) {
       return stats.num_pages > 0 ? static_cast<double>(num_pages) / stats.num_pages : 0.0;
     };
@@ -160,6 +164,14 @@ class ServerMetrics::Impl {
     RaiseTo(media_queries_, stats.num_hits + stats.num_misses);
     RaiseTo(media_hits_, stats.num_hits);
     media_bytes_.Set(static_cast<double>(stats.num_bytes));
+  }
+
+  void TakeGrammarStats(const GrammarStats& stats) {
+    RaiseTo(grammar_queries_, stats.num_hits + stats.num_misses);
+    RaiseTo(grammar_hits_, stats.num_hits);
+    RaiseTo(grammar_evictions_, stats.num_evictions);
+    grammars_.Set(static_cast<double>(stats.num_grammars));
+    grammar_bytes_.Set(static_cast<double>(stats.num_bytes));
   }
 
   void AddExpertCounters() {
@@ -199,13 +211,17 @@ class ServerMetrics::Impl {
   const Engine& engine_;
   const MediaEncoder* const encoder_;
   const ExpertCounts* const expert_counts_;  // null: they are not counted
-  std::vector<Counter*> expert_tokens_;      // [layers, experts]
-  std::mutex mutex_;                         // one scrape at a time raises the engine's counters
+  const std::function<GrammarStats()> grammar_stats_;
+  std::vector<Counter*> expert_tokens_;  // [layers, experts]
+  std::mutex mutex_;                     // one scrape at a time raises the engine's counters
   prometheus::Registry registry_;
 
   Gauge& running_ = AddGauge("num_requests_running", "Sequences in the running batch.");
   Gauge& waiting_ = AddGauge("num_requests_waiting", "Sequences waiting to be admitted.");
   Gauge& kv_usage_ = AddGauge("kv_cache_usage_perc", "KV pages in use by sequences; 1 is all.");
+  Gauge& late_ =
+      AddGauge("num_requests_awaiting_mask",
+               "Sequences that skip steps while their form's next tokens are found out.");
   prometheus::Family<Gauge>& group_usage_ =
       prometheus::BuildGauge()
           .Name(prefix_ + "kv_cache_group_usage_perc")
@@ -237,6 +253,15 @@ class ServerMetrics::Impl {
       AddCounter("mm_cache_hits_total", "Images and sounds that were encoded already.");
   Gauge& media_bytes_ =
       AddGauge("mm_cache_usage_bytes", "Bytes of encoded images and sounds that are kept.");
+  Counter& grammar_queries_ =
+      AddCounter("grammar_cache_queries_total", "Forms of answers looked up among compiled ones.");
+  Counter& grammar_hits_ =
+      AddCounter("grammar_cache_hits_total", "Forms of answers that were compiled already.");
+  Counter& grammar_evictions_ =
+      AddCounter("grammar_cache_evictions_total", "Compiled forms given up for their memory.");
+  Gauge& grammars_ = AddGauge("grammar_cache_entries", "Compiled forms that are kept.");
+  Gauge& grammar_bytes_ =
+      AddGauge("grammar_cache_usage_bytes", "Bytes of compiled forms, kept or in use.");
   Counter& forced_tokens_ =
       AddCounter("forced_tokens_total",
                  "Generated tokens that a form left no choice about and that were not sampled.");
@@ -289,8 +314,10 @@ class ServerMetrics::Impl {
 
 ServerMetrics::ServerMetrics(const std::string& prefix, const std::string& model_name,
                              const Engine& engine, const MediaEncoder* encoder,
-                             const ExpertCounts* expert_counts)
-    : impl_(std::make_unique<Impl>(prefix, model_name, engine, encoder, expert_counts)) {}
+                             const ExpertCounts* expert_counts,
+                             std::function<GrammarStats()> grammar_stats)
+    : impl_(std::make_unique<Impl>(prefix, model_name, engine, encoder, expert_counts,
+                                   std::move(grammar_stats))) {}
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::AddFirstToken(double seconds) { impl_->first_token_.Observe(seconds); }

@@ -1,10 +1,12 @@
 // What Prometheus scrapes. Names are vLLM's behind our own prefix, so dashboards carry over.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "engine/engine.h"
+#include "session/constraint_compiler.h"
 
 namespace lapidary {
 
@@ -16,7 +18,8 @@ class ServerMetrics {
  public:
   // All must outlive this; no encoder: the model takes no media.
   ServerMetrics(const std::string& prefix, const std::string& model_name, const Engine& engine,
-                const MediaEncoder* encoder = nullptr, const ExpertCounts* expert_counts = nullptr);
+                const MediaEncoder* encoder = nullptr, const ExpertCounts* expert_counts = nullptr,
+                std::function<GrammarStats()> grammar_stats = {});
   ~ServerMetrics();
 
   void AddFirstToken(double seconds_since_arrival);

@@ -43,9 +43,7 @@ ApiStatus RequestPreparer::CheckGeneration(const GenerationRequest& request) con
   return {};
 }
 
-ApiStatus RequestPreparer::CompileConstraint(
-    const GenerationRequest& request,
-    std::shared_ptr<const grammar::CompiledGrammar>* compiled) const {
+ApiStatus RequestPreparer::FindGrammar(const GenerationRequest& request, GenerationJob* job) const {
   std::optional<grammar::Constraint> constraint = request.constraint;
   const AnswerRules rules = {.min_tokens = request.min_tokens,
                              .bad_words = request.bad_words,
@@ -58,11 +56,8 @@ ApiStatus RequestPreparer::CompileConstraint(
   if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
     return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
   }
-  auto grammar = session_.CompileConstraint(*constraint);
-  if (!grammar.ok()) {
-    return BadRequest(request.constraint_field, "{}", grammar.error().message);
-  }
-  *compiled = std::move(*grammar);
+  job->grammar = session_.FindConstraint(*constraint);
+  if (job->grammar == nullptr) job->form = std::move(constraint);
   return {};
 }
 
@@ -88,7 +83,7 @@ ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, GenerationJob* j
                                                  ? Thought::kMayOpen
                                                  : Thought::kNone;
   }
-  RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
+  RETURN_IF_API_ERROR(FindGrammar(request.generation, job));
   job->format = std::make_unique<CompletionFormat>(ApiKind::kChat, model_, request.generation);
   job->prompts.push_back(std::move(prompt));
   job->parser_options = std::move(options);
@@ -163,7 +158,7 @@ ApiStatus RequestPreparer::PrepareCompletion(const OrderedJson& body, Generation
     }
     job->prompts.push_back(std::move(prompt));
   }
-  RETURN_IF_API_ERROR(CompileConstraint(request.generation, &job->grammar));
+  RETURN_IF_API_ERROR(FindGrammar(request.generation, job));
   job->format =
       std::make_unique<CompletionFormat>(ApiKind::kCompletion, model_, request.generation);
   job->request = std::move(request.generation);

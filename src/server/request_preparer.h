@@ -1,5 +1,5 @@
 // From a request's JSON to what is generated: parsed, checked, rendered and tokenised, its media
-// encoded, its constraint compiled. All of it may take long.
+// encoded, its constraint looked up. All of it may take long.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ class RequestPreparer {
 
  private:
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
-  ApiStatus CompileConstraint(const GenerationRequest& request,
-                              std::shared_ptr<const grammar::CompiledGrammar>* compiled) const;
+  // The grammar of the request's constraint, where it is known, or what is to be compiled to it.
+  ApiStatus FindGrammar(const GenerationRequest& request, GenerationJob* job) const;
 
   Session& session_;
   const ServedModel& model_;

@@ -30,16 +30,37 @@ std::shared_ptr<const grammar::TokenVocabulary> MakeVocabulary(const Tokenizer& 
   return std::make_shared<const grammar::TokenVocabulary>(std::move(token_bytes));
 }
 
+// What is kept of a constraint itself.
+size_t KeyBytes(const grammar::Constraint& constraint) {
+  size_t num_bytes = sizeof(constraint) + constraint.text.size();
+  for (const std::string& choice : constraint.choices) num_bytes += sizeof(choice) + choice.size();
+  for (const grammar::CallableTool& tool : constraint.tools) {
+    num_bytes += sizeof(tool) + tool.name.size() + tool.parameters.size();
+  }
+  // A compiled grammar has the rules once more.
+  for (const std::vector<int32_t>& run : constraint.rules.banned_runs) {
+    num_bytes += 2 * (sizeof(run) + run.size() * sizeof(run[0]));
+  }
+  return num_bytes + 2 * constraint.rules.late_tokens.size() * sizeof(int32_t);
+}
+
 }  // namespace
 
 ConstraintCompiler::ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size,
-                                       bool jump_forward)
-    : text_(std::move(text)), vocab_size_(vocab_size), jump_forward_(jump_forward) {}
+                                       bool jump_forward, size_t max_bytes)
+    : text_(std::move(text)),
+      vocab_size_(vocab_size),
+      jump_forward_(jump_forward),
+      max_bytes_(max_bytes),
+      memory_(std::make_shared<grammar::GrammarMemory>()) {
+  memory_->max_bytes = 2 * max_bytes;
+}
 
 Result<grammar::CompileContext> ConstraintCompiler::Context() {
   if (!text_->tokenizer.ok()) return text_->tokenizer.error();
   const Tokenizer& tokenizer = *text_->tokenizer;
   grammar::CompileContext context;
+  context.memory = memory_;
   {
     const std::lock_guard lock(vocabulary_mutex_);
     if (vocabulary_ == nullptr) vocabulary_ = MakeVocabulary(tokenizer, vocab_size_);
@@ -65,14 +86,36 @@ Result<grammar::CompileContext> ConstraintCompiler::Context() {
   return context;
 }
 
-Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Compile(
+void ConstraintCompiler::Evict() {
+  for (auto use = by_use_.end(); memory_->num_bytes > max_bytes_ && use != by_use_.begin();) {
+    --use;
+    const auto place = kept_.find(**use);
+    if (place->second.grammar.use_count() > 1) continue;
+    kept_.erase(place);
+    use = by_use_.erase(use);
+    ++num_evictions_;
+  }
+}
+
+std::shared_ptr<const grammar::CompiledGrammar> ConstraintCompiler::Find(
     const grammar::Constraint& constraint) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = kept_.find(constraint); found != kept_.end()) {
-      by_use_.splice(by_use_.begin(), by_use_, found->second.use);
-      return found->second.grammar;
-    }
+  const std::lock_guard lock(mutex_);
+  Evict();  // They grow as they are used.
+  const auto found = kept_.find(constraint);
+  if (found == kept_.end()) return nullptr;
+  by_use_.splice(by_use_.begin(), by_use_, found->second.use);
+  ++num_hits_;
+  return found->second.grammar;
+}
+
+Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Compile(
+    const grammar::Constraint& constraint, grammar::Work* work) {
+  if (auto found = Find(constraint)) return found;
+  if (memory_->num_bytes > max_bytes_) {
+    return Error{
+        "the forms of the answers under way take all the memory there is for them; try "
+        "again later",
+        ErrorKind::kBusy};
   }
   ASSIGN_OR_RETURN(grammar::CompileContext context, Context());
   if (context.stop_tokens.empty() && constraint.kind != grammar::Constraint::Kind::kAnything) {
@@ -83,18 +126,24 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Comp
     const auto response = text_->tokenizer->TokenToId("<|tool_response>");
     std::erase_if(context.stop_tokens, [&](int32_t id) { return id == response; });
   }
-  ASSIGN_OR_RETURN(const auto compiled, grammar::Compile(constraint, context));
+  ASSIGN_OR_RETURN(const auto compiled, grammar::Compile(constraint, context, work));
   const std::lock_guard lock(mutex_);
   const auto [place, is_new] = kept_.try_emplace(constraint);
   if (is_new) {
     by_use_.push_front(&place->first);
-    place->second = {compiled, by_use_.begin()};
-    if (kept_.size() > kMaxKept) {
-      kept_.erase(*by_use_.back());
-      by_use_.pop_back();
-    }
+    place->second = {compiled, by_use_.begin(),
+                     std::make_unique<grammar::MemoryShare>(memory_.get())};
+    place->second.key_bytes->Resize(KeyBytes(constraint));
+    ++num_misses_;
+    Evict();
   }
   return place->second.grammar;
+}
+
+GrammarStats ConstraintCompiler::stats() {
+  const std::lock_guard lock(mutex_);
+  Evict();
+  return {kept_.size(), memory_->num_bytes, num_hits_, num_misses_, num_evictions_};
 }
 
 }  // namespace lapidary

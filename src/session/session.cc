@@ -29,7 +29,7 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
   ASSIGN_OR_RETURN(LoadedEngine loaded,
                    LoadEngine(std::move(files.description), options.load, options.engine));
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),
-                                           options.jump_forward);
+                                           options.jump_forward, options.max_grammar_bytes);
   session->load_ms_ = loaded.load_ms;
   session->weights_ = loaded.weights;
   session->media_limits_ = media_limits;
@@ -38,12 +38,12 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
 }
 
 Session::Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text,
-                 bool jump_forward)
+                 bool jump_forward, size_t max_grammar_bytes)
     : text_(std::move(text)),
       engine_(std::move(engine)),
       link_(std::make_shared<EngineLink>(engine_.get())),
-      constraints_(
-          std::make_unique<ConstraintCompiler>(text_, engine_->plan().vocab_size, jump_forward)) {}
+      constraints_(std::make_unique<ConstraintCompiler>(text_, engine_->plan().vocab_size,
+                                                        jump_forward, max_grammar_bytes)) {}
 
 Session::~Session() { link_->Cut(); }
 

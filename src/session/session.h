@@ -42,6 +42,7 @@ struct SessionOptions {
   // Text that a constraint leaves no choice about is not sampled but computed at once, in the
   // tokenizer's own tokens. Fewer steps, but tokens may differ from what would have been sampled.
   bool jump_forward = false;
+  size_t max_grammar_bytes = kDefaultGrammarBytes;  // ConstraintCompiler
 };
 
 class Session {
@@ -49,7 +50,7 @@ class Session {
   static Result<std::unique_ptr<Session>> Load(ModelFiles files, const SessionOptions& options);
   // Over an engine that is there already.
   Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text,
-          bool jump_forward = false);
+          bool jump_forward = false, size_t max_grammar_bytes = kDefaultGrammarBytes);
   // Ends what is still open with kCancelled.
   ~Session();
   Session(const Session&) = delete;
@@ -69,12 +70,18 @@ class Session {
   // Null where all limits are 0. Not for the engine's thread: it takes its time.
   MediaEncoder* media_encoder() const { return media_encoder_.get(); }
 
-  // For Request::grammar. Takes milliseconds, for a hostile constraint up to seconds; the same
-  // constraint again costs nothing.
+  // For Request::grammar. Takes milliseconds, for a hostile constraint up to seconds, or as long as
+  // `work` allows: then an error of kind kBusy. The same constraint again costs nothing.
   Result<std::shared_ptr<const grammar::CompiledGrammar>> CompileConstraint(
-      const grammar::Constraint& constraint) {
-    return constraints_->Compile(constraint);
+      const grammar::Constraint& constraint, grammar::Work* work = nullptr) {
+    return constraints_->Compile(constraint, work);
   }
+  // If it was compiled and is still there.
+  std::shared_ptr<const grammar::CompiledGrammar> FindConstraint(
+      const grammar::Constraint& constraint) {
+    return constraints_->Find(constraint);
+  }
+  GrammarStats grammar_stats() const { return constraints_->stats(); }
 
   // An error when the request can never run or the queue is full; then no event follows. Events
   // come as they happen, on the engine's thread (see EventSink).

@@ -387,3 +387,33 @@ def test_pebble_is_valid_where_it_has_no_answer(pebble, pebble_items):
         assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
         for call in choice.message.tool_calls:
             assert fits(json.loads(call.function.arguments), schemas[call.function.name])
+
+
+def test_a_form_that_leaves_no_token_is_a_400_with_the_reason(server):
+    body = {"prompt": "x", "max_tokens": 8, "allowed_token_ids": [5], "response_format": {"type": "json_object"}}
+    refused = server.post("/v1/completions", json=body)
+    assert refused.status_code == 400, refused.text
+    assert "no token may be drawn" in refused.json()["error"]["message"]
+    streamed = server.post("/v1/completions", json={**body, "stream": True})
+    events = [line[len("data: "):] for line in streamed.text.splitlines() if line.startswith("data: ")]
+    errors = [json.loads(event)["error"] for event in events if "error" in event]
+    assert [error["code"] for error in errors] == [400], streamed.text
+
+
+def long_pattern(num_parts):
+    """Any letter may be followed by any that comes later: masks of it take millions of steps."""
+    return "".join(f"[{chr(97 + part % 26)}{chr(65 + part % 26)}]*" for part in range(num_parts))
+
+
+def test_questions_are_answered_beside_a_pattern_whose_masks_never_come(server):
+    body = {"prompt": "x", "max_tokens": 64, "structured_outputs": {"regex": long_pattern(8000)}}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        hostile = [pool.submit(server.post, "/v1/completions", json=body) for _ in range(2)]
+        num_answered = 0
+        while not all(answer.done() for answer in hostile):
+            answer = server.post("/v1/completions", json={"prompt": "y", "max_tokens": 4})
+            assert answer.status_code == 200, answer.text
+            num_answered += 1
+        for answer in hostile:
+            assert answer.result().status_code in (200, 400), answer.result().text
+    assert num_answered > 2
