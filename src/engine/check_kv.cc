@@ -41,8 +41,8 @@ std::optional<Json> KvChecker::CheckGroup(const StepBatch& batch, size_t sequenc
   };
   // Blocks the rows read: cached keys in reach of the first row.
   const int32_t least_cached = sequence.num_cached - sequence.num_uncertain;
-  const int32_t first_key = window == 0 ? 0 : std::max(0, least_cached - window + 1);
-  for (int32_t block = first_key / tokens; block * tokens < sequence.num_cached; ++block) {
+  for (int32_t block = FirstBlockRead(sequence, group_idx); block * tokens < sequence.num_cached;
+       ++block) {
     if (is_outside(block)) return fail("page outside the pool", block);
     if (table.PageOf(block) == kScratchPage) return fail("a block that is read has no page", block);
   }
@@ -60,6 +60,25 @@ std::optional<Json> KvChecker::CheckGroup(const StepBatch& batch, size_t sequenc
     }
   }
   return std::nullopt;
+}
+
+std::optional<Json> KvChecker::CheckReads(const StepBatch& batch, size_t sequence_idx,
+                                          int group_idx, const Writers& writers) const {
+  const SequenceStep& sequence = batch.sequences[sequence_idx];
+  const SlotTables::Table& table = tables_.Of(sequence.slot, group_idx);
+  const int tokens = layout_.tokens_per_page[group_idx];
+  for (int32_t block = FirstBlockRead(sequence, group_idx); block * tokens < sequence.num_cached;
+       ++block) {
+    const auto it = writers.find(table.PageOf(block));
+    if (it == writers.end() || it->second == sequence_idx) continue;
+    return Report("a page is read that another sequence writes", batch, sequence_idx, group_idx,
+                  block);
+  }
+  return std::nullopt;
+}
+
+int32_t KvChecker::FirstBlockRead(const SequenceStep& sequence, int group_idx) const {
+  return FirstBlockInReach(plan_, layout_, group_idx, sequence.num_cached - sequence.num_uncertain);
 }
 
 std::optional<Json> KvChecker::FindViolation(const StepBatch& batch, int num_pages) {
@@ -94,6 +113,13 @@ std::optional<Json> KvChecker::FindViolation(const StepBatch& batch, int num_pag
     for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
       if (plan_.kv_groups[group_idx].layers.empty()) continue;
       auto violation = CheckGroup(batch, idx, group_idx, num_pages, writers);
+      if (violation) return violation;
+    }
+  }
+  for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
+    for (int group_idx = 0; group_idx < kNumKvGroups; ++group_idx) {
+      if (plan_.kv_groups[group_idx].layers.empty()) continue;
+      auto violation = CheckReads(batch, idx, group_idx, writers);
       if (violation) return violation;
     }
   }

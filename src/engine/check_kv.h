@@ -29,6 +29,10 @@ class KvChecker {
 
   std::optional<Json> CheckGroup(const StepBatch& batch, size_t sequence_idx, int group_idx,
                                  int num_pages, Writers& writers) const;
+  // What a sequence reads no other writes: pages are shared once they are complete.
+  std::optional<Json> CheckReads(const StepBatch& batch, size_t sequence_idx, int group_idx,
+                                 const Writers& writers) const;
+  int32_t FirstBlockRead(const SequenceStep& sequence, int group_idx) const;
   Json Report(std::string problem, const StepBatch& batch, size_t sequence_idx, int group_idx,
               int32_t block) const;
 

@@ -547,6 +547,14 @@ TEST(CheckKvTest, ASoundStepPassesAndEachKindOfDamageIsNamed) {
   }
   twice.token_ids = {1, 2, 3, 4};
   EXPECT_EQ((*find(twice))["problem"], "a page is written by two sequences");
+  // The first page of one is what the other writes.
+  StepBatch foreign = twice;
+  for (PageTableEntry& entry : foreign.table_entries) {
+    if (entry.slot == 1) entry.page += 9;
+  }
+  EXPECT_FALSE(find(foreign).has_value());
+  foreign.table_entries.push_back({1, kFullGroup, 0, 8});
+  EXPECT_EQ((*find(foreign))["problem"], "a page is read that another sequence writes");
   // Where drafts are not settled yet, the shortest length counts too: the window begins earlier.
   StepBatch uncertain = make_batch();
   uncertain.sequences[0].num_cached = 40;

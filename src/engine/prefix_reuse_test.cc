@@ -13,7 +13,7 @@ constexpr int kVocabulary = 500;
 
 class Reuse {
  public:
-  // Prompts without cache points: nobody says where they will part.
+  // Prompts without cache points: where they will part is not known.
   explicit Reuse(int num_pages, std::string name)
       : name_(std::move(name)),
         plan_(MakeModelPlan(ParseModelConfig(*PresetConfig("26b-a4b"), "26b-a4b").value()).value()),

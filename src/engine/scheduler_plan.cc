@@ -303,7 +303,7 @@ const PrefixHashes& Scheduler::HashesOf(Sequence& sequence) {
 void Scheduler::Resume(Sequence& sequence, StepPlan& plan) {
   PrefixCache::Resumable resumable;
   if (sequence.spec.media && plan_.images_see_both_ways) {
-    // Nobody can go on inside an image whose rows see each other.
+    // No prompt goes on inside an image whose rows see each other.
     resumable = [&media = *sequence.spec.media](int32_t position) {
       const SoftTokenRun* run = FindRun(media, position);
       return run != nullptr && run->is_image ? run->position : position;

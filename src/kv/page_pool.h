@@ -59,7 +59,7 @@ class PagePool {
   void Keep(PageIndex page);
   void Drop(PageIndex page);
 
-  // Rows of the step being planned may overwrite the page: nobody may go on from it.
+  // Rows of the step being planned may overwrite the page: no sequence may go on from it.
   void MarkOverwritten(PageIndex page, bool is_overwritten) {
     pages_[page].is_overwritten = is_overwritten;
   }

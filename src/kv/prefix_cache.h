@@ -33,7 +33,7 @@ class PrefixCache {
 
   struct Match {
     int32_t length = 0;  // 0: nothing found
-    PageTables tables;   // as SequencePages::Resume takes them; held by nobody
+    PageTables tables;   // as SequencePages::Resume takes them; not held
     bool parts = false;  // pages that are kept go on in another way: prompts part here
   };
   // At or before a position, the last one at which a sequence may go on; null: everywhere.
@@ -54,7 +54,7 @@ class PrefixCache {
   // The first `length` tokens end where others may go on. Nothing if some page of them is gone.
   void MarkPoint(const PrefixHashes& hashes, int32_t length);
   // `user` was admitted and goes on from there. One that comes back after a preemption is no second
-  // user. Where prompts part, whoever was there first is a user too.
+  // user. Where prompts part, the sequence that was there first is a user too.
   void UsePoint(const PrefixHashes& hashes, int32_t length, bool prompts_part, uint64_t user);
   // A sequence that went on from there has a later point: unless others went on from there too, the
   // point is one no more.

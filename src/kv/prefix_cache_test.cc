@@ -108,7 +108,7 @@ TEST_F(PrefixCacheTest, AGapInTheWindowsIsPassedOver) {
   EXPECT_EQ(Found(Ids(83 + kWindow)), 83 + kWindow);
 }
 
-TEST_F(PrefixCacheTest, NobodyGoesOnWhereItIsNotAllowed) {
+TEST_F(PrefixCacheTest, NoPromptGoesOnWhereItIsNotAllowed) {
   Leave(HashesOf(Ids(90)), 90);
   const auto resumable = [](int32_t position) {
     return position > 30 && position < 70 ? 30 : position;
@@ -190,7 +190,7 @@ TEST_F(LeavingAPoint, OfSeveralUsersChangesNothing) {
   EXPECT_TRUE(cache_.IsPoint(turns_, 80));
 }
 
-TEST_F(PrefixCacheTest, WherePromptsPartWhoeverWasThereFirstIsAUserToo) {
+TEST_F(PrefixCacheTest, WherePromptsPartTheFirstSequenceIsAUserToo) {
   const PrefixHashes hashes = HashesOf(Ids(60));
   Leave(hashes, 60);
   cache_.UsePoint(hashes, 30, /*prompts_part=*/true, /*user=*/1);
