@@ -7,7 +7,10 @@
 namespace lapidary {
 
 KeptPages::KeptPages(const KvLayout& layout, PagePool& pool)
-    : layout_(layout), pool_(pool), entries_(pool.num_pages()) {}
+    : layout_(layout), pool_(pool), entries_(pool.num_pages()) {
+  for (PageByHash& pages : first_of_) pages.reserve(pool.num_pages() / 2);
+  for (PageByHash& pages : complete_pages_) pages.reserve(pool.num_pages() / 2);
+}
 
 KeptPages::Found KeptPages::Find(int group_idx, int32_t block, const PrefixHashes& hashes,
                                  int32_t max_tokens) const {
@@ -75,15 +78,19 @@ bool KeptPages::Keep(int group_idx, int32_t block, PageIndex page, const PrefixH
     CHECK(entry.group_idx == group_idx && entry.block == block) << page;
     if (static_cast<int32_t>(entry.hashes.size()) >= num_tokens) return true;
   } else {
-    if (Find(group_idx, block, hashes, num_tokens).num_tokens == num_tokens) return false;
-    if (num_tokens == tokens && complete_pages_[group_idx].contains(hashes.Of(start + tokens))) {
-      return false;
+    // Most blocks are the first of their place: then no other page can have their tokens.
+    if (first_of_[group_idx].contains(hashes.Of(start))) {
+      if (Find(group_idx, block, hashes, num_tokens).num_tokens == num_tokens) return false;
+      if (num_tokens == tokens && complete_pages_[group_idx].contains(hashes.Of(start + tokens))) {
+        return false;
+      }
     }
     entry.group_idx = group_idx;
     entry.block = block;
     entry.writer = writer;
     entry.before = hashes.Of(start);
     entry.hashes.clear();
+    entry.hashes.reserve(tokens);
     pool_.Keep(page);
     Link(page);
   }

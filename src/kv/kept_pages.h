@@ -94,9 +94,11 @@ class KeptPages {
 
 template <typename Replace>
 void KeptPages::DropCovered(PageIndex page, const Replace& replace) {
+  const Entry& entry = entries_[page];
+  if (entry.next == kScratchPage && entry.previous == kScratchPage) return;
   const std::span<const uint64_t> ours = hashes(page);
   int num_compared = 0;
-  PageIndex other = first_of_[group(page)].at(entries_[page].before);
+  PageIndex other = first_of_[entry.group_idx].at(entry.before);
   while (other != kScratchPage && num_compared++ < kMaxCompared) {
     const PageIndex next = entries_[other].next;
     const std::span<const uint64_t> theirs = hashes(other);
