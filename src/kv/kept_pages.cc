@@ -45,13 +45,10 @@ KeptPages::Found KeptPages::Find(int group_idx, int32_t block, const PrefixHashe
   return best;
 }
 
-void KeptPages::Link(PageIndex page) {
-  Entry& entry = entries_[page];
-  PageIndex& first = first_of_[entry.group_idx][entry.before];  // Scratch if it is new.
-  entry.previous = kScratchPage;
-  entry.next = first;
-  if (first != kScratchPage) entries_[first].previous = page;
-  first = page;
+void KeptPages::LinkBefore(PageIndex next, PageIndex page) {
+  entries_[page].previous = kScratchPage;
+  entries_[page].next = next;
+  if (next != kScratchPage) entries_[next].previous = page;
 }
 
 void KeptPages::Unlink(PageIndex page) {
@@ -79,7 +76,8 @@ bool KeptPages::Keep(int group_idx, int32_t block, PageIndex page, const PrefixH
     if (static_cast<int32_t>(entry.hashes.size()) >= num_tokens) return true;
   } else {
     // Most blocks are the first of their place: then no other page can have their tokens.
-    if (first_of_[group_idx].contains(hashes.Of(start))) {
+    const auto [first, is_first] = first_of_[group_idx].try_emplace(hashes.Of(start), page);
+    if (!is_first) {
       if (Find(group_idx, block, hashes, num_tokens).num_tokens == num_tokens) return false;
       if (num_tokens == tokens && complete_pages_[group_idx].contains(hashes.Of(start + tokens))) {
         return false;
@@ -92,7 +90,8 @@ bool KeptPages::Keep(int group_idx, int32_t block, PageIndex page, const PrefixH
     entry.hashes.clear();
     entry.hashes.reserve(tokens);
     pool_.Keep(page);
-    Link(page);
+    LinkBefore(is_first ? kScratchPage : first->second, page);
+    first->second = page;
   }
   for (int32_t at = static_cast<int32_t>(entry.hashes.size()); at < num_tokens; ++at) {
     entry.hashes.push_back(hashes.Of(start + at + 1).low);

@@ -79,7 +79,8 @@ class KeptPages {
   // others do, and complete ones that agree are found by their own hash.
   static constexpr int kMaxCompared = 32;
 
-  void Link(PageIndex page);
+  // `next`: scratch if there is none.
+  void LinkBefore(PageIndex next, PageIndex page);
   void Unlink(PageIndex page);
   bool IsComplete(const Entry& entry) const {
     return static_cast<int>(entry.hashes.size()) == layout_.tokens_per_page[entry.group_idx];

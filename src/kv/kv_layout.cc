@@ -60,14 +60,6 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes) {
   return MakeKvLayout(plan, element_bytes, best);
 }
 
-int32_t FirstBlockInReach(const ModelPlan& plan, const KvLayout& layout, int group_idx,
-                          int32_t length, int32_t slack) {
-  const int window = plan.kv_groups[group_idx].window;
-  if (window == 0) return 0;
-  // The row sees keys from length - window + 1 on.
-  return std::max(0, length - window + 1 - slack) / layout.tokens_per_page[group_idx];
-}
-
 int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,
                          int64_t sliding_slack) {
   int64_t pages = 0;

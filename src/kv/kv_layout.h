@@ -9,6 +9,7 @@
 // Page 0 is scratch: it may hold anything, and every read of it is masked.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -43,8 +44,13 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
                       std::array<int, kNumKvGroups> tokens_per_page);
 
 // The first block of a group that the row at position `length` may see, or one `slack` before it.
-int32_t FirstBlockInReach(const ModelPlan& plan, const KvLayout& layout, int group_idx,
-                          int32_t length, int32_t slack = 0);
+inline int32_t FirstBlockInReach(const ModelPlan& plan, const KvLayout& layout, int group_idx,
+                                 int32_t length, int32_t slack = 0) {
+  const int window = plan.kv_groups[group_idx].window;
+  if (window == 0) return 0;
+  // The row sees keys from length - window + 1 on.
+  return std::max(0, length - window + 1 - slack) / layout.tokens_per_page[group_idx];
+}
 
 // Pages a sequence of `length` tokens holds: all of it in the full group, window and slack (and a
 // page cut at either end) in the sliding group.
