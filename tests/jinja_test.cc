@@ -79,6 +79,16 @@ TEST(Jinja, UnsupportedConstructsAreNamedWithTheirLine) {
   EXPECT_EQ(ErrorOf("{{ raise_exception('no ' ~ 'way') }}"), "line 1: no way");
 }
 
+TEST(Jinja, WhatATemplateRaisesIsCut) {
+  const std::string cut = "line 1: " + std::string(992, 'x') + "...";
+  EXPECT_EQ(ErrorOf("{{ raise_exception('x' * 1000000) }}"), cut);
+  const std::string deep =
+      "{% macro f(n) %}{{ raise_exception('x' * 1000000) if n == 0 else f(n - 1) }}{% endmacro %}"
+      "{{ f(40) }}";
+  EXPECT_EQ(ErrorOf(deep), cut);
+  EXPECT_LE(ErrorOf("{{ " + std::string(100000, 'a') + ".b }}").size(), 1003u);
+}
+
 // Provenance.
 
 std::string Marked(const std::string& source, const Json& variables) {

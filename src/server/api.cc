@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/excerpt.h"
 #include "base/version.h"
 #include "server/chat_page.h"
 #include "server/messages_format.h"
@@ -202,7 +203,8 @@ void Api::Handle(HttpRequest request, ResponderPtr responder) {
     if (!allowed.empty()) allowed += ", ";
     allowed += route.method == std::string_view("GET") ? "GET, HEAD" : route.method;
   }
-  ApiError error{404, fmt::format("there is no {} {}", request.method, request.path)};
+  ApiError error{404,
+                 fmt::format("there is no {} {}", Excerpt(request.method), Excerpt(request.path))};
   if (!allowed.empty()) error.status = 405;
   HttpResponse response = ErrorFor(request.path, error);
   if (!allowed.empty()) response.headers.emplace_back("Allow", allowed + ", OPTIONS");

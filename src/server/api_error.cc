@@ -1,5 +1,7 @@
 #include "server/api_error.h"
 
+#include "base/excerpt.h"
+
 namespace lapidary {
 namespace {
 
@@ -26,7 +28,7 @@ OrderedJson TextOrNull(const std::string& text) {
 
 OrderedJson ApiError::ToJson() const {
   return {{"error",
-           {{"message", message},
+           {{"message", Excerpt(message, kMaxErrorChars)},
             {"type", TypeOf(status)},
             {"param", TextOrNull(param)},
             {"code", code.empty() ? OrderedJson(status) : OrderedJson(code)}}}};

@@ -13,6 +13,9 @@ namespace lapidary {
 
 using OrderedJson = nlohmann::ordered_json;
 
+// Of a message on the wire. What it quotes of a request is shorter still (base/excerpt.h).
+inline constexpr size_t kMaxErrorChars = 2000;
+
 struct ApiError {
   int status = 400;
   std::string message;

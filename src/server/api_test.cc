@@ -226,6 +226,25 @@ TEST_F(ApiTest, AWrongMethodIsToldTheRightOnes) {
   EXPECT_EQ(allowed("DELETE", "/v1/models/m"), "GET, HEAD, OPTIONS");
 }
 
+TEST_F(ApiTest, ErrorsQuoteLittleOfARequest) {
+  const std::string text(1'000'000, 'x');
+  const std::string quoted = std::string(200, 'x') + "...";
+  const auto message_of = [&](const std::string& path, const OrderedJson& body) {
+    const auto client = Ask("POST", path, body.dump());
+    client->Wait();
+    return OrderedJson::parse(client->response_.body)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message_of("/v1/completions", {{"prompt", "x"}, {"model", text}}),
+            "the model '" + quoted + "' does not exist; this server has 'm'");
+  EXPECT_EQ(message_of("/v1/responses", {{"input", "x"}, {"previous_response_id", text}}),
+            "the response '" + quoted + "' is not stored here (any more)");
+  EXPECT_EQ(message_of("/v1/responses", {{"input", {{{"type", text}}}}}),
+            "input[0]: items of type '" + quoted + "' are not supported");
+  EXPECT_EQ(message_of("/v1/" + text, {}), "there is no POST /v1/" + quoted.substr(4));
+  EXPECT_LE(ApiError{.message = text}.ToJson()["error"]["message"].get<std::string>().size(),
+            kMaxErrorChars + 3);
+}
+
 TEST(RequestJson, ListsOfTokenIdsTakeLittleMoreThanTheirText) {
   constexpr int kNumIds = 100'000;
   constexpr size_t kMaxBytes = 24 * kNumIds;  // of which large requests leave an eighth to others

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/excerpt.h"
 #include "server/request_json.h"
 
 namespace lapidary {
@@ -33,7 +34,8 @@ ApiStatus CheckPart(const OrderedJson& part, const std::string& where) {
     return BadRequest(where, "{} has a type that is not known; use \"text\"", where);
   }
   ApiError error = NotSupportedYet(where);
-  error.message = fmt::format("{}: content of type \"{}\" is not supported yet", where, type);
+  error.message =
+      fmt::format("{}: content of type \"{}\" is not supported yet", where, Excerpt(type));
   return error;
 }
 

@@ -1,5 +1,6 @@
 #include "server/messages_format.h"
 
+#include "base/excerpt.h"
 #include "server/random_id.h"
 
 namespace lapidary {
@@ -56,8 +57,10 @@ const char* ErrorType(int status) {
 }  // namespace
 
 OrderedJson MessagesError(const ApiError& error) {
-  return {{"type", "error"},
-          {"error", {{"type", ErrorType(error.status)}, {"message", error.message}}}};
+  return {
+      {"type", "error"},
+      {"error",
+       {{"type", ErrorType(error.status)}, {"message", Excerpt(error.message, kMaxErrorChars)}}}};
 }
 
 MessagesFormat::MessagesFormat(std::string model_name)

@@ -1,5 +1,6 @@
 #include "server/request_preparer.h"
 
+#include "base/excerpt.h"
 #include "server/completion_format.h"
 #include "server/messages_format.h"
 #include "server/messages_request.h"
@@ -105,7 +106,7 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
     if (!stored) {
       ApiError error{404,
                      fmt::format("the response '{}' is not stored here (any more)",
-                                 extras.previous_response_id),
+                                 Excerpt(extras.previous_response_id)),
                      "previous_response_id"};
       error.code = "previous_response_not_found";
       return error;

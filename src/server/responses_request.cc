@@ -1,5 +1,6 @@
 #include "server/responses_request.h"
 
+#include "base/excerpt.h"
 #include "server/request_json.h"
 
 namespace lapidary {
@@ -93,7 +94,7 @@ ApiStatus AddItem(const OrderedJson& item, const std::string& where, OrderedJson
     return {};
   }
   ApiError error = NotSupportedYet(where);
-  error.message = fmt::format("{}: items of type '{}' are not supported", where, type);
+  error.message = fmt::format("{}: items of type '{}' are not supported", where, Excerpt(type));
   return error;
 }
 

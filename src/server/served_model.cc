@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/excerpt.h"
+
 namespace lapidary {
 
 Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
@@ -30,7 +32,7 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
 ApiStatus ServedModel::CheckName(const std::string& name) const {
   if (name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end()) return {};
   ApiError error{404,
-                 fmt::format("the model '{}' does not exist; this server has '{}'", name,
+                 fmt::format("the model '{}' does not exist; this server has '{}'", Excerpt(name),
                              fmt::join(names_, "', '")),
                  "model"};
   error.code = "model_not_found";

@@ -3,11 +3,19 @@
 
 #include <algorithm>
 
+#include "base/excerpt.h"
+
 namespace lapidary::jinja {
 
+// Of a message: raise_exception takes any text, names may be as long as the template, and every
+// level of a nested evaluation copies it.
+constexpr size_t kMaxErrorChars = 1000;
+
 Error AtLine(int line, const Error& error) {
-  if (error.message.starts_with("line ")) return error;
-  return MakeError("line {}: {}", line, error.message);
+  if (error.message.starts_with("line ") && error.message.size() <= kMaxErrorChars) return error;
+  const std::string message = Excerpt(error.message, kMaxErrorChars);
+  if (message.starts_with("line ")) return Error{message};
+  return MakeError("line {}: {}", line, message);
 }
 
 Error UndefinedError(const Undefined& undefined) {

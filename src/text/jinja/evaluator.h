@@ -77,7 +77,7 @@ class Evaluator {
   int depth_ = 0;
 };
 
-// "line N: " in front of a message that has no line yet.
+// "line N: " in front of a message that has no line yet; a message that is long is cut.
 Error AtLine(int line, const Error& error);
 
 }  // namespace lapidary::jinja
