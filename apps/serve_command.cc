@@ -72,6 +72,8 @@ struct ServeFlags {
   double write_timeout = 30.0;
   std::optional<size_t> max_body_bytes;
   size_t max_media_bytes = size_t{32} << 20;
+  int64_t max_media_pixels = RequestMediaLimits().max_pixels;
+  int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
   std::optional<size_t> max_request_memory;
   HttpOptions http;
 
@@ -274,8 +276,13 @@ Status Serve(ServeFlags flags) {
         .max_text_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len)),
         .max_media_bytes =
             media.images + media.audio + media.videos > 0 ? flags.max_media_bytes : 0};
-    Api api(*session, model, metrics, std::move(api_keys), AccessLogOf(flags.access_log),
-            body_limits);
+    Api api(*session, model, metrics,
+            {.api_keys = std::move(api_keys),
+             .access_log = AccessLogOf(flags.access_log),
+             .body_limits = body_limits,
+             .media = {.max_pixels = flags.max_media_pixels},
+             .max_queued_media_pixels =
+                 std::max(flags.max_queued_media_pixels, flags.max_media_pixels)});
     ThroughputLog throughput(session->engine());
     HttpOptions http = flags.http;
     http.max_request_memory = flags.max_request_memory.value_or(DefaultRequestMemory());
@@ -427,6 +434,19 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       "Images and sounds of a request as they are sent, together")
       ->transform(SizeWords())
       ->default_str("32MiB");
+  add("--max-media-pixels", flags.max_media_pixels,
+      "Pixels that a request's images are decoded from, together; of a file with several scans, as "
+      "progressive JPEGs have, each counts once for every scan")
+      ->transform(SizeWords())
+      ->check(CLI::PositiveNumber)
+      ->default_str("256Mi");
+  add("--max-queued-media-pixels", flags.max_queued_media_pixels,
+      "Pixels that wait to be decoded, of all requests together; beyond, requests with images get "
+      "a "
+      "503")
+      ->transform(SizeWords())
+      ->check(CLI::PositiveNumber)
+      ->default_str("2Gi");
   add("--max-request-memory", flags.max_request_memory,
       "Memory for requests being read and parsed, all together; beyond, they get a 503, and a 413 "
       "if one alone needs more (default: 512MiB, at most an eighth of what this process may use)")

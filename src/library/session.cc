@@ -85,8 +85,8 @@ Prompt Session::EncodeChat(std::string_view conversation) const {
   details->parser.accept_bare_thought = !parsed.input.enable_thinking.value_or(false);
   if (parsed.input.tools) details->parser.tools = *parsed.input.tools;
   ChatPrompt encoded = ValueOrThrow(EncodeChatPrompt(core_->text(), std::move(parsed.input)));
-  ThrowIfRefused(PlaceRequestMedia(core_->session(), parsed.media, parsed.max_soft_tokens, &encoded,
-                                   &details->media));
+  ThrowIfRefused(EncodeAndPlaceMedia(core_->session(), std::move(parsed.media),
+                                     parsed.max_soft_tokens, &encoded, &details->media));
   details->parser.starts_in_thought = encoded.starts_in_thought;
   return {std::move(encoded.ids), std::move(encoded.cache_points), std::move(details)};
 }

@@ -7,24 +7,25 @@
 #include <jpeglib.h>
 // clang-format on
 
+#include <algorithm>
+
 #include "media/image_codecs.h"
 
 namespace lapidary {
 namespace {
 
-// A progressive file may refine its few pixels in scan after scan; real ones have about ten.
-constexpr int kMaxScans = 100;
 constexpr unsigned kMaxMarkerBytes = 0xffff;
 
 struct JpegError {
   jpeg_error_mgr manager;  // first: libjpeg hands out a pointer to it
   jmp_buf jump;
+  int max_scans;
   char message[JMSG_LENGTH_MAX];
 };
 
 class JpegDecoder {
  public:
-  JpegDecoder() {
+  explicit JpegDecoder(int max_scans) {
     info_.err = jpeg_std_error(&error_.manager);
     error_.message[0] = '\0';
     error_.manager.error_exit = [](j_common_ptr info) {
@@ -33,11 +34,12 @@ class JpegDecoder {
       longjmp(error->jump, 1);
     };
     error_.manager.output_message = [](j_common_ptr) {};  // warnings: the picture is still decoded
+    error_.max_scans = max_scans;
     progress_.progress_monitor = [](j_common_ptr info) {
-      if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > kMaxScans) {
-        auto* error = reinterpret_cast<JpegError*>(info->err);
+      auto* error = reinterpret_cast<JpegError*>(info->err);
+      if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > error->max_scans) {
         std::snprintf(error->message, sizeof(error->message), "it has more than %d scans",
-                      kMaxScans);
+                      error->max_scans);
         longjmp(error->jump, 1);
       }
     };
@@ -108,8 +110,22 @@ class JpegDecoder {
 
 }  // namespace
 
+Result<ImageFacts> ReadJpegFacts(std::string_view file, const ImageLimits& limits) {
+  JpegDecoder decoder(limits.max_scans);
+  if (!decoder.ReadHeader(file)) {
+    return MakeError("the JPEG image cannot be read: {}", decoder.message());
+  }
+  const int num_scans = CountJpegScans(file);
+  if (num_scans > limits.max_scans) {
+    return MakeError("the JPEG image cannot be decoded: it has more than {} scans",
+                     limits.max_scans);
+  }
+  return ImageFacts{decoder.height(), decoder.width(), num_scans};
+}
+
 Result<DecodedImage> DecodeJpeg(std::string_view file, const ImageLimits& limits) {
-  JpegDecoder decoder;
+  // A progressive file may refine its few pixels in scan after scan.
+  JpegDecoder decoder(std::min(limits.max_scans, CountJpegScans(file)));
   if (!decoder.ReadHeader(file)) {
     return MakeError("the JPEG image cannot be read: {}", decoder.message());
   }

@@ -67,6 +67,7 @@ class PngDecoder {
     return true;
   }
 
+  bool is_interlaced() const { return png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE; }
   int64_t height() const { return png_get_image_height(png_, info_); }
   int64_t width() const { return png_get_image_width(png_, info_); }
   const char* message() const { return message_; }
@@ -88,6 +89,14 @@ class PngDecoder {
 };
 
 }  // namespace
+
+Result<ImageFacts> ReadPngFacts(std::string_view file, const ImageLimits&) {
+  PngDecoder decoder(file);
+  if (!decoder.ReadHeader()) {
+    return MakeError("the PNG image cannot be read: {}", decoder.message());
+  }
+  return ImageFacts{decoder.height(), decoder.width(), decoder.is_interlaced() ? 2 : 1};
+}
 
 Result<DecodedImage> DecodePng(std::string_view file, const ImageLimits& limits) {
   PngDecoder decoder(file);

@@ -47,6 +47,52 @@ TEST(DecodeImageTest, RefusesOtherFilesAndBrokenOnes) {
   }
 }
 
+TEST(ImageFactsTest, HeadersTellTheSizeAndTheScans) {
+  struct Case {
+    const char* name;
+    int num_scans;
+  };
+  for (const Case& test : {Case{"turned.jpg", 1}, Case{"progressive.jpg", 10},
+                           Case{"palette.png", 1}, Case{"lossy.webp", 1}}) {
+    const std::string file = TestFile(test.name);
+    const auto facts = ReadImageFacts(file);
+    ASSERT_TRUE(facts.ok()) << test.name << ": " << facts.error().message;
+    EXPECT_EQ(facts->num_scans, test.num_scans) << test.name;
+    EXPECT_EQ(facts->height * facts->width, 37 * 29) << test.name;
+    EXPECT_EQ(facts->scanned_pixels(), 37 * 29 * test.num_scans) << test.name;
+    // They are there without the pixels.
+    EXPECT_TRUE(ReadImageFacts(file.substr(0, file.size() - 10)).ok()) << test.name;
+  }
+}
+
+TEST(ImageFactsTest, RefusesWhatDecodingWouldRefuse) {
+  for (const char* name : {"turned.jpg", "palette.png", "lossy.webp"}) {
+    const auto facts = ReadImageFacts(TestFile(name), {.max_pixels = 37 * 29 - 1});
+    ASSERT_FALSE(facts.ok()) << name;
+    EXPECT_THAT(facts.error().message, HasSubstr("at most 1072 are taken"));
+  }
+  for (const char* text : {"", "GIF89a", "\xff\xd8\xff", "\x89PNG\r\n\x1a\n", "RIFFxxxxWEBP"}) {
+    EXPECT_FALSE(ReadImageFacts(text).ok()) << text;
+  }
+}
+
+TEST(ImageFactsTest, ScansBeyondTheLimitAreRefusedBeforeDecoding) {
+  const std::string file = TestFile("progressive.jpg");
+  EXPECT_TRUE(ReadImageFacts(file, {.max_scans = 10}).ok());
+  const auto facts = ReadImageFacts(file, {.max_scans = 9});
+  ASSERT_FALSE(facts.ok());
+  EXPECT_THAT(facts.error().message, HasSubstr("more than 9 scans"));
+  EXPECT_FALSE(DecodeImage(file, {.max_scans = 9}).ok());
+  EXPECT_TRUE(DecodeImage(file, {.max_scans = 10}).ok());
+}
+
+TEST(ImageFactsTest, FilesBehindAJpegImageAreNoScansOfIt) {
+  const std::string file = TestFile("progressive.jpg");
+  const std::string twice = file + file;
+  EXPECT_EQ(ReadImageFacts(twice)->num_scans, ReadImageFacts(file)->num_scans);
+  EXPECT_TRUE(DecodeImage(twice).ok());
+}
+
 // A file of `rate` Hz with the same tone in every channel.
 std::string MakeSound(int format, int rate, int num_channels, int num_frames) {
   struct Output {

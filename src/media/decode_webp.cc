@@ -24,16 +24,22 @@ std::string_view FindChunk(std::string_view file, std::string_view name) {
 
 }  // namespace
 
-Result<DecodedImage> DecodeWebp(std::string_view file, const ImageLimits& limits) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(file.data());
+Result<ImageFacts> ReadWebpFacts(std::string_view file, const ImageLimits&) {
   WebPBitstreamFeatures features;
-  if (WebPGetFeatures(bytes, file.size(), &features) != VP8_STATUS_OK) {
+  if (WebPGetFeatures(reinterpret_cast<const uint8_t*>(file.data()), file.size(), &features) !=
+      VP8_STATUS_OK) {
     return MakeError("the WebP image cannot be read: its header is broken");
   }
   if (features.has_animation) {
     return MakeError("the WebP image is animated; send one of its pictures");
   }
-  ASSIGN_OR_RETURN(Image image, AllocateImage(features.height, features.width, limits));
+  return ImageFacts{features.height, features.width};
+}
+
+Result<DecodedImage> DecodeWebp(std::string_view file, const ImageLimits& limits) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(file.data());
+  ASSIGN_OR_RETURN(const ImageFacts facts, ReadWebpFacts(file, limits));
+  ASSIGN_OR_RETURN(Image image, AllocateImage(facts.height, facts.width, limits));
   if (WebPDecodeRGBInto(bytes, file.size(), image.rgb.data(), image.rgb.size(), 3 * image.width) ==
       nullptr) {
     return MakeError("the WebP image cannot be decoded: its data are broken");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <thread>
 
 #include "base/excerpt.h"
 #include "base/version.h"
@@ -11,7 +12,6 @@
 #include "server/messages_format.h"
 #include "server/messages_request.h"
 #include "server/percents.h"
-#include "server/request_media.h"
 #include "server/transcription_format.h"
 #include "server/transcription_request.h"
 
@@ -23,6 +23,11 @@ namespace {
 
 // Two, so that one long prompt does not hold up the short ones.
 constexpr int kNumWorkers = 2;
+
+// A quarter of the cores: steps and the towers' own threads need the others.
+int NumMediaThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
+}
 
 // They wait more than they work.
 constexpr int kNumFetchers = 8;
@@ -133,19 +138,24 @@ void LogAsText(const AccessRecord& access) {
 
 }  // namespace
 
-Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
-         std::vector<std::string> api_keys, AccessLog access_log, BodyLimits body_limits)
+Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics, ApiOptions options)
     : session_(session),
       model_(model),
       metrics_(metrics),
-      api_keys_(std::move(api_keys)),
-      access_log_(access_log),
-      body_limits_(body_limits),
+      options_(std::move(options)),
       created_(UnixTime()),
       preparer_(session, model),
       workers_(kNumWorkers),
       forms_(session) {
   if (!session.media_limits().hosts.empty()) fetchers_.emplace(kNumFetchers);
+  if (session.media_encoder() != nullptr) {
+    media_.emplace(MediaPool::Limits{.num_threads = NumMediaThreads(),
+                                     .max_waiting_pixels = options_.max_queued_media_pixels});
+  }
+}
+
+Api::~Api() {
+  if (media_) media_->Stop();
 }
 
 const std::vector<Api::Route>& Api::Routes() {
@@ -170,7 +180,7 @@ const std::vector<Api::Route>& Api::Routes() {
 
 bool Api::IsAuthorized(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "Bearer ";
-  if (api_keys_.empty()) return true;
+  if (options_.api_keys.empty()) return true;
   std::string_view key = request.api_key;
   const std::string_view authorization = request.authorization;
   if (EqualsIgnoringCase(authorization.substr(0, kScheme.size()), kScheme)) {
@@ -178,7 +188,7 @@ bool Api::IsAuthorized(const HttpRequest& request) const {
     key.remove_prefix(std::min(key.find_first_not_of(' '), key.size()));
   }
   bool matches = false;
-  for (const std::string& allowed : api_keys_) matches |= EqualInConstantTime(key, allowed);
+  for (const std::string& allowed : options_.api_keys) matches |= EqualInConstantTime(key, allowed);
   return matches;
 }
 
@@ -226,8 +236,8 @@ void Api::OnDone(const AccessRecord& access) {
   metrics_.AddResponse(is_known ? path : "other", access.status, access.error_code);
   // Probes come all the time and say nothing while all is well.
   const bool is_probe = path == "/health" || path == "/metrics";
-  if (access_log_ == AccessLog::kOff || (is_probe && access.status == 200)) return;
-  if (access_log_ == AccessLog::kJson) return LogAsJson(access);
+  if (options_.access_log == AccessLog::kOff || (is_probe && access.status == 200)) return;
+  if (options_.access_log == AccessLog::kJson) return LogAsJson(access);
   LogAsText(access);
 }
 
@@ -256,6 +266,7 @@ void Api::OpenApi(HttpRequest, ResponderPtr responder) {
 void Api::Metrics(HttpRequest, ResponderPtr responder) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  if (media_) metrics_.SetMediaQueue(media_->stats());
   response.body = metrics_.Serialize();
   responder->Send(std::move(response));
 }
@@ -283,7 +294,7 @@ void Api::Models(HttpRequest request, ResponderPtr responder) {
 }
 
 ApiStatus Api::ParseJsonBody(const HttpRequest& request, OrderedJson* body) const {
-  RETURN_IF_API_ERROR(CheckBodySize(request.body, body_limits_));
+  RETURN_IF_API_ERROR(CheckBodySize(request.body, options_.body_limits));
   return ParseRequestJson(request.body, body, request.memory.get());
 }
 
@@ -322,15 +333,30 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
   is_long ? workers_.PostLong(std::move(read)) : workers_.Post(std::move(read));
 }
 
-void Api::Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
+void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
                    ParseBody parse) {
   const auto arrival = std::chrono::steady_clock::now();
   const std::string path = request.path;
-  OnWorker<GenerationJob>(
-      std::move(request), responder, std::move(prepare),
-      [=, this](GenerationJob job) {
-        job.arrival = arrival;
-        Begin(std::move(job), path, responder);
+  // A body stays charged until its media are encoded: their files are kept for so long.
+  const std::shared_ptr<ByteLease> memory = request.memory;
+  auto work = [=, this, prepare = std::move(prepare)](const OrderedJson& body,
+                                                      PendingRequest* pending) -> ApiStatus {
+    RETURN_IF_API_ERROR(prepare(body, pending));
+    if (pending->media.empty()) return pending->Finish();
+    RETURN_IF_API_ERROR(LoadRequestMedia(session_, memory.get(), &pending->media));
+    return MeasureRequestMedia(pending->media, options_.media, &pending->pixels);
+  };
+  const auto start = [=, this](const std::shared_ptr<PendingRequest>& pending) {
+    GenerationJob job = std::move(pending->job);
+    job.arrival = arrival;
+    Begin(std::move(job), path, responder);
+  };
+  OnWorker<PendingRequest>(
+      std::move(request), responder, std::move(work),
+      [=, this](PendingRequest prepared) {
+        const auto pending = std::make_shared<PendingRequest>(std::move(prepared));
+        if (pending->media.empty()) return start(pending);
+        EncodeMedia(pending, responder, path, [=, memory = memory] { start(pending); });
       },
       parse);
 }
@@ -350,6 +376,39 @@ void Api::Begin(GenerationJob job, const std::string& path, ResponderPtr respond
   std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)->Start();
 }
 
+void Api::EncodeMedia(std::shared_ptr<PendingRequest> pending, ResponderPtr responder,
+                      const std::string& path, std::function<void()> then) {
+  const std::shared_ptr<const std::atomic<bool>> is_cancelled = responder->gone_flag();
+  MediaPool::Job job;
+  job.is_cancelled = is_cancelled;
+  pending->encoded.resize(pending->media.parts.size());
+  for (size_t idx = 0; idx < pending->encoded.size(); ++idx) {
+    job.steps.push_back({pending->pixels[idx], [=, this] {
+                           MediaPart& part = pending->media.parts[idx];
+                           const ApiStatus status = CatchAll([&] {
+                             return EncodeRequestMedium(session_, part, pending->max_soft_tokens,
+                                                        &pending->encoded[idx]);
+                           });
+                           part.file = {};
+                           return status;
+                         }});
+  }
+  const auto answer = [=, this](const ApiStatus& status) {
+    responder->Post([=, this] {
+      if (status) return responder->Send(ErrorFor(path, *status));
+      then();
+    });
+  };
+  job.done = [=, this](const ApiStatus& status) {
+    if (*is_cancelled) return;
+    if (status) return answer(status);
+    workers_.Post([=] { answer(CatchAll([&] { return pending->Finish(); })); });
+  };
+  if (const ApiStatus refused = media_->Post(std::move(job))) {
+    responder->Send(ErrorFor(path, *refused));
+  }
+}
+
 void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work) {
   OnWorker<OrderedJson>(std::move(request), responder, std::move(work),
                         [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
@@ -357,39 +416,42 @@ void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJs
 
 void Api::Chat(HttpRequest request, ResponderPtr responder) {
   Generate(std::move(request), std::move(responder),
-           [this](const OrderedJson& body, GenerationJob* job) {
-             return preparer_.PrepareChat(body, job);
+           [this](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareChat(body, pending);
            });
 }
 
 void Api::Complete(HttpRequest request, ResponderPtr responder) {
   Generate(std::move(request), std::move(responder),
-           [this](const OrderedJson& body, GenerationJob* job) {
-             return preparer_.PrepareCompletion(body, job);
+           [this](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareCompletion(body, pending);
            });
 }
 
 void Api::Responses(HttpRequest request, ResponderPtr responder) {
   const std::shared_ptr<ByteLease> memory = request.memory;
   Generate(std::move(request), std::move(responder),
-           [this, memory](const OrderedJson& body, GenerationJob* job) {
-             return preparer_.PrepareResponse(body, memory, job);
+           [this, memory](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareResponse(body, memory, pending);
            });
 }
 
 void Api::Messages(HttpRequest request, ResponderPtr responder) {
   Generate(std::move(request), std::move(responder),
-           [this](const OrderedJson& body, GenerationJob* job) {
-             return preparer_.PrepareMessage(body, job);
+           [this](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareMessage(body, pending);
            });
 }
 
 void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
   Generate(
       std::move(request), std::move(responder),
-      [this](const OrderedJson& body, GenerationJob* job) -> ApiStatus {
-        RETURN_IF_API_ERROR(preparer_.PrepareChat(body, job));
-        job->format = std::make_unique<TranscriptionFormat>();
+      [this](const OrderedJson& body, PendingRequest* pending) -> ApiStatus {
+        RETURN_IF_API_ERROR(preparer_.PrepareChat(body, pending));
+        pending->rest.push_back([](PendingRequest* then) -> ApiStatus {
+          then->job.format = std::make_unique<TranscriptionFormat>();
+          return {};
+        });
         return {};
       },
       &Api::ParseTranscriptionBody);

@@ -10,7 +10,9 @@
 #include "server/form_compiler.h"
 #include "server/generation.h"
 #include "server/http_types.h"
+#include "server/media_pool.h"
 #include "server/metrics.h"
+#include "server/request_media.h"
 #include "server/request_preparer.h"
 #include "server/served_model.h"
 #include "server/worker_pool.h"
@@ -19,13 +21,20 @@ namespace lapidary {
 
 enum class AccessLog { kOff, kText, kJson };
 
+struct ApiOptions {
+  // Without keys everybody may ask; with keys only /health and the chat page are open.
+  std::vector<std::string> api_keys = {};
+  AccessLog access_log = AccessLog::kOff;
+  BodyLimits body_limits = {};
+  RequestMediaLimits media = {};
+  int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
+};
+
 class Api final : public HttpHandler {
  public:
-  // Without keys everybody may ask; with keys only /health and the chat page are open. References
-  // must outlive this.
-  Api(Session& session, const ServedModel& model, ServerMetrics& metrics,
-      std::vector<std::string> api_keys, AccessLog access_log = AccessLog::kOff,
-      BodyLimits body_limits = {});
+  // References must outlive this.
+  Api(Session& session, const ServedModel& model, ServerMetrics& metrics, ApiOptions options = {});
+  ~Api() override;
 
   ApiStatus CheckHead(const HttpRequest& request) override;
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
@@ -70,10 +79,13 @@ class Api final : public HttpHandler {
   void OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
                 std::function<void(T)> then, ParseBody parse = &Api::ParseJsonBody);
   // A request whose job is prepared from its body.
-  void Generate(HttpRequest request, ResponderPtr responder, Work<GenerationJob> prepare,
+  void Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
                 ParseBody parse = &Api::ParseJsonBody);
   // Compiles what it still has to, then begins.
   void Begin(GenerationJob job, const std::string& path, ResponderPtr responder);
+  // Encodes its media and finishes it, then goes on with `then` as OnWorker does.
+  void EncodeMedia(std::shared_ptr<PendingRequest> pending, ResponderPtr responder,
+                   const std::string& path, std::function<void()> then);
   void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
 
   ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
@@ -84,14 +96,14 @@ class Api final : public HttpHandler {
   Session& session_;
   const ServedModel& model_;
   ServerMetrics& metrics_;
-  const std::vector<std::string> api_keys_;
-  const AccessLog access_log_;
-  const BodyLimits body_limits_;
+  const ApiOptions options_;
   const int64_t created_;
   const RequestPreparer preparer_;
   // For requests that name files on other hosts, which may let them wait; there if any may be
   // asked.
   std::optional<WorkerPool> fetchers_;
+  std::optional<MediaPool>
+      media_;  // there if the model takes any; posts to workers_, as they to it
   WorkerPool workers_;
   FormCompiler forms_;
 };

@@ -54,6 +54,15 @@ ApiError OutOfMemory() {
   return error;
 }
 
+ApiError MediaQueueFull() {
+  ApiError error{503,
+                 "too many pixels wait to be decoded (--max-queued-media-pixels of the server); "
+                 "try again later"};
+  error.code = "media_queue_full";
+  error.retry_after_seconds = 1;
+  return error;
+}
+
 ApiError ShuttingDown() {
   ApiError error{503, "the server is shutting down"};
   error.code = "shutting_down";

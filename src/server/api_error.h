@@ -36,6 +36,7 @@ ApiError BadRequest(std::string param, fmt::format_string<Args...> format, Args&
 ApiError NotSupportedYet(std::string param);
 ApiError QueueFull();
 ApiError OutOfMemory();
+ApiError MediaQueueFull();
 ApiError ShuttingDown();
 ApiError EngineFailed();
 ApiError InternalError();

@@ -31,6 +31,7 @@ class FakeClient final : public Responder {
   void SendEvent(std::string_view, std::string_view data) override { events_.emplace_back(data); }
   void EndEvents() override { Complete(); }
   bool gone() const override { return false; }
+  std::shared_ptr<const std::atomic<bool>> gone_flag() const override { return gone_; }
   void OnCutShort(std::function<void(const ApiStatus&)>) override {}
   AccessRecord& access() override { return access_; }
 
@@ -54,6 +55,7 @@ class FakeClient final : public Responder {
     changed_.notify_all();
   }
 
+  const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
   std::recursive_mutex strand_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -99,7 +101,7 @@ class ApiTest : public testing::Test {
         std::make_unique<Session>(std::make_unique<Engine>(std::move(executor), options), text);
     model_.emplace(ServedModel::Make(text, {"m"}, 1024).value());
     metrics_ = std::make_unique<ServerMetrics>("test:", "m", session_->engine());
-    api_ = std::make_unique<Api>(*session_, *model_, *metrics_, std::vector<std::string>());
+    api_ = std::make_unique<Api>(*session_, *model_, *metrics_);
   }
   ~ApiTest() override {
     api_.reset();

@@ -142,6 +142,7 @@ void Connection::AwaitRequest() {
   origin_.clear();
   events_begun_ = false;
   response_complete_ = false;
+  gone_ = std::make_shared<std::atomic<bool>>(false);
   omits_body_ = false;
   is_half_closed_ = false;
   if (draining_ && !refusal_) return Close();
@@ -416,6 +417,7 @@ void Connection::Send(HttpResponse response) {
   std::string bytes = WriteHead(response, options);
   if (!omits_body_) bytes += response.body;
   response_complete_ = true;
+  *gone_ = true;
   Write(std::move(bytes));
 }
 
@@ -447,6 +449,7 @@ void Connection::SendEvent(std::string_view name, std::string_view data) {
 void Connection::EndEvents() {
   if (gone()) return;
   response_complete_ = true;
+  *gone_ = true;
   silence_timer_.cancel();
   Write(chunked_ ? WriteChunk("") : "");
 }
@@ -519,6 +522,7 @@ void Connection::ShutDown() {
 void Connection::Close() {
   if (closed()) return;
   state_ = State::kClosed;
+  *gone_ = true;
   EndAccess();
   departure_timer_.cancel();
   reading_timer_.cancel();

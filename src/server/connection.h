@@ -46,6 +46,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void SendEvent(std::string_view name, std::string_view data) override;
   void EndEvents() override;
   bool gone() const override { return closed() || response_complete_; }
+  std::shared_ptr<const std::atomic<bool>> gone_flag() const override { return gone_; }
   void OnCutShort(std::function<void(const ApiStatus&)> callback) override {
     on_cut_short_ = std::move(callback);
   }
@@ -136,6 +137,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   bool chunked_ = false;
   bool events_begun_ = false;
   bool response_complete_ = false;
+  std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
   bool unread_input_ = false;
 
   std::string writing_;  // being sent

@@ -1,6 +1,7 @@
 // The seam between HTTP and the API: neither side sees the other's libraries.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -68,6 +69,8 @@ class Responder {
 
   // Nobody will read the response any more; sending is harmless then.
   virtual bool gone() const = 0;
+  // The same of this request, for any thread.
+  virtual std::shared_ptr<const std::atomic<bool>> gone_flag() const = 0;
   // Calls once if the response cannot be completed: with nothing if the client has gone, else with
   // what it is to be told instead, now.
   virtual void OnCutShort(std::function<void(const ApiStatus& why)> callback) = 0;

@@ -262,6 +262,21 @@ class ServerMetrics::Impl {
   Gauge& grammars_ = AddGauge("grammar_cache_entries", "Compiled forms that are kept.");
   Gauge& grammar_bytes_ =
       AddGauge("grammar_cache_usage_bytes", "Bytes of compiled forms, kept or in use.");
+  Gauge& media_requests_ =
+      AddGauge("mm_requests", "Requests whose images and sounds wait to be encoded, or are.");
+  Gauge& media_waiting_ = AddGauge(
+      "mm_waiting_pixels", "Pixels of images that wait to be decoded, once for every scan.");
+  Gauge& media_running_ =
+      AddGauge("mm_running_pixels", "The same of images that are being decoded and encoded.");
+  Counter& media_pixels_ =
+      AddCounter("mm_pixels_total", "The same of images that were decoded or found encoded.");
+  Counter& media_files_ =
+      AddCounter("mm_files_total", "Images and sounds that were encoded or found encoded.");
+  Counter& media_skipped_ = AddCounter(
+      "mm_files_skipped_total",
+      "Images and sounds left out because their client had gone or another was refused.");
+  Counter& media_refused_ = AddCounter("mm_requests_refused_total",
+                                       "Requests refused because too many pixels waited already.");
   Counter& forced_tokens_ =
       AddCounter("forced_tokens_total",
                  "Generated tokens that a form left no choice about and that were not sampled.");
@@ -348,6 +363,17 @@ void ServerMetrics::AddResponse(const std::string& path, int status,
   labels["status"] = std::to_string(status);
   labels["error"] = error_code;
   impl_->responses_.Add(labels).Increment();
+}
+
+void ServerMetrics::SetMediaQueue(const MediaPool::Stats& stats) {
+  const std::lock_guard lock(impl_->mutex_);
+  impl_->media_requests_.Set(static_cast<double>(stats.num_requests));
+  impl_->media_waiting_.Set(static_cast<double>(stats.waiting_pixels));
+  impl_->media_running_.Set(static_cast<double>(stats.running_pixels));
+  Impl::RaiseTo(impl_->media_pixels_, stats.num_pixels);
+  Impl::RaiseTo(impl_->media_files_, stats.num_files);
+  Impl::RaiseTo(impl_->media_skipped_, stats.num_skipped);
+  Impl::RaiseTo(impl_->media_refused_, stats.num_refused);
 }
 
 std::string ServerMetrics::Serialize() { return impl_->Serialize(); }

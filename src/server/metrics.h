@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/media_pool.h"
 #include "session/constraint_compiler.h"
 
 namespace lapidary {
@@ -31,6 +32,9 @@ class ServerMetrics {
 
   // An HTTP response: of which endpoint, its status (0: the client left first), the error's code.
   void AddResponse(const std::string& path, int status, const std::string& error_code);
+
+  // What media wait, as of now.
+  void SetMediaQueue(const MediaPool::Stats& stats);
 
   // Prometheus' text format.
   std::string Serialize();

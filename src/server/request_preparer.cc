@@ -62,14 +62,28 @@ ApiStatus RequestPreparer::FindGrammar(const GenerationRequest& request, Generat
   return {};
 }
 
-ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, GenerationJob* job) const {
-  ChatRequest request;
-  request.strict_tools = model_.rules().strict_tools;
-  RETURN_IF_API_ERROR(ParseChatRequest(body, model_.defaults().sampling, &request));
-  RETURN_IF_API_ERROR(CheckGeneration(request.generation));
+ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, PendingRequest* pending) const {
+  const auto request = std::make_shared<ChatRequest>();
+  request->strict_tools = model_.rules().strict_tools;
+  RETURN_IF_API_ERROR(ParseChatRequest(body, model_.defaults().sampling, request.get()));
+  RETURN_IF_API_ERROR(CheckGeneration(request->generation));
+  const auto prompt = std::make_shared<ChatPrompt>();
+  RETURN_IF_API_ERROR(model_.Prepare(request->input, prompt.get()));
+  request->input.messages = nullptr;  // It may wait for its media: what is done goes.
+  pending->media = std::move(request->media);
+  pending->max_soft_tokens = request->max_soft_tokens;
+  pending->rest.push_back([this, request, prompt](PendingRequest* then) {
+    return FinishChat(*request, *prompt, then);
+  });
+  return {};
+}
+
+ApiStatus RequestPreparer::FinishChat(ChatRequest& request, ChatPrompt& prepared,
+                                      PendingRequest* pending) const {
+  GenerationJob* const job = &pending->job;
   GenerationJob::Prompt prompt;
-  RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt.prepared));
-  RETURN_IF_API_ERROR(PlaceRequestMedia(session_, request.media, request.max_soft_tokens,
+  prompt.prepared = std::move(prepared);
+  RETURN_IF_API_ERROR(PlaceRequestMedia(session_, pending->media, std::move(pending->encoded),
                                         &prompt.prepared, &prompt.media));
   RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
                                          &prompt.max_new_tokens));
@@ -95,7 +109,7 @@ ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, GenerationJob* j
 
 ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
                                            const std::shared_ptr<ByteLease>& memory,
-                                           GenerationJob* job) const {
+                                           PendingRequest* pending) const {
   OrderedJson chat;
   size_t num_instructions = 0;
   ResponsesExtras extras;
@@ -117,35 +131,48 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
     messages.insert(messages.begin() + static_cast<ptrdiff_t>(num_instructions), previous.begin(),
                     previous.end());
   }
-  RETURN_IF_API_ERROR(PrepareChat(chat, job));
-  if (job->request.num_choices > 1) return NotSupportedYet("n");
-  ResponsesFormat::OutputSink on_output;
+  RETURN_IF_API_ERROR(PrepareChat(chat, pending));
+  std::string conversation;
   if (extras.store) {
     messages.erase(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(num_instructions));
-    std::string conversation = DumpJson(messages);
-    if (memory != nullptr) memory->ShrinkTo(conversation.size());
+    conversation = DumpJson(messages);
     conversation.pop_back();  // The list goes on with the answer.
     if (!messages.empty()) conversation += ',';
-    on_output = [store = responses_, conversation = std::move(conversation), memory](
-                    const std::string& id, const OrderedJson& items) {
-      store->Put(id, fmt::format("{}{}]", conversation, DumpJson(OutputToMessage(items))));
-    };
   }
-  job->format = std::make_unique<ResponsesFormat>(model_.name(), std::move(extras.echoed),
-                                                  std::move(on_output));
+  pending->rest.push_back(
+      [this, memory, conversation = std::move(conversation), store = extras.store,
+       echoed = std::move(extras.echoed)](PendingRequest* then) mutable -> ApiStatus {
+        if (then->job.request.num_choices > 1) return NotSupportedYet("n");
+        ResponsesFormat::OutputSink on_output;
+        if (store) {
+          if (memory != nullptr) memory->ShrinkTo(conversation.size());
+          on_output = [store = responses_, conversation = std::move(conversation), memory](
+                          const std::string& id, const OrderedJson& items) {
+            store->Put(id, fmt::format("{}{}]", conversation, DumpJson(OutputToMessage(items))));
+          };
+        }
+        then->job.format = std::make_unique<ResponsesFormat>(model_.name(), std::move(echoed),
+                                                             std::move(on_output));
+        return {};
+      });
   return {};
 }
 
-ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, GenerationJob* job) const {
+ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, PendingRequest* pending) const {
   OrderedJson chat;
   RETURN_IF_API_ERROR(MessagesToChat(body, /*needs_limit=*/true, &chat));
-  RETURN_IF_API_ERROR(PrepareChat(chat, job));
-  if (job->request.num_choices > 1) return NotSupportedYet("n");
-  job->format = std::make_unique<MessagesFormat>(model_.name());
+  RETURN_IF_API_ERROR(PrepareChat(chat, pending));
+  pending->rest.push_back([this](PendingRequest* then) -> ApiStatus {
+    if (then->job.request.num_choices > 1) return NotSupportedYet("n");
+    then->job.format = std::make_unique<MessagesFormat>(model_.name());
+    return {};
+  });
   return {};
 }
 
-ApiStatus RequestPreparer::PrepareCompletion(const OrderedJson& body, GenerationJob* job) const {
+ApiStatus RequestPreparer::PrepareCompletion(const OrderedJson& body,
+                                             PendingRequest* pending) const {
+  GenerationJob* const job = &pending->job;
   CompletionRequest request;
   RETURN_IF_API_ERROR(ParseCompletionRequest(body, model_.defaults().sampling, &request));
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));

@@ -1,29 +1,51 @@
-// From a request's JSON to what is generated: parsed, checked, rendered and tokenised, its media
-// encoded, its constraint looked up. All of it may take long.
+// From a request's JSON to what is generated: parsed, checked, rendered and tokenised, its constraint
+// looked up; then, once its media are encoded elsewhere (media_pool.h), placed. All of it may take
+// long.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "server/byte_budget.h"
 #include "server/generation.h"
+#include "server/media_parts.h"
 #include "server/response_store.h"
 #include "server/served_model.h"
 
 namespace lapidary {
 
-// From any thread. References must outlive this.
+// A request between its parsing and its answer.
+struct PendingRequest {
+  GenerationJob job;
+  RequestMedia media;                  // to be encoded
+  int max_soft_tokens = 0;             // of images whose parts say nothing
+  std::vector<int64_t> pixels;         // of each part, see MeasureRequestMedia
+  std::vector<EncodedMedium> encoded;  // each part's
+
+  // What is left to do then, in this order.
+  std::vector<std::function<ApiStatus(PendingRequest*)>> rest;
+  ApiStatus Finish() {
+    for (const auto& step : rest) RETURN_IF_API_ERROR(step(this));
+    rest.clear();
+    return {};
+  }
+};
+
+// From any thread. References must outlive this and what it prepares.
 class RequestPreparer {
  public:
   RequestPreparer(Session& session, const ServedModel& model);
 
-  ApiStatus PrepareChat(const OrderedJson& body, GenerationJob* job) const;
-  ApiStatus PrepareCompletion(const OrderedJson& body, GenerationJob* job) const;
+  ApiStatus PrepareChat(const OrderedJson& body, PendingRequest* pending) const;
+  ApiStatus PrepareCompletion(const OrderedJson& body, PendingRequest* pending) const;
   // Of `memory`, what an answer is stored with stays taken while it is made.
   ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
-                            GenerationJob* job) const;
-  ApiStatus PrepareMessage(const OrderedJson& body, GenerationJob* job) const;
+                            PendingRequest* pending) const;
+  ApiStatus PrepareMessage(const OrderedJson& body, PendingRequest* pending) const;
 
  private:
+  ApiStatus FinishChat(ChatRequest& request, ChatPrompt& prepared, PendingRequest* pending) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
   // The grammar of the request's constraint, where it is known, or what is to be compiled to it.
   ApiStatus FindGrammar(const GenerationRequest& request, GenerationJob* job) const;

@@ -306,6 +306,50 @@ def test_media_have_a_budget_beside_the_text(start, seeing_checkpoint):
     assert status(image())[0] == 200
 
 
+def large_jpeg(side, num_scans, seed):
+    """A progressive JPEG of side x side pixels in a few hundred bytes: its scans end early, and decode to grey."""
+    file = (FILES / "progressive.jpg").read_bytes()
+    frame = file.index(b"\xff\xc2")
+    file = file[:frame + 5] + side.to_bytes(2, "big") * 2 + file[frame + 9:]
+    scans = [at for at in range(len(file)) if file[at:at + 2] == b"\xff\xda"]
+    file = file[:scans[num_scans]] if num_scans < len(scans) else file
+    comment = b"\xff\xfe\x00\x06%04d" % seed  # tells it from others
+    return "data:image/jpeg;base64," + base64.b64encode(file[:2] + comment + file[2:]).decode()
+
+
+def test_pixels_are_counted_for_every_scan_before_anything_is_decoded(start, seeing_checkpoint):
+    server = start("--max-media-pixels", "64Mi", model=seeing_checkpoint)
+    before = server.metric("mm_files_total")
+
+    def ask_about(*files):
+        parts = [{"type": "video", "video": list(files)}, text("Hello")]
+        return server.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": parts}], "max_tokens": 1})
+
+    refused = ask_about(*[large_jpeg(8192, 2, seed) for seed in range(32)])
+    assert refused.status_code == 413, refused.text
+    error = refused.json()["error"]
+    assert error["code"] == "too_many_pixels"
+    assert error["param"] == "messages[0].content[0].video[0]"
+    assert "134217728 pixels" in error["message"] and "--max-media-pixels" in error["message"]
+    refused = ask_about(*[large_jpeg(4096, 1, seed) for seed in range(5)])
+    assert refused.json()["error"]["param"] == "messages[0].content[0].video[4]", refused.text
+    assert server.metric("mm_files_total") == before
+    seen = ask_about(*[large_jpeg(256, 2, seed) for seed in range(5)])
+    assert seen.status_code == 200, seen.text
+    assert server.metric("mm_files_total") == before + 5
+    assert server.metric("mm_pixels_total") == 5 * 2 * 256 * 256
+    assert server.metric("mm_waiting_pixels") == server.metric("mm_requests") == 0
+
+
+def test_more_scans_than_a_picture_needs_are_refused(seeing):
+    file = base64.b64decode(large_jpeg(64, 1, 0).split(",")[1])
+    scan = file[file.index(b"\xff\xda"):]
+    many = "data:image/jpeg;base64," + base64.b64encode(file + 100 * scan).decode()
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(seeing, {"type": "image_url", "image_url": {"url": many}}, text("Hello"))
+    assert "more than 100 scans" in refused.value.message
+
+
 def test_a_text_model_refuses_media(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": [image(), text("Hello")]}])
