@@ -75,6 +75,7 @@ struct ServeFlags {
   int64_t max_media_pixels = RequestMediaLimits().max_pixels;
   int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
   std::optional<size_t> max_request_memory;
+  std::optional<size_t> max_answer_memory;
   HttpOptions http;
 
   // `--served-model-name a b MODEL`: the list takes all that follows it, the model too.
@@ -276,16 +277,23 @@ Status Serve(ServeFlags flags) {
         .max_text_bytes = flags.max_body_bytes.value_or(DefaultMaxBody(flags.limits.max_model_len)),
         .max_media_bytes =
             media.images + media.audio + media.videos > 0 ? flags.max_media_bytes : 0};
-    Api api(*session, model, metrics,
-            {.api_keys = std::move(api_keys),
-             .access_log = AccessLogOf(flags.access_log),
-             .body_limits = body_limits,
-             .media = {.max_pixels = flags.max_media_pixels},
-             .max_queued_media_pixels =
-                 std::max(flags.max_queued_media_pixels, flags.max_media_pixels)});
+    const auto request_memory =
+        std::make_shared<ByteBudget>(flags.max_request_memory.value_or(DefaultRequestMemory()));
+    const auto answer_memory =
+        std::make_shared<AnswerMemory>(flags.max_answer_memory.value_or(DefaultRequestMemory()));
+    Api api(
+        *session, model, metrics,
+        {.api_keys = std::move(api_keys),
+         .access_log = AccessLogOf(flags.access_log),
+         .body_limits = body_limits,
+         .media = {.max_pixels = flags.max_media_pixels},
+         .max_queued_media_pixels = std::max(flags.max_queued_media_pixels, flags.max_media_pixels),
+         .request_memory = request_memory,
+         .answer_memory = answer_memory});
     ThroughputLog throughput(session->engine());
     HttpOptions http = flags.http;
-    http.max_request_memory = flags.max_request_memory.value_or(DefaultRequestMemory());
+    http.request_memory = request_memory;
+    http.answer_memory = answer_memory;
     http.max_body_bytes = body_limits.max_text_bytes + body_limits.max_media_bytes;
     http.comment_interval = Seconds(flags.comment_interval);
     http.on_tick = [&throughput] { throughput.Tick(); };
@@ -456,6 +464,12 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       "for later requests, the longest unused given up first; those in use may take as much again")
       ->transform(SizeWords())
       ->default_str("256MiB");
+  add("--max-answer-memory", flags.max_answer_memory,
+      "Memory for answers of all clients together: what is kept of those being made, such as "
+      "log-probabilities, and bytes that clients have not taken; beyond, connections that have "
+      "waited longest for their clients are closed, and if that is not enough new answers get a "
+      "503, or a 400 if one alone needs more (default: as --max-request-memory)")
+      ->transform(SizeWords());
   const CLI::Range seconds(0.0, 86400.0);
   add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")
       ->check(seconds)
@@ -463,7 +477,8 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--request-timeout", flags.request_timeout, "Seconds a request may take to arrive")
       ->check(seconds)
       ->capture_default_str();
-  add("--write-timeout", flags.write_timeout, "Seconds a client may take to read what it is sent")
+  add("--write-timeout", flags.write_timeout,
+      "Seconds in which a client must take 64 KiB of its answer, or the rest of it")
       ->check(seconds)
       ->capture_default_str();
   add("--shutdown-timeout", flags.shutdown_timeout,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/answer_memory.h"
 #include "server/choice_stream.h"
 
 namespace lapidary {
@@ -47,7 +48,8 @@ class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
 
-  virtual OrderedJson Whole(std::vector<FinishedChoice> choices, const Usage& usage) = 0;
+  // As JSON.
+  virtual void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) = 0;
 
   virtual void Begin(const Usage& usage, ServerEvents* events) = 0;
   // What a choice has to add; `finish` with the last of it. `is_first`: nothing of this choice was

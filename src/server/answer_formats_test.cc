@@ -75,6 +75,14 @@ std::vector<OrderedJson> Stream(AnswerFormat& format, const FinishInfo& finish) 
   return parsed;
 }
 
+OrderedJson WholeOf(AnswerFormat& format, FinishedChoice choice) {
+  AnswerText text(/*lease=*/nullptr);
+  std::vector<FinishedChoice> choices;
+  choices.push_back(std::move(choice));
+  format.Whole(std::move(choices), kUsage, &text);
+  return OrderedJson::parse(text.Take());
+}
+
 OrderedJson WithoutIds(OrderedJson items) {
   for (OrderedJson& item : items) item.erase("id");
   return items;
@@ -85,7 +93,7 @@ TEST(ResponsesFormat, AStreamEndsWithWhatTheWholeSays) {
   const auto sink = [&](const std::string&, const OrderedJson& items) { stored = items; };
   ResponsesFormat whole_format("m", OrderedJson::object(), sink);
   const OrderedJson whole =
-      whole_format.Whole({{Joined(), {"tool_calls", nullptr}, nullptr, nullptr}}, kUsage);
+      WholeOf(whole_format, {Joined(), {"tool_calls", nullptr}, nullptr, nullptr});
   EXPECT_EQ(stored, whole["output"]);
   std::vector<std::string> types;
   for (const OrderedJson& item : whole["output"]) types.push_back(item["type"]);
@@ -110,7 +118,7 @@ TEST(ResponsesFormat, AnAnswerBecomesTheMessageItWas) {
   ResponsesFormat format("m", OrderedJson::object(), [&](const auto&, const OrderedJson& items) {
     message = OutputToMessage(items);
   });
-  format.Whole({{Joined(), {"tool_calls", nullptr}, nullptr, nullptr}}, kUsage);
+  WholeOf(format, {Joined(), {"tool_calls", nullptr}, nullptr, nullptr});
   EXPECT_EQ(message["reasoning"], "Hm.");
   EXPECT_EQ(message["content"], "Let me see.");
   EXPECT_EQ(message["tool_calls"].size(), 2u);
@@ -128,7 +136,7 @@ TEST(ResponsesFormat, AFailureIsTheLastEvent) {
 TEST(MessagesFormat, AStreamHoldsTheBlocksOfTheWhole) {
   MessagesFormat whole_format("m");
   const OrderedJson whole =
-      whole_format.Whole({{Joined(), {"tool_calls", nullptr}, nullptr, nullptr}}, kUsage);
+      WholeOf(whole_format, {Joined(), {"tool_calls", nullptr}, nullptr, nullptr});
   EXPECT_EQ(whole["stop_reason"], "tool_use");
   EXPECT_EQ(whole["content"].size(), 4u);
   EXPECT_EQ(whole["content"][0]["thinking"], "Hm.");
@@ -156,8 +164,8 @@ TEST(MessagesFormat, AStreamHoldsTheBlocksOfTheWhole) {
 
 TEST(MessagesFormat, StopReasonsHaveTheirNames) {
   const auto reason_of = [](const FinishInfo& finish) {
-    return MessagesFormat("m").Whole({{Text("x"), finish, nullptr, nullptr}},
-                                     kUsage)["stop_reason"];
+    MessagesFormat format("m");
+    return WholeOf(format, {Text("x"), finish, nullptr, nullptr})["stop_reason"];
   };
   EXPECT_EQ(reason_of({"stop", nullptr}), "end_turn");
   EXPECT_EQ(reason_of({"stop", "###"}), "stop_sequence");

@@ -267,6 +267,7 @@ void Api::Metrics(HttpRequest, ResponderPtr responder) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   if (media_) metrics_.SetMediaQueue(media_->stats());
+  metrics_.SetMemory(options_.request_memory->taken(), options_.answer_memory->stats());
   response.body = metrics_.Serialize();
   responder->Send(std::move(response));
 }
@@ -373,7 +374,9 @@ void Api::Begin(GenerationJob job, const std::string& path, ResponderPtr respond
                             Begin(std::move(*waiting), path, responder);
                           });
   }
-  std::make_shared<Generation>(session_, model_, metrics_, std::move(job), responder)->Start();
+  std::make_shared<Generation>(session_, model_, metrics_, workers_, options_.answer_memory,
+                               std::move(job), responder)
+      ->Start();
 }
 
 void Api::EncodeMedia(std::shared_ptr<PendingRequest> pending, ResponderPtr responder,
@@ -409,9 +412,18 @@ void Api::EncodeMedia(std::shared_ptr<PendingRequest> pending, ResponderPtr resp
   }
 }
 
-void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work) {
-  OnWorker<OrderedJson>(std::move(request), responder, std::move(work),
-                        [responder](OrderedJson json) { responder->Send(JsonResponse(json)); });
+void Api::AnswerJson(HttpRequest request, ResponderPtr responder, Work<AnswerText> work) {
+  OnWorker<HttpResponse>(
+      std::move(request), responder,
+      [this, work = std::move(work)](const OrderedJson& body, HttpResponse* response) -> ApiStatus {
+        response->memory = std::make_shared<AnswerLease>(options_.answer_memory);
+        AnswerText text(response->memory.get());
+        RETURN_IF_API_ERROR(work(body, &text));
+        if (!text.ok()) return text.Refusal();
+        response->body = text.Take();
+        return {};
+      },
+      [responder](HttpResponse response) { responder->Send(std::move(response)); });
 }
 
 void Api::Chat(HttpRequest request, ResponderPtr responder) {
@@ -460,22 +472,22 @@ void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
 void Api::Tokenize(HttpRequest request, ResponderPtr responder) {
   AnswerJson(
       std::move(request), std::move(responder),
-      [this](const OrderedJson& body, OrderedJson* json) { return TokenizeBody(body, json); });
+      [this](const OrderedJson& body, AnswerText* text) { return TokenizeBody(body, text); });
 }
 
 void Api::Detokenize(HttpRequest request, ResponderPtr responder) {
   AnswerJson(
       std::move(request), std::move(responder),
-      [this](const OrderedJson& body, OrderedJson* json) { return DetokenizeBody(body, json); });
+      [this](const OrderedJson& body, AnswerText* text) { return DetokenizeBody(body, text); });
 }
 
 void Api::CountTokens(HttpRequest request, ResponderPtr responder) {
   AnswerJson(
       std::move(request), std::move(responder),
-      [this](const OrderedJson& body, OrderedJson* json) { return CountTokensBody(body, json); });
+      [this](const OrderedJson& body, AnswerText* text) { return CountTokensBody(body, text); });
 }
 
-ApiStatus Api::CountTokensBody(const OrderedJson& json, OrderedJson* answer) const {
+ApiStatus Api::CountTokensBody(const OrderedJson& json, AnswerText* answer) const {
   OrderedJson chat;
   RETURN_IF_API_ERROR(MessagesToChat(json, /*needs_limit=*/false, &chat));
   ChatRequest request;
@@ -483,11 +495,11 @@ ApiStatus Api::CountTokensBody(const OrderedJson& json, OrderedJson* answer) con
   RETURN_IF_API_ERROR(model_.CheckName(request.generation.model));
   ChatPrompt prompt;
   RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt));
-  *answer = {{"input_tokens", prompt.ids.size()}};
+  answer->Append(DumpJson({{"input_tokens", prompt.ids.size()}}));
   return {};
 }
 
-ApiStatus Api::TokenizeBody(const OrderedJson& json, OrderedJson* answer) const {
+ApiStatus Api::TokenizeBody(const OrderedJson& json, AnswerText* answer) const {
   RequestFields fields(json);
   const std::string model = fields.String("model", "");
   const bool with_strings = fields.Bool("return_token_strs", false);
@@ -514,21 +526,29 @@ ApiStatus Api::TokenizeBody(const OrderedJson& json, OrderedJson* answer) const 
   } else if (add_bos || !text.empty()) {
     RETURN_IF_API_ERROR(model_.Prepare(RawPrompt(text), add_bos, &prompt));
   }
-  OrderedJson strings = nullptr;
-  if (with_strings) {
-    strings = OrderedJson::array();
-    for (const int32_t id : prompt.ids) {
-      strings.push_back(std::string(model_.tokenizer().IdToPiece(id).value_or("")));
+  // Written token by token: a tree would take several times the text.
+  const auto write_list = [&](const auto& text_of) {
+    answer->Append("[");
+    for (size_t idx = 0; idx < prompt.ids.size() && answer->ok(); ++idx) {
+      if (idx > 0) answer->Append(",");
+      answer->Append(text_of(prompt.ids[idx]));
     }
+    answer->Append("]");
+  };
+  answer->Append(fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":", prompt.ids.size(),
+                             model_.max_model_len()));
+  write_list([](int32_t id) { return std::to_string(id); });
+  answer->Append(",\"token_strs\":");
+  if (with_strings) {
+    write_list([&](int32_t id) { return DumpJson(model_.tokenizer().IdToPiece(id).value_or("")); });
+  } else {
+    answer->Append("null");
   }
-  *answer = {{"count", prompt.ids.size()},
-             {"max_model_len", model_.max_model_len()},
-             {"tokens", std::move(prompt.ids)},
-             {"token_strs", std::move(strings)}};
+  answer->Append("}");
   return {};
 }
 
-ApiStatus Api::DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const {
+ApiStatus Api::DetokenizeBody(const OrderedJson& json, AnswerText* answer) const {
   RequestFields fields(json);
   const std::string model = fields.String("model", "");
   if (fields.Find("tokens") == nullptr) {
@@ -540,7 +560,7 @@ ApiStatus Api::DetokenizeBody(const OrderedJson& json, OrderedJson* answer) cons
   RETURN_IF_API_ERROR(model_.CheckName(model));
   const auto text = model_.tokenizer().Decode(ids, /*skip_special=*/false);
   if (!text.ok()) return BadRequest("tokens", "{}", text.error().message);
-  *answer = {{"prompt", *text}};
+  answer->Append(DumpJson({{"prompt", *text}}));
   return {};
 }
 

@@ -28,6 +28,9 @@ struct ApiOptions {
   BodyLimits body_limits = {};
   RequestMediaLimits media = {};
   int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
+  // Those of the HTTP server (HttpOptions).
+  std::shared_ptr<ByteBudget> request_memory = std::make_shared<ByteBudget>(size_t{512} << 20);
+  std::shared_ptr<AnswerMemory> answer_memory = std::make_shared<AnswerMemory>(size_t{512} << 20);
 };
 
 class Api final : public HttpHandler {
@@ -86,11 +89,11 @@ class Api final : public HttpHandler {
   // Encodes its media and finishes it, then goes on with `then` as OnWorker does.
   void EncodeMedia(std::shared_ptr<PendingRequest> pending, ResponderPtr responder,
                    const std::string& path, std::function<void()> then);
-  void AnswerJson(HttpRequest request, ResponderPtr responder, Work<OrderedJson> work);
+  void AnswerJson(HttpRequest request, ResponderPtr responder, Work<AnswerText> work);
 
-  ApiStatus TokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
-  ApiStatus DetokenizeBody(const OrderedJson& json, OrderedJson* answer) const;
-  ApiStatus CountTokensBody(const OrderedJson& json, OrderedJson* answer) const;
+  ApiStatus TokenizeBody(const OrderedJson& json, AnswerText* answer) const;
+  ApiStatus DetokenizeBody(const OrderedJson& json, AnswerText* answer) const;
+  ApiStatus CountTokensBody(const OrderedJson& json, AnswerText* answer) const;
   OrderedJson ModelJson(const std::string& name) const;
 
   Session& session_;

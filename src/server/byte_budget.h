@@ -40,6 +40,7 @@ class ByteBudget {
     return true;
   }
   void Give(size_t num_bytes) { taken_.fetch_sub(num_bytes); }
+  size_t taken() const { return taken_.load(); }
 
  private:
   bool Fits(size_t num_bytes, size_t num_held, size_t taken) const {

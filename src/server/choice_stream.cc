@@ -13,6 +13,13 @@ std::optional<OutputParserOptions> ParserFor(std::optional<OutputParserOptions> 
 
 }  // namespace
 
+size_t ChoiceDelta::NumBytes() const {
+  size_t num_bytes = content.capacity() + reasoning.capacity() +
+                     logprobs.capacity() * sizeof(Logprob) + token_ids.capacity() * sizeof(int32_t);
+  for (const ToolCall& call : tool_calls) num_bytes += sizeof(call) + call.arguments.capacity();
+  return num_bytes;
+}
+
 ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& request,
                            const std::optional<OutputParserOptions>& parser_options,
                            bool single_call, size_t first_offset)

@@ -34,6 +34,8 @@ struct ChoiceDelta {
   std::vector<int32_t> token_ids;  // if asked for
 
   bool has_text() const { return !content.empty() || !reasoning.empty() || !tool_calls.empty(); }
+  // Of memory that it holds.
+  size_t NumBytes() const;
 };
 
 // An AnswerStream in OpenAI's terms: calls have ids, tokens have logprobs.

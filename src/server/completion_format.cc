@@ -9,24 +9,25 @@ CompletionFormat::CompletionFormat(ApiKind kind, const ServedModel& model,
       include_usage_(request.include_usage),
       continuous_usage_(request.continuous_usage) {}
 
-OrderedJson CompletionFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage) {
-  return json_.Whole(choices, usage);
+void CompletionFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage,
+                             AnswerText* text) {
+  json_.Whole(choices, usage, text);
 }
 
 void CompletionFormat::Begin(const Usage&, ServerEvents*) {}
 
 void CompletionFormat::Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish,
                              bool is_first, const Usage& usage, ServerEvents* events) {
-  const auto send = [&](OrderedJson chunk) {
-    if (include_usage_) {
-      chunk["usage"] = continuous_usage_ ? usage.ToJson() : OrderedJson(nullptr);
-    }
-    events->push_back({"", DumpJson(chunk)});
-  };
+  OrderedJson tail = OrderedJson::object();
+  if (include_usage_) tail["usage"] = continuous_usage_ ? usage.ToJson() : OrderedJson(nullptr);
   const bool sends_role = is_first && kind_ == ApiKind::kChat;
-  if (sends_role) send(json_.RoleChunk(index));
+  if (sends_role) {
+    OrderedJson chunk = json_.RoleChunk(index);
+    chunk.update(tail);
+    events->push_back({"", DumpJson(chunk)});
+  }
   if (sends_role && !delta.has_text() && finish == nullptr) return;
-  send(json_.Chunk(index, delta, finish));
+  events->push_back({"", json_.Chunk(index, delta, finish, tail)});
 }
 
 void CompletionFormat::End(const Usage& usage, ServerEvents* events) {

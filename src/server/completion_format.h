@@ -12,7 +12,7 @@ class CompletionFormat final : public AnswerFormat {
   // `model` must outlive this.
   CompletionFormat(ApiKind kind, const ServedModel& model, const GenerationRequest& request);
 
-  OrderedJson Whole(std::vector<FinishedChoice> choices, const Usage& usage) override;
+  void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) override;
   void Begin(const Usage& usage, ServerEvents* events) override;
   void Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish, bool is_first,
              const Usage& usage, ServerEvents* events) override;

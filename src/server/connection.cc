@@ -29,6 +29,11 @@ constexpr std::string_view kPlainHttpAnswer =
 
 constexpr std::string_view kComment = ": still at work\n\n";
 
+// Pieces of a response that are smaller are put together.
+constexpr size_t kBlockBytes = size_t{64} << 10;
+// Of one write.
+constexpr size_t kMaxWriteBytes = size_t{256} << 10;
+
 // What the other side has done, read or not: POLLRDHUP, it has sent its last byte; POLLHUP or
 // POLLERR, it has gone.
 short HangupsOf(int socket) {
@@ -41,8 +46,7 @@ std::string ToString(boost::beast::string_view text) { return {text.data(), text
 }  // namespace
 
 Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> tls,
-                       const HttpOptions& options, const OriginCheck& origins,
-                       std::shared_ptr<ByteBudget> memory, HttpHandler& handler,
+                       const HttpOptions& options, const OriginCheck& origins, HttpHandler& handler,
                        std::function<void()> on_closed)
     : stream_(std::move(socket)),
       tls_(std::move(tls)),
@@ -51,7 +55,6 @@ Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> t
       silence_timer_(stream_.get_executor()),
       options_(options),
       origins_(origins),
-      memory_(std::move(memory)),
       handler_(handler),
       on_closed_(std::move(on_closed)),
       buffer_(std::max<size_t>(options.max_header_bytes, size_t{64} << 10)) {
@@ -211,7 +214,7 @@ void Connection::BeginAccess() {
 
 void Connection::EndAccess() {
   if (access_.id.empty()) return;
-  access_.is_complete = response_complete_ && writing_.empty() && unsent_.empty();
+  access_.is_complete = response_complete_ && unsent_.empty();
   access_.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - request_begin_).count();
   const AccessRecord access = std::exchange(access_, {});
@@ -232,12 +235,13 @@ ApiStatus Connection::CheckHead() const {
 }
 
 ApiStatus Connection::PrepareMemory() {
-  const auto lease = std::make_shared<ByteLease>(memory_);
+  const auto lease = std::make_shared<ByteLease>(options_.request_memory);
   parser_->get().body().lease = lease;
   const uint64_t body_bytes = parser_->content_length().value_or(0);
   if (body_bytes > options_.max_body_bytes) return {};  // Reading it says so.
   const auto num_bytes = static_cast<size_t>(body_bytes);
-  if (!memory_->HasRoom(num_bytes, /*num_held=*/0)) return lease->Refusal(num_bytes);
+  if (!options_.request_memory->HasRoom(num_bytes, /*num_held=*/0))
+    return lease->Refusal(num_bytes);
   return {};
 }
 
@@ -414,11 +418,17 @@ void Connection::Send(HttpResponse response) {
   access_.error_code = response.error_code;
   HttpHeadOptions options = HeadOptions();
   options.content_length = response.body.size();
-  std::string bytes = WriteHead(response, options);
-  if (!omits_body_) bytes += response.body;
+  std::string head = WriteHead(response, options);
+  std::string body = omits_body_ ? std::string() : std::move(response.body);
+  response.memory = nullptr;  // From here on its bytes are counted as unsent.
+  if (body.size() < kBlockBytes) {
+    head += body;
+    body.clear();
+  }
   response_complete_ = true;
   *gone_ = true;
-  Write(std::move(bytes));
+  unsent_.push_back(std::move(head));
+  Write(std::move(body));
 }
 
 void Connection::BeginEvents() {
@@ -440,7 +450,7 @@ void Connection::BeginEvents() {
 
 void Connection::SendEvent(std::string_view name, std::string_view data) {
   if (gone()) return;
-  if (unsent_.size() > options_.max_unsent_bytes) return Close();
+  if (num_unsent_ > options_.max_unsent_bytes) return Close();
   last_event_ = std::chrono::steady_clock::now();
   std::string event = WriteEvent(name, data);
   Write(chunked_ ? WriteChunk(event) : std::move(event));
@@ -454,39 +464,77 @@ void Connection::EndEvents() {
   Write(chunked_ ? WriteChunk("") : "");
 }
 
+// Small pieces share a block; large ones are not copied.
 void Connection::Write(std::string bytes) {
-  unsent_ += bytes;
-  if (writing_.empty()) Flush();
+  const bool is_idle = num_unsent_ == 0;
+  if (unsent_.size() > 1 && unsent_.back().size() + bytes.size() <= kBlockBytes) {
+    unsent_.back() += bytes;
+  } else if (!bytes.empty()) {
+    unsent_.push_back(std::move(bytes));
+  }
+  CountUnsent();
+  if (!is_idle) return;
+  if (unsent_.empty()) return FinishResponse();
+  progress_ = 0;
+  stream_.expires_after(options_.write_timeout);
+  WriteSome();
 }
 
-void Connection::Flush() {
-  if (unsent_.empty()) return FinishResponse();
-  writing_.swap(unsent_);
-  stream_.expires_after(options_.write_timeout);
+void Connection::WriteSome() {
+  const std::string& block = unsent_.front();
+  const size_t num_bytes = std::min(block.size() - num_sent_of_first_, kMaxWriteBytes);
   WithStream([&](auto& stream) {
-    asio::async_write(
-        stream, asio::buffer(writing_),
-        [self = shared_from_this()](ErrorCode error, size_t) { self->OnWritten(error); });
+    stream.async_write_some(asio::buffer(block.data() + num_sent_of_first_, num_bytes),
+                            [self = shared_from_this()](ErrorCode error, size_t num_written) {
+                              self->OnWritten(error, num_written);
+                            });
   });
 }
 
-void Connection::OnWritten(ErrorCode error) {
+void Connection::OnWritten(ErrorCode error, size_t num_bytes) {
   if (closed()) return;
-  if (error) return Close();
-  stream_.expires_never();
-  writing_.clear();
-  Flush();
+  if (error) {
+    if (error == boost::beast::error::timeout) options_.answer_memory->CountTimeout();
+    return Close();
+  }
+  progress_ += num_bytes;
+  num_sent_of_first_ += num_bytes;
+  if (num_sent_of_first_ == unsent_.front().size()) {
+    unsent_.pop_front();
+    num_sent_of_first_ = 0;
+    CountUnsent();
+  }
+  if (unsent_.empty()) {
+    stream_.expires_never();
+    return FinishResponse();
+  }
+  if (progress_ >= kWriteProgressBytes) {
+    progress_ = 0;
+    stream_.expires_after(options_.write_timeout);
+  }
+  WriteSome();
 }
 
+void Connection::CountUnsent() {
+  num_unsent_ = 0;
+  for (const std::string& block : unsent_) num_unsent_ += block.capacity();
+  AnswerMemory& memory = *options_.answer_memory;
+  if (num_unsent_ == 0) {
+    if (unread_) memory.RemoveUnread(*std::exchange(unread_, std::nullopt));
+    return;
+  }
+  if (!unread_) {
+    unread_ = memory.AddUnread([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->Abort();
+    });
+  }
+  memory.ResizeUnread(*unread_, num_unsent_);
+}
 void Connection::FinishResponse() {
   if (!response_complete_) return;  // More events will come.
   on_cut_short_ = nullptr;
   EndAccess();
-  if (keep_alive_ && !draining_) {
-    writing_ = {};
-    unsent_ = {};
-    return AwaitRequest();
-  }
+  if (keep_alive_ && !draining_) return AwaitRequest();
   if (HasInput()) unread_input_ = true;
   if (tls_stream_) return ShutDown();
   unread_input_ ? Linger() : Close();
@@ -527,6 +575,7 @@ void Connection::Close() {
   departure_timer_.cancel();
   reading_timer_.cancel();
   silence_timer_.cancel();
+  if (unread_) options_.answer_memory->RemoveUnread(*std::exchange(unread_, std::nullopt));
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();

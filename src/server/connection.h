@@ -15,6 +15,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <deque>
 #include <optional>
 
 #include "server/http_head.h"
@@ -29,8 +30,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   // `tls` may be null: plain HTTP. The references must outlive the connection's socket; `on_closed`
   // is called once.
   Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<boost::asio::ssl::context> tls,
-             const HttpOptions& options, const OriginCheck& origins,
-             std::shared_ptr<ByteBudget> memory, HttpHandler& handler,
+             const HttpOptions& options, const OriginCheck& origins, HttpHandler& handler,
              std::function<void()> on_closed);
 
   // On any thread.
@@ -97,8 +97,10 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
 
   HttpHeadOptions HeadOptions() const;
   void Write(std::string bytes);
-  void Flush();
-  void OnWritten(ErrorCode error);
+  void WriteSome();
+  void OnWritten(ErrorCode error, size_t num_bytes);
+  // Tells how much the client has not taken.
+  void CountUnsent();
   void FinishResponse();
   // Lets the client read the response before unread input makes the kernel reset the connection.
   void Linger();
@@ -114,7 +116,6 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   boost::asio::steady_timer silence_timer_;
   const HttpOptions& options_;
   const OriginCheck& origins_;
-  const std::shared_ptr<ByteBudget> memory_;
   HttpHandler& handler_;
   std::function<void()> on_closed_;
   std::function<void(const ApiStatus&)> on_cut_short_;
@@ -140,8 +141,12 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
   bool unread_input_ = false;
 
-  std::string writing_;  // being sent
-  std::string unsent_;   // goes out when that is done
+  // What the client has not taken: the first block is being sent, and goes as soon as it is.
+  std::deque<std::string> unsent_;
+  size_t num_sent_of_first_ = 0;
+  size_t num_unsent_ = 0;                    // bytes that the blocks take
+  size_t progress_ = 0;                      // bytes taken since the time-out began
+  std::optional<AnswerMemory::Key> unread_;  // its place among those who wait, while anything is
 };
 
 }  // namespace lapidary

@@ -3,15 +3,19 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace lapidary {
 
 Generation::Generation(Session& session, const ServedModel& model, ServerMetrics& metrics,
-                       GenerationJob job, std::shared_ptr<Responder> responder)
+                       WorkerPool& workers, std::shared_ptr<AnswerMemory> memory, GenerationJob job,
+                       std::shared_ptr<Responder> responder)
     : session_(session),
       model_(model),
       metrics_(metrics),
+      workers_(workers),
+      memory_(std::make_shared<AnswerLease>(std::move(memory))),
       job_(std::move(job)),
       responder_(std::move(responder)) {}
 
@@ -25,6 +29,7 @@ void Generation::Start() {
     if (why) return self->Fail(*why);
     self->answered_ = true;
     self->CancelAll();
+    self->DropAnswer();
   });
   responder_->access().prompt_tokens = usage_.prompt_tokens;
   if (!job_.request.stream) return;
@@ -114,8 +119,36 @@ void Generation::StartEcho(size_t prompt_idx) {
   }
   const size_t num_choices = static_cast<size_t>(job_.request.num_choices);
   for (size_t copy_idx = 0; copy_idx < num_choices; ++copy_idx) {
-    choices_[prompt_idx * num_choices + copy_idx].unsent = echo;
+    Choice& choice = choices_[prompt_idx * num_choices + copy_idx];
+    choice.unsent = echo;
+    CountBytes(choice);
   }
+  // The echo was all they were wanted for.
+  if (job_.request.num_prompt_logprobs < 0) prompt_logprobs_[prompt_idx] = {};
+}
+
+void Generation::CountBytes(Choice& choice) {
+  num_choice_bytes_ -= choice.num_bytes;
+  choice.num_bytes = choice.unsent.NumBytes();
+  num_choice_bytes_ += choice.num_bytes;
+}
+
+void Generation::DropAnswer() {
+  if (num_ended_ == choices_.size()) return;  // It is being written, perhaps on another thread.
+  for (Choice& choice : choices_) {
+    choice.unsent = {};
+    CountBytes(choice);
+  }
+  for (auto& logprobs : prompt_logprobs_) logprobs = {};
+  static_cast<void>(memory_->Resize(0));
+}
+
+void Generation::CountAllBytes() {
+  size_t num_bytes = num_choice_bytes_;
+  for (const auto& logprobs : prompt_logprobs_) {
+    num_bytes += logprobs.capacity() * sizeof(SampledToken);
+  }
+  if (!memory_->Resize(num_bytes)) Fail(memory_->Refusal(num_bytes));
 }
 
 void Generation::TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx) {
@@ -133,6 +166,8 @@ void Generation::OnEvent(const RequestEvent& event) {
                        choice_of_.at(event.id) / static_cast<size_t>(job_.request.num_choices));
     TakeTokens(event, choice);
     if (job_.request.stream) SendChunk(choice, !event.tokens.empty());
+    CountBytes(choice);
+    if (!answered_) CountAllBytes();
   }
   if (!event.finish) return;
   RecordEnd(event, choice);
@@ -224,12 +259,37 @@ void Generation::SendEnd() {
     choices.push_back({std::move(choice.unsent), std::move(*choice.finish),
                        &job_.prompts[prompt_idx].prepared.ids, &prompt_logprobs_[prompt_idx]});
   }
-  responder_->Send(JsonResponse(job_.format->Whole(std::move(choices), usage_)));
+  // Some milliseconds a megabyte: not for the thread of all connections.
+  constexpr size_t kLongBytes = size_t{1} << 20;
+  if (memory_->num_bytes() < kLongBytes) return SendWhole(std::move(choices));
+  workers_.PostLong([self = shared_from_this(),
+                     shared = std::make_shared<std::vector<FinishedChoice>>(std::move(choices))] {
+    self->SendWhole(std::move(*shared));
+  });
+}
+
+void Generation::SendWhole(std::vector<FinishedChoice> choices) {
+  AnswerText text(memory_.get());
+  try {
+    job_.format->Whole(std::move(choices), usage_, &text);
+  } catch (const std::bad_alloc&) {
+    return responder_->Post([self = shared_from_this()] { self->SendError(OutOfMemory()); });
+  }
+  responder_->Post([self = shared_from_this(), refused = text.ok() ? ApiStatus() : text.Refusal(),
+                    body = std::make_shared<std::string>(text.Take())] {
+    if (refused) return self->SendError(*refused);
+    HttpResponse whole;
+    whole.body = std::move(*body);
+    self->prompt_logprobs_ = {};
+    static_cast<void>(self->memory_->Resize(0));  // The connection counts it from here on.
+    self->responder_->Send(std::move(whole));
+  });
 }
 
 void Generation::Fail(const ApiError& error) {
   answered_ = true;
   CancelAll();
+  DropAnswer();
   if (!job_.request.stream) return SendError(error);
   ServerEvents events;
   job_.format->Fail(error, &events);

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "server/answer_format.h"
+#include "server/answer_memory.h"
 #include "server/http_types.h"
 #include "server/metrics.h"
 #include "server/prompt_echo.h"
 #include "server/served_model.h"
+#include "server/worker_pool.h"
 #include "session/prompt_media.h"
 #include "session/session.h"
 
@@ -37,8 +39,10 @@ struct GenerationJob {
 // Lives until the engine has ended all of its sequences. Everything runs on the responder's strand.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // The references must outlive the engine's last event.
-  Generation(Session& session, const ServedModel& model, ServerMetrics& metrics, GenerationJob job,
+  // The references must outlive the engine's last event. Large answers are written on a thread of
+  // `workers`; what is kept of one until it is sent is of `memory`.
+  Generation(Session& session, const ServedModel& model, ServerMetrics& metrics,
+             WorkerPool& workers, std::shared_ptr<AnswerMemory> memory, GenerationJob job,
              std::shared_ptr<Responder> responder);
 
   void Start();
@@ -53,6 +57,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::optional<FinishInfo> finish = {};  // no more text comes
     bool begun = false;                     // the stream has told of its first token
     bool finish_sent = false;
+    size_t num_bytes = 0;  // of `unsent`, as counted
     std::optional<Clock::time_point> last_token = {};
   };
 
@@ -73,6 +78,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void SendChunk(Choice& choice, bool has_tokens);
   void SendEvents(const ServerEvents& events);
   void SendEnd();
+  void SendWhole(std::vector<FinishedChoice> choices);
+  void CountBytes(Choice& choice);
+  // Takes memory for what is kept now, or fails the request.
+  void CountAllBytes();
+  // Nobody will read it any more.
+  void DropAnswer();
   void Fail(const ApiError& error);
   // Instead of an answer.
   void SendError(const ApiError& error);
@@ -82,6 +93,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Session& session_;
   const ServedModel& model_;
   ServerMetrics& metrics_;
+  WorkerPool& workers_;
+  const std::shared_ptr<AnswerLease> memory_;
   const GenerationJob job_;
   const std::shared_ptr<Responder> responder_;
   std::vector<Choice> choices_;
@@ -89,6 +102,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unordered_map<RequestId, size_t> choice_of_;
   Usage usage_;
   size_t num_ended_ = 0;
+  size_t num_choice_bytes_ = 0;
   bool answered_ = false;  // completely, or the client has gone
 };
 

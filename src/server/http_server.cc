@@ -156,7 +156,7 @@ class HttpServer::Impl {
     const uint64_t key = next_key_++;
     auto on_closed = [this, key] { asio::post(io_, [this, key] { Forget(key); }); };
     auto connection = std::make_shared<Connection>(std::move(socket), tls_, options_, *origins_,
-                                                   memory_, handler_, std::move(on_closed));
+                                                   handler_, std::move(on_closed));
     const bool is_one_too_many =
         connections_.size() >= static_cast<size_t>(options_.max_connections);
     connections_.emplace(key, connection);
@@ -224,8 +224,6 @@ class HttpServer::Impl {
   std::shared_ptr<asio::ssl::context> tls_;  // null: plain HTTP
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
-  const std::shared_ptr<ByteBudget> memory_ =
-      std::make_shared<ByteBudget>(options_.max_request_memory);
   asio::signal_set signals_{io_, SIGINT, SIGTERM, SIGHUP};
   asio::steady_timer tick_{io_};
   asio::steady_timer deadline_{io_};

@@ -22,6 +22,8 @@ struct TlsOptions {
 // Whether a server could start with these files, and if not, why.
 Status CheckTls(const TlsOptions& options);
 
+inline constexpr size_t kWriteProgressBytes = size_t{64} << 10;
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one
@@ -30,12 +32,15 @@ struct HttpOptions {
   size_t max_header_bytes = size_t{16} << 10;
   size_t max_body_bytes = size_t{8} << 20;
   // Bodies being read, and what is made of them, of all clients together.
-  size_t max_request_memory = size_t{512} << 20;
-  // Unsent bytes of one response; a client that lets more pile up is dropped.
+  std::shared_ptr<ByteBudget> request_memory = std::make_shared<ByteBudget>(size_t{512} << 20);
+  // Answers on their way to clients, of all of them together.
+  std::shared_ptr<AnswerMemory> answer_memory = std::make_shared<AnswerMemory>(size_t{512} << 20);
+  // Unsent bytes of one stream; a client that lets more pile up is dropped.
   size_t max_unsent_bytes = size_t{4} << 20;
   std::chrono::milliseconds idle_timeout{120'000};    // between requests
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
-  std::chrono::milliseconds write_timeout{30'000};    // to take what one write holds
+  // To take kWriteProgressBytes, or all there is if it is less.
+  std::chrono::milliseconds write_timeout{30'000};
   std::chrono::milliseconds shutdown_timeout{30'000};
   // A stream that says nothing for so long gets a comment, or a proxy would take it for dead.
   std::chrono::milliseconds comment_interval{15'000};

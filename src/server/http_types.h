@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/answer_memory.h"
 #include "server/api_error.h"
 #include "server/byte_budget.h"
 
@@ -45,6 +46,7 @@ struct HttpResponse {
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // further ones
   std::string error_code;                                    // for the log and the metrics
+  std::shared_ptr<AnswerLease> memory = {};  // what the body takes, until it is sent
 };
 
 HttpResponse JsonResponse(const OrderedJson& json);

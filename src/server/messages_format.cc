@@ -77,13 +77,14 @@ OrderedJson MessagesFormat::Message(const Usage& usage) const {
           {"usage", UsageJson(usage)}};
 }
 
-OrderedJson MessagesFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage) {
+void MessagesFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage,
+                           AnswerText* text) {
   const FinishInfo& finish = choices[0].finish;
   stop_reason_ = StopReason(finish);
   if (finish.stop_reason.is_string()) stop_sequence_ = finish.stop_reason;
   Push(choices[0].output);
   Finish();
-  return Message(usage);
+  text->Append(DumpJson(Message(usage)));
 }
 
 void MessagesFormat::Emit(const std::string& type, OrderedJson fields) {

@@ -277,6 +277,23 @@ class ServerMetrics::Impl {
       "Images and sounds left out because their client had gone or another was refused.");
   Counter& media_refused_ = AddCounter("mm_requests_refused_total",
                                        "Requests refused because too many pixels waited already.");
+  Gauge& request_bytes_ =
+      AddGauge("request_memory_bytes", "Memory of requests being read and prepared.");
+  Gauge& answer_bytes_ =
+      AddGauge("answer_memory_bytes",
+               "Memory of answers: log-probabilities and texts being made, and what is not sent.");
+  Gauge& unread_bytes_ =
+      AddGauge("unread_answer_bytes", "Memory of answers that clients have not taken yet.");
+  Gauge& unread_answers_ = AddGauge("unread_answers", "Responses that clients have not taken yet.");
+  Counter& answers_refused_ =
+      AddCounter("answers_refused_total", "Answers that there was no memory for.");
+  prometheus::Family<Counter>& slow_readers_ =
+      prometheus::BuildCounter()
+          .Name(prefix_ + "slow_readers_closed_total")
+          .Help("Connections closed because their clients read too slowly, by what ended them.")
+          .Register(registry_);
+  Counter& given_up_under_pressure_ = slow_readers_.Add(With("reason", "memory"));
+  Counter& given_up_for_slowness_ = slow_readers_.Add(With("reason", "timeout"));
   Counter& forced_tokens_ =
       AddCounter("forced_tokens_total",
                  "Generated tokens that a form left no choice about and that were not sampled.");
@@ -374,6 +391,17 @@ void ServerMetrics::SetMediaQueue(const MediaPool::Stats& stats) {
   Impl::RaiseTo(impl_->media_files_, stats.num_files);
   Impl::RaiseTo(impl_->media_skipped_, stats.num_skipped);
   Impl::RaiseTo(impl_->media_refused_, stats.num_refused);
+}
+
+void ServerMetrics::SetMemory(size_t request_bytes, const AnswerMemory::Stats& answers) {
+  const std::lock_guard lock(impl_->mutex_);
+  impl_->request_bytes_.Set(static_cast<double>(request_bytes));
+  impl_->answer_bytes_.Set(static_cast<double>(answers.num_bytes));
+  impl_->unread_bytes_.Set(static_cast<double>(answers.unread_bytes));
+  impl_->unread_answers_.Set(static_cast<double>(answers.num_unread));
+  Impl::RaiseTo(impl_->answers_refused_, answers.num_refused);
+  Impl::RaiseTo(impl_->given_up_under_pressure_, answers.num_given_up);
+  Impl::RaiseTo(impl_->given_up_for_slowness_, answers.num_timed_out);
 }
 
 std::string ServerMetrics::Serialize() { return impl_->Serialize(); }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/answer_memory.h"
 #include "server/media_pool.h"
 #include "session/constraint_compiler.h"
 
@@ -35,6 +36,9 @@ class ServerMetrics {
 
   // What media wait, as of now.
   void SetMediaQueue(const MediaPool::Stats& stats);
+
+  // What requests and answers take of their memory, as of now.
+  void SetMemory(size_t request_bytes, const AnswerMemory::Stats& answers);
 
   // Prometheus' text format.
   std::string Serialize();

@@ -10,6 +10,15 @@ namespace {
 // JSON has no infinity; this is what vLLM writes.
 float Finite(float logprob) { return std::max(logprob, -9999.0f); }
 
+// The fields of an object, without the braces; it has one at least.
+std::string Fields(const OrderedJson& object) {
+  std::string text = DumpJson(object);
+  return text.substr(1, text.size() - 2);
+}
+
+// An object that goes on.
+std::string Open(const OrderedJson& object) { return "{" + Fields(object); }
+
 OrderedJson ToolCallJson(const ChoiceDelta::ToolCall& call, bool with_index) {
   OrderedJson json;
   if (with_index) json["index"] = call.index;
@@ -74,62 +83,86 @@ OrderedJson ResponseJson::Delta(const ChoiceDelta& delta) const {
   return json;
 }
 
-OrderedJson ResponseJson::Whole(const std::vector<FinishedChoice>& choices,
-                                const Usage& usage) const {
-  OrderedJson json = Head(/*is_chunk=*/false);
-  json["choices"] = OrderedJson::array();
-  for (const FinishedChoice& choice : choices) {
-    OrderedJson item = {{"index", json["choices"].size()}};
-    if (kind_ == ApiKind::kChat) {
+void ResponseJson::Whole(std::vector<FinishedChoice>& choices, const Usage& usage,
+                         AnswerText* text) const {
+  const bool is_chat = kind_ == ApiKind::kChat;
+  // A chat's prompt is told of once, a text's with each choice.
+  const auto write_prompt = [&](const FinishedChoice& choice) {
+    if (num_prompt_logprobs_ >= 0) {
+      text->Append(",\"prompt_logprobs\":");
+      WritePromptLogprobs(*choice.prompt_ids, *choice.prompt_logprobs, text);
+    }
+    if (wants_token_ids_) {
+      text->Append(",\"prompt_token_ids\":");
+      text->Append(DumpJson(*choice.prompt_ids));
+    }
+  };
+  text->Append(Open(Head(/*is_chunk=*/false)));
+  text->Append(",\"choices\":[");
+  for (size_t index = 0; index < choices.size() && text->ok(); ++index) {
+    FinishedChoice& choice = choices[index];
+    OrderedJson item = {{"index", index}};
+    if (is_chat) {
       item["message"] = Message(choice.output);
     } else {
       item["text"] = choice.output.content;
     }
-    item["logprobs"] = Logprobs(choice.output.logprobs);
-    item["finish_reason"] = choice.finish.reason;
-    item["stop_reason"] = choice.finish.stop_reason;
-    OrderedJson& prompt_holder = kind_ == ApiKind::kChat ? json : item;
-    if (num_prompt_logprobs_ >= 0) {
-      prompt_holder["prompt_logprobs"] =
-          PromptLogprobs(*choice.prompt_ids, *choice.prompt_logprobs);
-    }
+    if (index > 0) text->Append(",");
+    text->Append(Open(item));
+    text->Append(",\"logprobs\":");
+    WriteLogprobs(choice.output.logprobs, text);
+    text->Append(",");
+    const OrderedJson finish = {{"finish_reason", choice.finish.reason},
+                                {"stop_reason", choice.finish.stop_reason}};
+    text->Append(Fields(finish));
+    if (!is_chat) write_prompt(choice);
     if (wants_token_ids_) {
-      prompt_holder["prompt_token_ids"] = *choice.prompt_ids;
-      item["token_ids"] = choice.output.token_ids;
+      text->Append(",\"token_ids\":");
+      text->Append(DumpJson(choice.output.token_ids));
     }
-    json["choices"].push_back(std::move(item));
+    text->Append("}");
+    choice.output = {};
   }
-  json["usage"] = usage.ToJson();
-  return json;
-}
-
-OrderedJson ResponseJson::ChunkOf(OrderedJson choice) const {
-  OrderedJson json = Head(/*is_chunk=*/true);
-  json["choices"] = OrderedJson::array();
-  json["choices"].push_back(std::move(choice));
-  return json;
+  text->Append("]");
+  if (is_chat) write_prompt(choices.front());
+  text->Append(",\"usage\":");
+  text->Append(DumpJson(usage.ToJson()));
+  text->Append("}");
 }
 
 OrderedJson ResponseJson::RoleChunk(int index) const {
-  return ChunkOf({{"index", index},
-                  {"delta", {{"role", "assistant"}, {"content", ""}}},
-                  {"logprobs", nullptr},
-                  {"finish_reason", nullptr}});
+  OrderedJson json = Head(/*is_chunk=*/true);
+  json["choices"] = OrderedJson::array({{{"index", index},
+                                         {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                         {"logprobs", nullptr},
+                                         {"finish_reason", nullptr}}});
+  return json;
 }
 
-OrderedJson ResponseJson::Chunk(int index, const ChoiceDelta& delta,
-                                const FinishInfo* finish) const {
+std::string ResponseJson::Chunk(int index, const ChoiceDelta& delta, const FinishInfo* finish,
+                                const OrderedJson& tail) const {
   OrderedJson choice = {{"index", index}};
   if (kind_ == ApiKind::kChat) {
     choice["delta"] = Delta(delta);
   } else {
     choice["text"] = delta.content;
   }
-  choice["logprobs"] = delta.logprobs.empty() ? OrderedJson(nullptr) : Logprobs(delta.logprobs);
-  if (wants_token_ids_) choice["token_ids"] = delta.token_ids;
-  choice["finish_reason"] = finish == nullptr ? OrderedJson(nullptr) : OrderedJson(finish->reason);
-  if (finish != nullptr) choice["stop_reason"] = finish->stop_reason;
-  return ChunkOf(std::move(choice));
+  OrderedJson rest = OrderedJson::object();
+  if (wants_token_ids_) rest["token_ids"] = delta.token_ids;
+  rest["finish_reason"] = finish == nullptr ? OrderedJson(nullptr) : OrderedJson(finish->reason);
+  if (finish != nullptr) rest["stop_reason"] = finish->stop_reason;
+  AnswerText text(/*lease=*/nullptr);
+  text.Append(Open(Head(/*is_chunk=*/true)));
+  text.Append(",\"choices\":[");
+  text.Append(Open(choice));
+  text.Append(",\"logprobs\":");
+  delta.logprobs.empty() ? text.Append("null") : WriteLogprobs(delta.logprobs, &text);
+  text.Append(",");
+  text.Append(Fields(rest));
+  text.Append("}]");
+  if (!tail.empty()) text.Append("," + Fields(tail));
+  text.Append("}");
+  return text.Take();
 }
 
 OrderedJson ResponseJson::UsageChunk(const Usage& usage) const {
@@ -139,70 +172,88 @@ OrderedJson ResponseJson::UsageChunk(const Usage& usage) const {
   return json;
 }
 
-OrderedJson ResponseJson::Logprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
-  if (!wants_logprobs_) return nullptr;
-  return kind_ == ApiKind::kChat ? ChatLogprobs(logprobs) : TextLogprobs(logprobs);
-}
-
 OrderedJson ResponseJson::TokenJson(int32_t id, float logprob) const {
   OrderedJson bytes = OrderedJson::array();
   for (const char byte : model_.TokenBytes(id)) bytes.push_back(static_cast<uint8_t>(byte));
   return {{"token", model_.TokenText(id)}, {"logprob", Finite(logprob)}, {"bytes", bytes}};
 }
 
-OrderedJson ResponseJson::PromptLogprobs(const std::vector<int32_t>& ids,
-                                         const std::vector<SampledToken>& logprobs) const {
-  OrderedJson json = OrderedJson::array({nullptr});
-  for (size_t idx = 1; idx < ids.size(); ++idx) {
-    const SampledToken& token = logprobs[idx - 1];
-    OrderedJson item = OrderedJson::object();
-    const auto add = [&](int32_t id, float logprob, OrderedJson rank) {
-      item[std::to_string(id)] = {{"logprob", Finite(logprob)},
-                                  {"rank", std::move(rank)},
-                                  {"decoded_token", model_.TokenText(id)}};
-    };
-    add(token.id, token.logprob, nullptr);  // Its rank is known if it is among the likeliest.
-    for (int32_t rank = 0; rank < std::min(token.num_top, num_prompt_logprobs_); ++rank) {
-      add(token.top[rank].id, token.top[rank].logprob, rank + 1);
-    }
-    json.push_back(std::move(item));
+OrderedJson ResponseJson::PromptLogprob(const SampledToken& token) const {
+  OrderedJson item = OrderedJson::object();
+  const auto add = [&](int32_t id, float logprob, OrderedJson rank) {
+    item[std::to_string(id)] = {{"logprob", Finite(logprob)},
+                                {"rank", std::move(rank)},
+                                {"decoded_token", model_.TokenText(id)}};
+  };
+  add(token.id, token.logprob, nullptr);  // Its rank is known if it is among the likeliest.
+  for (int32_t rank = 0; rank < std::min(token.num_top, num_prompt_logprobs_); ++rank) {
+    add(token.top[rank].id, token.top[rank].logprob, rank + 1);
   }
+  return item;
+}
+
+void ResponseJson::WritePromptLogprobs(const std::vector<int32_t>& ids,
+                                       const std::vector<SampledToken>& logprobs,
+                                       AnswerText* text) const {
+  text->Append("[null");
+  for (size_t idx = 1; idx < ids.size() && text->ok(); ++idx) {
+    text->Append(",");
+    text->Append(DumpJson(PromptLogprob(logprobs[idx - 1])));
+  }
+  text->Append("]");
+}
+
+OrderedJson ResponseJson::ChatLogprob(const ChoiceDelta::Logprob& logprob) const {
+  const SampledToken& token = logprob.token;
+  OrderedJson item = TokenJson(token.id, token.logprob);
+  item["top_logprobs"] = OrderedJson::array();
+  for (const TokenLogprob& top : token.top_logprobs()) {
+    item["top_logprobs"].push_back(TokenJson(top.id, top.logprob));
+  }
+  return item;
+}
+
+OrderedJson ResponseJson::TopLogprobs(const ChoiceDelta::Logprob& logprob) const {
+  if (logprob.is_unknown) return nullptr;
+  OrderedJson json = OrderedJson::object();
+  for (const TokenLogprob& top : logprob.token.top_logprobs()) {
+    // Different ids may have the same text: the likeliest of them is meant.
+    json.emplace(model_.TokenText(top.id), Finite(top.logprob));
+  }
+  // Also when it is not among the likeliest.
+  json.emplace(model_.TokenText(logprob.token.id), Finite(logprob.token.logprob));
   return json;
 }
 
-OrderedJson ResponseJson::ChatLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
-  OrderedJson content = OrderedJson::array();
-  for (const auto& [token, text_offset, is_unknown] : logprobs) {
-    OrderedJson item = TokenJson(token.id, token.logprob);
-    item["top_logprobs"] = OrderedJson::array();
-    for (const TokenLogprob& top : token.top_logprobs()) {
-      item["top_logprobs"].push_back(TokenJson(top.id, top.logprob));
+void ResponseJson::WriteLogprobs(const Logprobs& logprobs, AnswerText* text) const {
+  if (!wants_logprobs_) return text->Append("null");
+  const auto write_list = [&](const char* name, const auto& of_token) {
+    text->Append(fmt::format("\"{}\":[", name));
+    for (size_t idx = 0; idx < logprobs.size() && text->ok(); ++idx) {
+      if (idx > 0) text->Append(",");
+      text->Append(DumpJson(of_token(logprobs[idx])));
     }
-    content.push_back(std::move(item));
+    text->Append("]");
+  };
+  using Logprob = ChoiceDelta::Logprob;
+  text->Append("{");
+  if (kind_ == ApiKind::kChat) {
+    write_list("content", [&](const Logprob& logprob) { return ChatLogprob(logprob); });
+    return text->Append("}");
   }
-  return {{"content", std::move(content)}};
-}
-
-OrderedJson ResponseJson::TextLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const {
-  OrderedJson json = {{"tokens", OrderedJson::array()},
-                      {"token_logprobs", OrderedJson::array()},
-                      {"top_logprobs", OrderedJson::array()},
-                      {"text_offset", OrderedJson::array()}};
-  for (const auto& [token, text_offset, is_unknown] : logprobs) {
-    const std::string text = model_.TokenText(token.id);
-    json["tokens"].push_back(text);
-    json["text_offset"].push_back(text_offset);
-    json["token_logprobs"].push_back(is_unknown ? OrderedJson(nullptr)
-                                                : OrderedJson(Finite(token.logprob)));
-    OrderedJson top_json = OrderedJson::object();
-    for (const TokenLogprob& top : token.top_logprobs()) {
-      // Different ids may have the same text: the likeliest of them is meant.
-      top_json.emplace(model_.TokenText(top.id), Finite(top.logprob));
-    }
-    top_json.emplace(text, Finite(token.logprob));  // Also when it is not among the likeliest.
-    json["top_logprobs"].push_back(is_unknown ? OrderedJson(nullptr) : std::move(top_json));
-  }
-  return json;
+  write_list("tokens", [&](const Logprob& logprob) -> OrderedJson {
+    return model_.TokenText(logprob.token.id);
+  });
+  text->Append(",");
+  write_list("token_logprobs", [&](const Logprob& logprob) {
+    return logprob.is_unknown ? OrderedJson(nullptr) : OrderedJson(Finite(logprob.token.logprob));
+  });
+  text->Append(",");
+  write_list("top_logprobs", [&](const Logprob& logprob) { return TopLogprobs(logprob); });
+  text->Append(",");
+  write_list("text_offset",
+             [&](const Logprob& logprob) -> OrderedJson { return logprob.text_offset; });
+  text->Append("}");
 }
 
 }  // namespace lapidary

@@ -17,26 +17,32 @@ class ResponseJson {
  public:
   ResponseJson(ApiKind kind, const ServedModel& model, const GenerationRequest& request);
 
-  OrderedJson Whole(const std::vector<FinishedChoice>& choices, const Usage& usage) const;
+  // Log-probabilities are written token by token: as a tree of values they would take six times
+  // their text. A choice's own are freed behind it.
+  void Whole(std::vector<FinishedChoice>& choices, const Usage& usage, AnswerText* text) const;
 
   // A choice's first chunk of a chat, which names the role; the other kind has none.
   OrderedJson RoleChunk(int index) const;
-  // A chunk of one choice; `finish` in its last one.
-  OrderedJson Chunk(int index, const ChoiceDelta& delta, const FinishInfo* finish) const;
+  // A chunk of one choice; `finish` in its last one. The fields of `tail` come last.
+  std::string Chunk(int index, const ChoiceDelta& delta, const FinishInfo* finish,
+                    const OrderedJson& tail) const;
   OrderedJson UsageChunk(const Usage& usage) const;
 
  private:
+  using Logprobs = std::vector<ChoiceDelta::Logprob>;
+
   // As vLLM's `prompt_logprobs`: for each token the likeliest and itself, by id; null for the
   // first. `logprobs` begin at the second.
-  OrderedJson PromptLogprobs(const std::vector<int32_t>& ids,
-                             const std::vector<SampledToken>& logprobs) const;
+  void WritePromptLogprobs(const std::vector<int32_t>& ids,
+                           const std::vector<SampledToken>& logprobs, AnswerText* text) const;
+  OrderedJson PromptLogprob(const SampledToken& token) const;
   OrderedJson Head(bool is_chunk) const;
   OrderedJson Message(const ChoiceDelta& output) const;
   OrderedJson Delta(const ChoiceDelta& delta) const;
-  OrderedJson ChunkOf(OrderedJson choice) const;
-  OrderedJson Logprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const;
-  OrderedJson ChatLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const;
-  OrderedJson TextLogprobs(const std::vector<ChoiceDelta::Logprob>& logprobs) const;
+  void WriteLogprobs(const Logprobs& logprobs, AnswerText* text) const;
+  // Of one token: of a chat, and of a text what stands beside its likeliest.
+  OrderedJson ChatLogprob(const ChoiceDelta::Logprob& logprob) const;
+  OrderedJson TopLogprobs(const ChoiceDelta::Logprob& logprob) const;
   OrderedJson TokenJson(int32_t id, float logprob) const;
 
   const ApiKind kind_;

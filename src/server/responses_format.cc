@@ -77,11 +77,12 @@ OrderedJson ResponsesFormat::CompleteResponse(const Usage& usage) {
   return Response(is_cut_ ? "incomplete" : "completed", &usage);
 }
 
-OrderedJson ResponsesFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage) {
+void ResponsesFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage,
+                            AnswerText* text) {
   is_cut_ = choices[0].finish.reason == "length";
   Push(choices[0].output);
   Finish();
-  return CompleteResponse(usage);
+  text->Append(DumpJson(CompleteResponse(usage)));
 }
 
 void ResponsesFormat::Emit(const std::string& type, OrderedJson fields) {

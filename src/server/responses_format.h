@@ -16,7 +16,7 @@ class ResponsesFormat final : public AnswerFormat, private ItemStream {
   using OutputSink = std::function<void(const std::string& id, const OrderedJson& items)>;
   ResponsesFormat(std::string model_name, OrderedJson echoed, OutputSink on_output);
 
-  OrderedJson Whole(std::vector<FinishedChoice> choices, const Usage& usage) override;
+  void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) override;
   void Begin(const Usage& usage, ServerEvents* events) override;
   void Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish, bool is_first,
              const Usage& usage, ServerEvents* events) override;

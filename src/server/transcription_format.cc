@@ -12,8 +12,9 @@ OrderedJson UsageJson(const Usage& usage) {
 
 }  // namespace
 
-OrderedJson TranscriptionFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage) {
-  return {{"text", choices[0].output.content}, {"usage", UsageJson(usage)}};
+void TranscriptionFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage,
+                                AnswerText* text) {
+  text->Append(DumpJson({{"text", choices[0].output.content}, {"usage", UsageJson(usage)}}));
 }
 
 void TranscriptionFormat::Begin(const Usage&, ServerEvents*) {}
