@@ -456,8 +456,9 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::PositiveNumber)
       ->default_str("2Gi");
   add("--max-request-memory", flags.max_request_memory,
-      "Memory for requests being read and parsed, all together; beyond, they get a 503, and a 413 "
-      "if one alone needs more (default: 512MiB, at most an eighth of what this process may use)")
+      "Memory for requests being read and parsed, and what they keep until they are answered, all "
+      "together; beyond, they get a 503, and a 413 if one alone needs more (default: 512MiB, at "
+      "most an eighth of what this process may use)")
       ->transform(SizeWords());
   add("--max-grammar-memory", flags.max_grammar_memory,
       "Memory in which compiled forms of answers (JSON Schema, regular expressions, grammars) stay "

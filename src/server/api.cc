@@ -267,7 +267,8 @@ void Api::Metrics(HttpRequest, ResponderPtr responder) {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   if (media_) metrics_.SetMediaQueue(media_->stats());
-  metrics_.SetMemory(options_.request_memory->taken(), options_.answer_memory->stats());
+  metrics_.SetMemory(options_.request_memory->taken(), preparer_.num_stored_bytes(),
+                     options_.answer_memory->stats());
   response.body = metrics_.Serialize();
   responder->Send(std::move(response));
 }
@@ -338,11 +339,19 @@ void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequ
                    ParseBody parse) {
   const auto arrival = std::chrono::steady_clock::now();
   const std::string path = request.path;
-  // A body stays charged until its media are encoded: their files are kept for so long.
+  // A body stays charged until its media are encoded: their files are kept for so long. Then it is
+  // what the job keeps.
   const std::shared_ptr<ByteLease> memory = request.memory;
   auto work = [=, this, prepare = std::move(prepare)](const OrderedJson& body,
                                                       PendingRequest* pending) -> ApiStatus {
     RETURN_IF_API_ERROR(prepare(body, pending));
+    pending->rest.push_back([memory](PendingRequest* then) -> ApiStatus {
+      if (memory == nullptr) return {};
+      const size_t num_bytes = then->job.NumBytes();
+      if (!memory->Resize(num_bytes)) return memory->Refusal(num_bytes - memory->num_bytes());
+      then->job.memory = memory;
+      return {};
+    });
     if (pending->media.empty()) return pending->Finish();
     RETURN_IF_API_ERROR(LoadRequestMedia(session_, memory.get(), &pending->media));
     return MeasureRequestMedia(pending->media, options_.media, &pending->pixels);

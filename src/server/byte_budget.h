@@ -72,6 +72,14 @@ class ByteLease {
     num_bytes_ = num_bytes;
   }
 
+  // To what turned out to be needed. False: there is no more to be had.
+  bool Resize(size_t num_bytes) {
+    if (num_bytes > num_bytes_) return Grow(num_bytes - num_bytes_);
+    ShrinkTo(num_bytes);
+    return true;
+  }
+  size_t num_bytes() const { return num_bytes_; }
+
   // Why so many more bytes are not to be had: 503 if they may be later, 413 if they never will.
   ApiError Refusal(size_t num_bytes) const;
 

@@ -8,6 +8,20 @@
 
 namespace lapidary {
 
+size_t GenerationJob::NumBytes() const {
+  size_t num_bytes = num_stored_bytes;
+  for (const Prompt& prompt : prompts) {
+    const size_t num_copies = 1 + static_cast<size_t>(request.num_choices);
+    num_bytes += num_copies * prompt.prepared.ids.size() * sizeof(int32_t);
+    num_bytes += prompt.echo.text.size() + prompt.echo.offsets.size() * sizeof(size_t);
+    if (prompt.media.runs == nullptr) continue;
+    for (const SoftTokenRun& run : *prompt.media.runs) {
+      num_bytes += run.rows->size() * sizeof(float);
+    }
+  }
+  return num_bytes;
+}
+
 Generation::Generation(Session& session, const ServedModel& model, ServerMetrics& metrics,
                        WorkerPool& workers, std::shared_ptr<AnswerMemory> memory, GenerationJob job,
                        std::shared_ptr<Responder> responder)

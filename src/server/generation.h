@@ -34,6 +34,12 @@ struct GenerationJob {
   std::optional<OutputParserOptions> parser_options;  // for chat
   bool single_call = false;
   std::chrono::steady_clock::time_point arrival;
+  size_t num_stored_bytes = 0;        // of the conversation that is stored with the answer
+  std::shared_ptr<ByteLease> memory;  // holds NumBytes(); may be null
+
+  // What is kept until the answer is complete: prompts, here and in each of their sequences, the
+  // rows of media, the echo.
+  size_t NumBytes() const;
 };
 
 // Lives until the engine has ended all of its sequences. Everything runs on the responder's strand.

@@ -278,7 +278,10 @@ class ServerMetrics::Impl {
   Counter& media_refused_ = AddCounter("mm_requests_refused_total",
                                        "Requests refused because too many pixels waited already.");
   Gauge& request_bytes_ =
-      AddGauge("request_memory_bytes", "Memory of requests being read and prepared.");
+      AddGauge("request_memory_bytes",
+               "Memory of requests: being read and prepared, and what they keep until answered.");
+  Gauge& stored_bytes_ = AddGauge("stored_response_bytes",
+                                  "Memory of conversations that previous_response_id may name.");
   Gauge& answer_bytes_ =
       AddGauge("answer_memory_bytes",
                "Memory of answers: log-probabilities and texts being made, and what is not sent.");
@@ -393,9 +396,11 @@ void ServerMetrics::SetMediaQueue(const MediaPool::Stats& stats) {
   Impl::RaiseTo(impl_->media_refused_, stats.num_refused);
 }
 
-void ServerMetrics::SetMemory(size_t request_bytes, const AnswerMemory::Stats& answers) {
+void ServerMetrics::SetMemory(size_t request_bytes, size_t stored_bytes,
+                              const AnswerMemory::Stats& answers) {
   const std::lock_guard lock(impl_->mutex_);
   impl_->request_bytes_.Set(static_cast<double>(request_bytes));
+  impl_->stored_bytes_.Set(static_cast<double>(stored_bytes));
   impl_->answer_bytes_.Set(static_cast<double>(answers.num_bytes));
   impl_->unread_bytes_.Set(static_cast<double>(answers.unread_bytes));
   impl_->unread_answers_.Set(static_cast<double>(answers.num_unread));

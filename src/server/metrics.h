@@ -37,8 +37,8 @@ class ServerMetrics {
   // What media wait, as of now.
   void SetMediaQueue(const MediaPool::Stats& stats);
 
-  // What requests and answers take of their memory, as of now.
-  void SetMemory(size_t request_bytes, const AnswerMemory::Stats& answers);
+  // What requests, stored conversations and answers take of their memory, as of now.
+  void SetMemory(size_t request_bytes, size_t stored_bytes, const AnswerMemory::Stats& answers);
 
   // Prometheus' text format.
   std::string Serialize();

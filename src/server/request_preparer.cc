@@ -145,7 +145,7 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
         if (then->job.request.num_choices > 1) return NotSupportedYet("n");
         ResponsesFormat::OutputSink on_output;
         if (store) {
-          if (memory != nullptr) memory->ShrinkTo(conversation.size());
+          then->job.num_stored_bytes = conversation.size();
           on_output = [store = responses_, conversation = std::move(conversation), memory](
                           const std::string& id, const OrderedJson& items) {
             store->Put(id, fmt::format("{}{}]", conversation, DumpJson(OutputToMessage(items))));

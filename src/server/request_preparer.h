@@ -44,6 +44,9 @@ class RequestPreparer {
                             PendingRequest* pending) const;
   ApiStatus PrepareMessage(const OrderedJson& body, PendingRequest* pending) const;
 
+  // Of conversations that can be gone on from.
+  size_t num_stored_bytes() const { return responses_->num_bytes(); }
+
  private:
   ApiStatus FinishChat(ChatRequest& request, ChatPrompt& prepared, PendingRequest* pending) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;

@@ -17,6 +17,11 @@ void ResponseStore::Put(const std::string& id, std::string messages) {
   while (by_use_.size() > max_responses_ || num_bytes_ > max_bytes_) DropOldest();
 }
 
+size_t ResponseStore::num_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return num_bytes_;
+}
+
 std::optional<std::string> ResponseStore::Get(const std::string& id) {
   const std::lock_guard lock(mutex_);
   const auto it = by_id_.find(id);

@@ -19,6 +19,7 @@ class ResponseStore {
   // answer, without the instructions.
   void Put(const std::string& id, std::string messages);
   std::optional<std::string> Get(const std::string& id);
+  size_t num_bytes() const;
 
  private:
   struct Entry {
@@ -29,7 +30,7 @@ class ResponseStore {
 
   const size_t max_responses_;
   const size_t max_bytes_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   size_t num_bytes_ = 0;
   std::list<Entry> by_use_;  // latest first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_id_;

@@ -103,3 +103,21 @@ def test_a_client_that_stops_reading_is_closed_after_the_time_out(start):
     with reader(server, {**LARGE, "prompt": 2 * LARGE["prompt"]}):
         wait_for(lambda: server.metric("slow_readers_closed_total", reason="timeout") == 1)
     assert httpx.get(server.url + "/health").status_code == 200
+
+
+def test_what_a_request_keeps_counts_until_it_is_answered(start):
+    server = start()
+    asked = {"prompt": [7] * 200, "n": 64, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", server.url + "/v1/completions", json=asked, timeout=60) as stream:
+        next(stream.iter_lines())
+        # Its tokens, here and in each sequence, four bytes each; the body is gone.
+        assert server.metric("request_memory_bytes") == 4 * 200 * 65
+    server.wait_until_idle()
+    wait_for(lambda: server.metric("request_memory_bytes") == 0)
+
+
+def test_stored_conversations_are_counted(start):
+    server = start()
+    before = server.metric("stored_response_bytes")
+    server.post("/v1/responses", json={"input": "x" * 500, "max_output_tokens": 2})
+    assert before == 0 and 500 < server.metric("stored_response_bytes") < 2000
