@@ -4,6 +4,9 @@ import re
 import signal
 import subprocess
 import threading
+import time
+
+import httpx
 
 
 class ServerProcess:
@@ -29,6 +32,26 @@ class ServerProcess:
         self.reader = threading.Thread(target=read_log, daemon=True)
         self.reader.start()
         assert started.wait(60) and self.url, "".join(self.log)
+
+    def metric(self, name, **labels):
+        text = httpx.get(self.url + "/metrics").text
+        total = None
+        for line in text.splitlines():
+            if line.startswith(f"lapidary:{name}{{") and all(
+                    f'{key}="{value}"' in line for key, value in labels.items()):
+                total = (total or 0) + float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_until_idle(self, seconds=10):
+        deadline = time.monotonic() + seconds
+        busy = None
+        while time.monotonic() < deadline:
+            busy = [self.metric(name) for name in
+                    ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")]
+            if not any(busy):
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"still busy: running, waiting, KV usage = {busy}")
 
     def stop(self, how=signal.SIGTERM):
         """The exit code."""

@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 
 import httpx
 import openai
@@ -27,7 +26,7 @@ def pytest_addoption(parser):
 
 
 class Server(ServerProcess):
-    """With clients, and what its metrics say."""
+    """With clients."""
 
     def client(self, **options):
         options = {"api_key": "none", "max_retries": 0, "timeout": CLIENT_TIMEOUT, **options}
@@ -39,26 +38,6 @@ class Server(ServerProcess):
 
     def post(self, path, **options):
         return httpx.post(self.url + path, timeout=CLIENT_TIMEOUT, **options)
-
-    def metric(self, name, **labels):
-        text = httpx.get(self.url + "/metrics").text
-        total = None
-        for line in text.splitlines():
-            if line.startswith(f"lapidary:{name}{{") and all(
-                    f'{key}="{value}"' in line for key, value in labels.items()):
-                total = (total or 0) + float(line.rsplit(" ", 1)[1])
-        return total
-
-    def wait_until_idle(self, seconds=10):
-        deadline = time.monotonic() + seconds
-        busy = None
-        while time.monotonic() < deadline:
-            busy = [self.metric(name) for name in
-                    ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")]
-            if not any(busy):
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"still busy: running, waiting, KV usage = {busy}")
 
 
 @pytest.fixture(scope="session")
