@@ -162,10 +162,11 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   if (flags.kv_cache_memory_bytes > 0) {
     options.load.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
   }
-  const StepTime step_time =
-      flags.max_step_ms ? StepTime{.max_ms = *flags.max_step_ms} : DefaultStepTime(device.kind);
+  const StepTime step_time = flags.max_step_ms ? LimitedStepTime(device.kind, *flags.max_step_ms)
+                                               : DefaultStepTime(device.kind);
   options.engine.limits.max_step_ms = step_time.max_ms;
   options.engine.limits.max_step_growth = step_time.max_growth;
+  options.engine.limits.max_prompt_ms = step_time.max_prompt_ms;
   options.engine.max_queue = flags.max_queue;
   options.engine.limits.prefix_caching = !flags.no_prefix_caching;
   options.engine.overlap = !flags.no_overlap;
@@ -376,7 +377,8 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(1, 1 << 20));
   add("--max-step-ms", flags.max_step_ms,
       "Longest step that running answers wait for while prompts are computed; 0: any (default: "
-      "2.5 times what a step takes without prompts, at least 100, on a GPU 15)")
+      "2.5 times what a step takes without prompts, at least 100, on a GPU 15). On the CPU "
+      "a step of prompts alone takes at most that, or 80 if that is less")
       ->check(CLI::Range(0.0, 3600e3));
   add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
       ->check(CLI::Range(1, 1 << 20))

@@ -47,6 +47,10 @@ struct SchedulerLimits {
   // part of it in any case.
   double max_step_ms = 0.0;
   double max_step_growth = 0.0;
+  // A step without decodes takes at most this long, because a short prompt that arrives waits for
+  // the steps in flight. It may take longer where shorter steps would slow prompts down (see
+  // PromptsAloneMs). 0: as long as its rows take.
+  double max_prompt_ms = 0.0;
 };
 
 // A planned step: the batch for the executor, and what the scheduler must know to take its output.
@@ -197,8 +201,10 @@ class Scheduler {
   bool MustRunAlone(const StepShape& decodes) const;
   // These decodes and those that the prompts under way, and the ones that can be admitted, become.
   StepShape DecodesToCome(StepShape decodes) const;
-  // What prompts may add to a step with these decodes.
+  // What prompts may add to a step with these decodes,
   double PromptMs(const StepShape& decodes) const;
+  // and to a step without any.
+  double PromptsAloneMs() const;
   // Takes out of the budget what the oldest prompt must leave to shorter ones.
   Budget KeepForNewcomers(const std::vector<Sequence*>& prompts, Budget& budget) const;
   // The running ones that still have prompt to compute, in order of arrival.

@@ -94,6 +94,107 @@ TEST_P(SchedulerPace, AShortPromptIsAnsweredBesideLongOnes) {
   }
 }
 
+// The steps of one prompt that is computed alone, and their times; the costs are known before.
+struct PromptSteps {
+  std::vector<StepShape> shapes;
+  std::vector<double> times;
+};
+
+PromptSteps StepsOfPromptAlone(Harness& harness, int prompt_len) {
+  std::mt19937 random(28);
+  for (int idx = 0; idx < 2; ++idx) {
+    harness.Add(Harness::Spec(RandomIds(random, 200, 500), 20)).value();
+    harness.RunToEnd();
+  }
+  const SequenceId prompt =
+      harness.Add(Harness::Spec(RandomIds(random, prompt_len, 500), 1)).value();
+  PromptSteps steps;
+  while (!harness.finished_.contains(prompt) && steps.times.size() < 1000) {
+    EXPECT_TRUE(harness.Turn());
+    steps.shapes.push_back(harness.last_shape_);
+    steps.times.push_back(harness.step_ms_(harness.last_shape_));
+  }
+  harness.RunToEnd();
+  return steps;
+}
+
+TEST_P(SchedulerPace, StepsOfPromptsAloneKeepToTheirTime) {
+  SchedulerLimits limits;
+  limits.max_model_len = 10'000;
+  limits.max_num_batched_tokens = 512;
+  limits.max_prompt_ms = 120.0;
+  Harness harness(4000, limits, GetParam());
+  harness.step_ms_ = FakeMilliseconds;
+  const PromptSteps steps = StepsOfPromptAlone(harness, /*prompt_len=*/4000);
+  ASSERT_GT(steps.times.size(), 15u);
+  // The last is what is left of the prompt.
+  for (size_t idx = 2; idx + 1 < steps.times.size(); ++idx) {
+    // What keys cost is learnt as they become more.
+    EXPECT_NEAR(steps.times[idx], 125.0, 30.0) << harness.scheduler().cost().ToString();
+  }
+}
+
+// Not so short that most of a step goes into what every step costs.
+TEST_P(SchedulerPace, StepsOfPromptsAloneMostlyComputeRows) {
+  SchedulerLimits limits;
+  limits.max_model_len = 10'000;
+  limits.max_num_batched_tokens = 512;
+  limits.max_prompt_ms = 20.0;
+  Harness harness(4000, limits, GetParam());
+  harness.step_ms_ = [](const StepShape& shape) { return 10.0 + 0.5 * shape.num_rows(); };
+  const PromptSteps steps = StepsOfPromptAlone(harness, /*prompt_len=*/3000);
+  ASSERT_GT(steps.times.size(), 10u);
+  for (size_t idx = 2; idx + 1 < steps.times.size(); ++idx) {
+    EXPECT_NEAR(steps.times[idx], 100.0, 12.0) << harness.scheduler().cost().ToString();
+  }
+}
+
+// Keys that take long to read are read for 128 rows at least.
+TEST_P(SchedulerPace, StepsOfPromptsAloneHaveRowsForWhatTheyRead) {
+  SchedulerLimits limits;
+  limits.max_model_len = 10'000;
+  limits.max_num_batched_tokens = 512;
+  limits.max_prompt_ms = 20.0;
+  Harness harness(4000, limits, GetParam());
+  harness.step_ms_ = [](const StepShape& shape) {
+    return 1.0 + 0.01 * shape.num_rows() + 1e-3 * (shape.num_decode_keys + shape.num_chunk_keys);
+  };
+  const PromptSteps steps = StepsOfPromptAlone(harness, /*prompt_len=*/4000);
+  ASSERT_GT(steps.shapes.size(), 10u);
+  for (size_t idx = 0; idx + 1 < steps.shapes.size(); ++idx) {
+    EXPECT_GE(steps.shapes[idx].num_rows(), 120) << harness.scheduler().cost().ToString();
+  }
+  EXPECT_LE(steps.shapes[steps.shapes.size() - 2].num_rows(), 136);
+}
+
+// How long a short prompt waits for its first token beside a long one, by the simulated clock.
+double MillisecondsBesidePrompt(double max_prompt_ms, bool overlap) {
+  SchedulerLimits limits;
+  limits.max_model_len = 10'000;
+  limits.max_num_batched_tokens = 512;
+  limits.max_step_ms = 100.0;
+  limits.max_prompt_ms = max_prompt_ms;
+  Harness harness(8000, limits, overlap);
+  harness.step_ms_ = FakeMilliseconds;
+  std::mt19937 random(29);
+  harness.Add(Harness::Spec(RandomIds(random, 20, 500), 20)).value();
+  harness.RunToEnd();
+  harness.Add(Harness::Spec(RandomIds(random, 8000, 500), 3)).value();
+  for (int turn = 0; turn < 8; ++turn) harness.Turn();
+  const SequenceId id = harness.Add(Harness::Spec(RandomIds(random, 12, 500), 3)).value();
+  double ms = 0.0;
+  while (harness.outputs_[id].empty()) {
+    EXPECT_TRUE(harness.Turn());
+    ms += FakeMilliseconds(harness.last_shape_);
+  }
+  return ms;
+}
+
+TEST_P(SchedulerPace, AShortPromptWaitsForThreeShortSteps) {
+  EXPECT_LE(MillisecondsBesidePrompt(/*max_prompt_ms=*/100.0, GetParam()), 3.3 * 100.0);
+  EXPECT_GT(MillisecondsBesidePrompt(/*max_prompt_ms=*/0.0, GetParam()), 1.4 * 330.0);
+}
+
 // The longest context of all models, in steps of a GPU's size.
 TEST_P(SchedulerPace, AShortPromptIsAnsweredBesideOneThatFillsTheContext) {
   SchedulerLimits limits;

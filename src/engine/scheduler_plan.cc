@@ -16,6 +16,12 @@ constexpr int kNewcomerShare = 4;
 constexpr double kPromptTimeShare = 0.25;
 // and rows that a chunk gets whatever they cost, or nothing would come of it.
 constexpr int32_t kLeastChunkRows = 16;
+// A step of prompts alone has time for this many rows after the longest of them: attention on the
+// CPU reads the cached keys once for a block of rows, and with fewer rows its blocks are smaller.
+constexpr int32_t kLeastRowsAlone = 128;
+// Share of a step of prompts alone that may go into what every step costs, reading all weights. Of
+// a model whose weights take long to read, steps are therefore longer than max_prompt_ms.
+constexpr double kMostFixedShare = 0.1;
 // What decodes take is seen when they run alone: once they have become so many times more, or read
 // so many times as much, and every so many steps in any case.
 constexpr double kMostDecodeGrowth = 1.5;
@@ -233,8 +239,21 @@ StepShape Scheduler::DecodesToCome(StepShape decodes) const {
   return decodes;
 }
 
+double Scheduler::PromptsAloneMs() const {
+  if (limits_.max_prompt_ms <= 0.0) return kNoTimeLimit;
+  int32_t num_before = 0;
+  for (const Sequence* prompt : RunningPrompts()) {
+    num_before = std::max(num_before, prompt->num_planned);
+  }
+  const double fixed_ms = std::max(cost_.DecodeMilliseconds({}), 0.0);
+  const double step_ms = std::max(limits_.max_prompt_ms, fixed_ms / kMostFixedShare);
+  return std::max(step_ms - fixed_ms, cost_.ChunkMilliseconds(kLeastRowsAlone, num_before));
+}
+
 double Scheduler::PromptMs(const StepShape& decodes) const {
-  if (!is_time_limited() || decodes.num_rows() == 0 || !cost_.is_known()) return kNoTimeLimit;
+  if (!cost_.is_known()) return kNoTimeLimit;
+  if (decodes.num_rows() == 0) return PromptsAloneMs();
+  if (!is_time_limited()) return kNoTimeLimit;
   const double pace_ms = cost_.DecodeMilliseconds(DecodesToCome(decodes));
   const double step_ms = std::max(limits_.max_step_ms, limits_.max_step_growth * pace_ms);
   return std::max(step_ms - cost_.DecodeMilliseconds(decodes), kPromptTimeShare * step_ms);

@@ -27,7 +27,17 @@ StepTime DefaultStepTime(DeviceKind device) {
   // takes longer than expected. Below the least nobody sees a difference, and prompts in many small
   // chunks cost everybody throughput.
   constexpr double kGrowth = 2.5;
-  return {.max_ms = device == DeviceKind::kCuda ? 15.0 : 100.0, .max_growth = kGrowth};
+  if (device == DeviceKind::kCuda) return {.max_ms = 15.0, .max_growth = kGrowth};
+  // A CPU computes a hundred rows about as fast, each, as five hundred, so short steps cost a
+  // prompt little. A short question that arrives waits for what is left of one step and for the
+  // step planned after it, and is answered by the third. A GPU needs long steps for its full speed,
+  // and they are short in milliseconds.
+  return {.max_ms = 100.0, .max_growth = kGrowth, .max_prompt_ms = 80.0};
+}
+
+StepTime LimitedStepTime(DeviceKind device, double max_ms) {
+  return {.max_ms = max_ms,
+          .max_prompt_ms = std::min(DefaultStepTime(device).max_prompt_ms, max_ms)};
 }
 
 Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, DeviceKind device) {

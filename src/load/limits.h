@@ -28,13 +28,18 @@ BatchLimits DefaultLimits(DeviceKind device);
 // its weights are read. What keeps steps with decodes short is StepTime.
 inline constexpr int kBatchedTokensWithExperts = 8192;
 
-// How long a step with decodes may take (SchedulerLimits): so many milliseconds, or so many times a
-// step once all prompts are answers, whichever is more. For servers; a batch job wants none.
+// How long a step of a server may take (SchedulerLimits); a batch job has no limits.
 struct StepTime {
+  // With decodes: the larger of these milliseconds and of this many times what a step takes once
+  // all prompts are answers.
   double max_ms = 0.0;
   double max_growth = 0.0;
+  // With prompts alone; 0: any.
+  double max_prompt_ms = 0.0;
 };
 StepTime DefaultStepTime(DeviceKind device);
+// As a user asked for: `max_ms`, and nothing is longer by default. 0: no limit at all.
+StepTime LimitedStepTime(DeviceKind device, double max_ms);
 
 // Every limit that is 0 filled in. A step has room for a row of each sequence, unless its size was
 // given. An error when the model's context is shorter than asked for.

@@ -106,12 +106,14 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
 
 std::vector<CpuForward::RowBlock> CpuForward::AttentionBlocks(const LayerPlan& layer) const {
   // Enough heads of rows that keys, which a long context has more of than the caches hold, are read
-  // from memory seldom, but not more scores than that saves; and blocks for every thread.
+  // from memory seldom, but not more scores than that saves; and two blocks for every thread, or
+  // chunks of a hundred rows, as short steps have them, would be cut into blocks that read keys
+  // twice as often.
   constexpr int64_t kMaxQueries = 96;
   constexpr int64_t kMaxScores = int64_t{1} << 20;
   const int64_t heads = layer.heads_per_kv_head();
   const int64_t row_share =
-      num_active() * layer.num_kv_heads / (int64_t{4} * threads_.num_threads());
+      num_active() * layer.num_kv_heads / (int64_t{2} * threads_.num_threads());
   std::vector<RowBlock> blocks;
   for (int64_t begin = 0; begin < num_active();) {
     const int32_t sequence_idx = rows_.sequence_of[active_[begin]];
