@@ -9,7 +9,7 @@
 
 namespace lapidary {
 
-// Stored one by one, as safetensors has them, in blocks, as GGUF has them (from kQ4_0 on), and
+// Stored one by one, as safetensors has them; in blocks, as GGUF has them (from kQ4_0 on), and
 // repacked for products of integers (from kPanel4 on).
 enum class DType {
   kF32,

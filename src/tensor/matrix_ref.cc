@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "tensor/panels.h"
 #include "tensor/tensor_view.h"
 
 namespace lapidary {
@@ -18,9 +19,8 @@ const std::byte* After(const void* plane, int64_t bytes) {
 // Matrices can be cut and joined at multiples of so many rows. 0: nowhere.
 int RowsOfUnit(const WeightFormat& format) {
   int rows = 1;
-  if (format.layout == WeightLayout::kPanels || format.layout == WeightLayout::kTiles) {
-    rows = kTileRows;
-  }
+  if (format.layout == WeightLayout::kPanels) rows = kPanelRows;
+  if (format.layout == WeightLayout::kTiles) rows = kTileRows;
   if (format.has_scales()) rows = std::lcm(rows, format.group.rows);  // of 0, which is all: 0
   if (format.offset == OffsetType::kZeroPoint) rows = std::lcm(rows, 32 / CodeBits(format.code));
   return rows;

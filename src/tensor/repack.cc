@@ -10,6 +10,7 @@
 #include "tensor/float8.h"
 #include "tensor/panels.h"
 #include "tensor/quantise.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary {
 namespace {
@@ -96,6 +97,7 @@ void RoundToFloat8(float* values, int64_t count) {
 bool CanRepack(const WeightFormat& from, const WeightFormat& to) {
   if (from == to) return from.has_dtype();
   if (from.layout == WeightLayout::kTiles) return false;
+  if (to.layout == WeightLayout::kTiles) return TileFormatFor(from) == to && HasTileLayout(to);
   if (to.is_plain()) return to.unit == DType::kF32 || to.unit == DType::kBF16;
   if (to.layout == WeightLayout::kPanels) {
     return from.layout == WeightLayout::kBlocks && PanelDType(from.unit) == to.unit;
@@ -114,6 +116,14 @@ void RepackRows(const MatrixRef& from, int64_t begin, int64_t end, const WeightF
   if (from.format == to) {
     std::memcpy(out + begin * row_bytes, from.As<std::byte>() + begin * row_bytes,
                 (end - begin) * row_bytes);
+    return;
+  }
+  if (to.layout == WeightLayout::kTiles) {
+    TileRow values;
+    for (int64_t row = begin; row < end; ++row) {
+      MakeTileRow(from, row, to, &values);
+      StoreTileRow(values, to, row, from.cols, out);
+    }
     return;
   }
   std::vector<float> values(to.is_plain() ? from.cols : 0);

@@ -16,7 +16,8 @@ namespace lapidary {
 bool CanRepack(const WeightFormat& from, const WeightFormat& to);
 
 // Rows [begin, end) of `from` to their place in a matrix of all its rows in the format `to`, one
-// that has_dtype(), at `out`. Rows of panels come in whole panels.
+// that has_dtype() or HasTileLayout(), at `out`. Rows of panels come in whole panels; tiles have
+// columns in multiples of kTileCols.
 void RepackRows(const MatrixRef& from, int64_t begin, int64_t end, const WeightFormat& to,
                 std::byte* out);
 

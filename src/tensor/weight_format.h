@@ -54,7 +54,7 @@ enum class WeightLayout : uint8_t {
   kRowMajor,  // codes row by row, scales and offsets in planes of their own
   kBlocks,    // of GGUF: rows of blocks with codes, scales and offsets (block_formats.h)
   kPanels,    // 16 rows side by side for the CPU's products of integers (panels.h)
-  kTiles,     // 16 rows x 64 columns for the GPU's matrix instructions
+  kTiles,     // 8 rows x 64 columns for the GPU's matrix instructions (weight_tiles.h)
 };
 
 // How many weights share a scale. 0: as many as there are.
@@ -98,7 +98,7 @@ WeightFormat RowMajorFormat(CodeType code, WeightGroup group, ScaleType scale,
 // For the GPU: codes of 4 or 8 bits in tiles. A group is some columns of one row. Where it is at
 // most a tile's columns, scales and then offsets lie behind the codes of their tile; elsewhere they
 // lie in planes.
-inline constexpr int kTileRows = 16;
+inline constexpr int kTileRows = 8;
 inline constexpr int kTileCols = 64;
 WeightFormat TileFormat(CodeType code, int group_cols, ScaleType scale, OffsetType offset);
 

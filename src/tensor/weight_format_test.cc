@@ -82,12 +82,12 @@ TEST(WeightFormat, PlanesAreWhatTheFilesHave) {
       {RowMajorFormat(kE4M3, {0, 0}, Scale::kF32), 130, 192, {130 * 192, 4, 0, 0}},
       {RowMajorFormat(kE4M3, {128, 128}, Scale::kF32), 130, 192, {130 * 192, 16, 0, 0}},
       {RowMajorFormat(kE2M1, {1, 16}, Scale::kE4M3OverTensors), 10, 32, {160, 20, 0, 4}},
-      // One tile of 16 x 64: 512 bytes of codes, 32 scales of f32; minima are as many.
+      // Two tiles of 8 x 64: 256 bytes of codes and 16 scales of f32 each; minima are as many.
       {TileFormat(kU4, 32, Scale::kF32, Offset::kMiddle), 16, 64, {512 + 128, 0, 0, 0}},
       {TileFormat(kU4, 32, Scale::kF32, Offset::kMinimum), 16, 64, {512 + 256, 0, 0, 0}},
-      {TileFormat(kU4, 32, Scale::kBF16, Offset::kMiddle), 17, 65, {4 * (512 + 64), 0, 0, 0}},
+      {TileFormat(kU4, 32, Scale::kBF16, Offset::kMiddle), 17, 65, {6 * (256 + 32), 0, 0, 0}},
       {TileFormat(kS8, 16, Scale::kF32, Offset::kNone), 32, 64, {2 * (1024 + 256), 0, 0, 0}},
-      {TileFormat(kE4M3, 0, Scale::kF32, Offset::kNone), 17, 128, {4 * 1024, 17 * 4, 0, 0}},
+      {TileFormat(kE4M3, 0, Scale::kF32, Offset::kNone), 17, 128, {6 * 512, 17 * 4, 0, 0}},
   };
   for (const Case& test : cases) {
     const PlaneBytes bytes = BytesOf(test.format, test.rows, test.cols);
