@@ -9,6 +9,7 @@
 #include "bench_kernels/kernel_bench.h"
 #include "load/model_directory.h"
 #include "model/presets.h"
+#include "tensor/tile_row.h"
 
 namespace lapidary {
 namespace {
@@ -19,6 +20,7 @@ struct KernelsFlags {
   std::string preset = "e4b";
   DeviceRequest device = DeviceRequest::kCuda;
   KernelBenchOptions bench;
+  std::string weights = "bf16";
   std::string write_algorithms;
   bool json = false;
   std::string output_json;
@@ -68,6 +70,10 @@ Status BenchKernelsCommand(const KernelsFlags& flags) {
   ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(flags.preset));
   KernelBenchOptions options = flags.bench;
   options.gpu_ordinal = gpu.gpu_ordinal;
+  if (flags.weights != "bf16") {
+    const DType stored = flags.weights == "q4_0" ? DType::kQ4_0 : DType::kQ8_0;
+    options.weights = TileFormatFor(FormatOf(stored)).value();
+  }
   options.on_row = [](const KernelRow& row) {
     spdlog::debug("{}: {:.2f} us", row.label(), row.us);
   };
@@ -110,6 +116,13 @@ void AddBenchKernels(CommandLine& command_line, CLI::App* group) {
       ->add_option("--rows", flags->bench.rows,
                    "Rows of products and small kernels (default: 1 to 2048 in eleven steps)")
       ->delimiter(',');
+  command
+      ->add_option(
+          "--weights", flags->weights,
+          "Format of the products' weights: bf16, q4_0 or q8_0; with others than bf16 only "
+          "products are timed")
+      ->check(CLI::IsMember({"bf16", "q4_0", "q8_0"}))
+      ->capture_default_str();
   command->add_flag("--variants", flags->bench.variants,
                     "Also other plans of the same kernels, batch-invariant ones among them");
   command->add_option("--write-algorithms", flags->write_algorithms,

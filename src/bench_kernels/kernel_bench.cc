@@ -47,11 +47,13 @@ Result<KernelBenchResult> BenchKernels(const std::string& model, const ModelPlan
     {
       ProductTimer timer(sink.device);
       result.copy_gbps = timer.CopyGbps();
-      BenchLinear(model, plan, timer, sink);
+      BenchLinear(model, plan, timer, sink, options.weights);
     }
-    BenchAttention(model, plan, sink);
-    BenchExperts(model, plan, sink);
-    BenchSmall(model, plan, sink);
+    if (options.weights == WeightFormat{}) {
+      BenchAttention(model, plan, sink);
+      BenchExperts(model, plan, sink);
+      BenchSmall(model, plan, sink);
+    }
   } catch (const CudaError& error) {
     return MakeError("{}", error.what());
   }

@@ -17,9 +17,10 @@ namespace lapidary {
 
 struct KernelBenchOptions {
   int gpu_ordinal = 0;
-  std::string shapes;     // a regular expression; only rows whose label has a match
-  std::vector<int> rows;  // of products and small kernels; empty: those of usual steps
-  bool variants = false;  // also other ways to run the same kernels
+  std::string shapes;      // a regular expression; only rows whose label has a match
+  std::vector<int> rows;   // of products and small kernels; empty: those of usual steps
+  WeightFormat weights{};  // of products; others than bf16: only products are timed
+  bool variants = false;   // also other ways to run the same kernels
   std::function<void(const KernelRow&)> on_row;  // as each is measured
 };
 

@@ -15,7 +15,7 @@ std::string KernelRow::label() const {
 }
 
 KernelRow MakeProductRow(std::string name, std::string variant, int rows, int in_dim, int out_dim,
-                         double us) {
+                         double us, const WeightFormat& weights) {
   constexpr double kValueBytes = 2.0;  // bf16
   const double in = in_dim;
   const double out = out_dim;
@@ -24,7 +24,8 @@ KernelRow MakeProductRow(std::string name, std::string variant, int rows, int in
           .variant = std::move(variant),
           .rows = rows,
           .us = us,
-          .bytes = kValueBytes * (in * out + rows * (in + out)),
+          .bytes = static_cast<double>(BytesOf(weights, out_dim, in_dim).total()) +
+                   kValueBytes * rows * (in + out),
           .flops = 2.0 * rows * in * out};
 }
 

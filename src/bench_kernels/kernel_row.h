@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "tensor/weight_format.h"
+
 namespace lapidary {
 
 // What an H200 copies and multiplies (bf16) at best, as measured.
@@ -46,9 +48,9 @@ struct KernelRow {
   std::string label() const;
 };
 
-// A product of [rows, in_dim] and [in_dim, out_dim] that took `us`.
+// A product of [rows, in_dim] in bf16 and [in_dim, out_dim] in `weights` that took `us`.
 KernelRow MakeProductRow(std::string name, std::string variant, int rows, int in_dim, int out_dim,
-                         double us);
+                         double us, const WeightFormat& weights = {});
 
 nlohmann::ordered_json ToJson(std::span<const KernelRow> rows);
 

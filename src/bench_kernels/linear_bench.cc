@@ -24,14 +24,14 @@ void BenchShapes(const std::vector<ProductShape>& shapes, ProductTimer& timer,
       for (const bool batch_invariant : {false, true}) {
         if (batch_invariant && !sink.variants) continue;
         KernelRow row = MakeProductRow(shape.name, batch_invariant ? "batch_invariant" : "", rows,
-                                       shape.in_dim, shape.out_dim, 0.0);
+                                       shape.in_dim, shape.out_dim, 0.0, shape.weights);
         if (!sink.wants(row)) continue;
         if (baseline_us == 0.0) {
-          // The product alone, by what the library itself would choose.
+          // The product alone, of weights in bf16, by what the library itself would choose.
           const auto algorithm = timer.Candidates(shape, rows, 1).front();
           baseline_us = timer.TimeAlgorithm(shape, rows, algorithm, kReplays);
         }
-        row.baseline = "cuBLASLt";
+        row.baseline = "cuBLASLt, bf16";
         row.baseline_us = std::max(0.0, baseline_us);
         sink.Time(std::move(row), [&] { return timer.TimeRunner(shape, rows, batch_invariant); });
       }
@@ -48,7 +48,8 @@ void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
       double standard_us = 0.0;
       const auto add = [&](const std::string& variant, const SkinnyPlan& plan, bool dependent) {
         if (!cuda::SkinnyFits(sink.device, call, plan)) return;
-        KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0);
+        KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0,
+                                       shape.weights);
         if (!sink.wants(row)) return;
         if (standard_us == 0.0) standard_us = timer.TimePlan(shape, rows, standard, true);
         row.baseline = "the default plan";
@@ -66,8 +67,10 @@ void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
       for (const int cluster : {1, 2, 4, 8}) {
         if (rows == 4 && cluster != standard.cluster) continue;
         if (cluster > 1 && (shape.in_dim + 63) / 64 < cluster * cuda::kSkinnyWarps) continue;
-        for (const int depth : {4, 6, 8}) {
-          for (const int blocks : {1, 2, 3}) {
+        for (const int depth : cuda::SkinnyDepthsOf(cuda::TileTypeOf(call.weight)).values) {
+          if (depth == 0) continue;
+          for (const int blocks : {1, 2, 3, 4}) {
+            if (blocks > cuda::SkinnyBlocksPerSm(cuda::TileTypeOf(call.weight), depth)) continue;
             SkinnyPlan plan = standard;
             plan.cluster = cluster;
             plan.depth = depth;
@@ -87,7 +90,8 @@ void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer
       const WidePlan standard = cuda::PlanWide(sink.device, timer.MakeCall(shape, rows));
       double standard_us = 0.0;
       const auto add = [&](const std::string& variant, const WidePlan& plan) {
-        KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0);
+        KernelRow row = MakeProductRow(shape.name, variant, rows, shape.in_dim, shape.out_dim, 0.0,
+                                       shape.weights);
         if (!sink.wants(row)) return;
         if (standard_us == 0.0) standard_us = timer.TimePlan(shape, rows, standard);
         row.baseline = "the default plan";
@@ -128,7 +132,7 @@ void BenchLargePlans(const std::vector<ProductShape>& shapes, ProductTimer& time
         KernelRow row = MakeProductRow(shape.name,
                                        fmt::format("t{} n{} k{}{}", plan.tile_rows, plan.columns,
                                                    plan.split, is_default ? " planned" : ""),
-                                       rows, shape.in_dim, shape.out_dim, 0.0);
+                                       rows, shape.in_dim, shape.out_dim, 0.0, shape.weights);
         if (!sink.wants(row)) continue;
         if (library_us == 0.0) library_us = timer.TimeLibrary(shape, rows);
         row.baseline = "cuBLASLt and epilogue";
@@ -189,11 +193,12 @@ void BenchLayerChain(const std::string& model, const ModelPlan& plan, ProductTim
 }  // namespace
 
 void BenchLinear(const std::string& model, const ModelPlan& plan, ProductTimer& timer,
-                 const BenchSink& sink) {
-  const std::vector<ProductShape> shapes = ProductShapes(model, plan);
+                 const BenchSink& sink, const WeightFormat& weights) {
+  const std::vector<ProductShape> shapes = ProductShapes(model, plan, weights);
   BenchShapes(shapes, timer, sink);
   if (!sink.variants) return;
   BenchPlans(shapes, timer, sink);
+  if (weights != WeightFormat{}) return;
   BenchWidePlans(shapes, timer, sink);
   BenchLargePlans(shapes, timer, sink);
   BenchLayerChain(model, plan, timer, sink);

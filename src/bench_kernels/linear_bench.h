@@ -8,6 +8,6 @@
 namespace lapidary {
 
 void BenchLinear(const std::string& model, const ModelPlan& plan, ProductTimer& timer,
-                 const BenchSink& sink);
+                 const BenchSink& sink, const WeightFormat& weights);
 
 }  // namespace lapidary

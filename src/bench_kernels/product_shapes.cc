@@ -6,7 +6,8 @@
 
 namespace lapidary {
 
-std::vector<ProductShape> ProductShapes(const std::string& model, const ModelPlan& plan) {
+std::vector<ProductShape> ProductShapes(const std::string& model, const ModelPlan& plan,
+                                        const WeightFormat& weights) {
   using cuda::Epilogue;
   std::vector<ProductShape> shapes;
   const auto add = [&](const std::string& name, int in_dim, int out_dim, Epilogue epilogue,
@@ -19,7 +20,7 @@ std::vector<ProductShape> ProductShapes(const std::string& model, const ModelPla
     const std::string full = fmt::format("{} {}", model, name);
     const bool taken = std::any_of(shapes.begin(), shapes.end(),
                                    [&](const ProductShape& shape) { return shape.name == full; });
-    shapes.push_back({taken ? full + "_wide" : full, in_dim, out_dim, epilogue, residual});
+    shapes.push_back({taken ? full + "_wide" : full, in_dim, out_dim, epilogue, residual, weights});
   };
   const int hidden = plan.hidden_size;
   if (plan.ple) {

@@ -15,11 +15,13 @@ struct ProductShape {
   int out_dim = 0;
   cuda::Epilogue epilogue = cuda::Epilogue::kStore;
   bool residual = false;  // the input is the residual stream after an update
+  WeightFormat weights{};
 
   bool f32_output() const { return epilogue == cuda::Epilogue::kSoftcap; }
 };
 
 // Each once, in the order of a step.
-std::vector<ProductShape> ProductShapes(const std::string& model, const ModelPlan& plan);
+std::vector<ProductShape> ProductShapes(const std::string& model, const ModelPlan& plan,
+                                        const WeightFormat& weights = {});
 
 }  // namespace lapidary

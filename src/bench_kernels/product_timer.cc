@@ -16,7 +16,8 @@ using cuda::LaunchContext;
 using cuda::LinearCall;
 using cuda::SkinnyPlan;
 
-constexpr int64_t kPoolBytes = int64_t{9} << 30;  // weights; every launch takes other ones
+constexpr int64_t kPoolBytes = int64_t{9} << 30;           // weights; every launch takes other ones
+constexpr int64_t kDequantisedBytes = int64_t{512} << 20;  // a layer's largest matrix in bf16
 constexpr int64_t kOutputBytes = int64_t{512} << 20;
 constexpr int kRotatedCaches = 4;  // times the L2 cache
 constexpr int kMaxDim = 21504;
@@ -33,8 +34,9 @@ ProductShape WithoutResidual(ProductShape shape) {
 
 ProductTimer::ProductTimer(const DeviceInfo& device)
     : device_(device),
-      runner_({.max_rows = kMaxRows}),
-      invariant_runner_({.batch_invariant = true, .max_rows = kMaxRows}),
+      runner_({.max_rows = kMaxRows, .dequantised_bytes = kDequantisedBytes}),
+      invariant_runner_(
+          {.batch_invariant = true, .max_rows = kMaxRows, .dequantised_bytes = kDequantisedBytes}),
       pool_(kPoolBytes / sizeof(bf16)),
       x_(int64_t{kMaxRows} * kMaxDim),
       x_scratch_(int64_t{kMaxRows} * kMaxDim),
@@ -69,15 +71,19 @@ double ProductTimer::CopyGbps() {
   return 2.0 * static_cast<double>(bytes) / us * 1e-3;
 }
 
-const bf16* ProductTimer::Weights(int64_t position, int64_t size) {
-  return pool_.get() + position % (pool_.size() - size) / 128 * 128;
+const void* ProductTimer::Weights(int64_t position, int64_t num_bytes) {
+  return reinterpret_cast<const std::byte*>(pool_.get()) +
+         position % (kPoolBytes - num_bytes) / 256 * 256;
 }
 
 LinearCall ProductTimer::MakeCall(const ProductShape& shape, int rows) {
   CHECK(rows <= kMaxRows && shape.in_dim <= kMaxDim) << shape.name << " at " << rows << " rows";
   CHECK(!shape.residual || shape.in_dim <= kMaxHidden) << shape.name;
   CHECK_LE(int64_t{rows} * shape.out_dim * (shape.f32_output() ? 4 : 2), kOutputBytes);
-  return {.weight = cuda::Bf16Matrix(pool_.get(), shape.out_dim, shape.in_dim),
+  return {.weight = {.data = pool_.get(),
+                     .format = shape.weights,
+                     .rows = shape.out_dim,
+                     .cols = shape.in_dim},
           .rows = rows,
           .x = x_.get(),
           .epilogue = shape.epilogue,
@@ -91,9 +97,10 @@ template <typename Run>
 double ProductTimer::Time(const ProductShape& shape, int rows, bool dependent, int num_replays,
                           const Run& run) {
   const int64_t weight_size = int64_t{shape.in_dim} * shape.out_dim;
+  const int64_t weight_bytes = BytesOf(shape.weights, shape.out_dim, shape.in_dim).total();
   const double work_us = 2.0 * rows * static_cast<double>(weight_size) / 600e6 +
-                         2.0 * static_cast<double>(weight_size) / 4e6;
-  int num_launches = static_cast<int>(kRotatedCaches * device_.l2_bytes / (2 * weight_size)) + 1;
+                         static_cast<double>(weight_bytes) / 4e6;
+  int num_launches = static_cast<int>(kRotatedCaches * device_.l2_bytes / weight_bytes) + 1;
   num_launches = std::clamp(num_launches, 4, std::max(4, static_cast<int>(5000.0 / work_us)));
   num_launches = std::min(num_launches, 160);
   return TimeGraphUs(
@@ -105,7 +112,7 @@ double ProductTimer::Time(const ProductShape& shape, int rows, bool dependent, i
                                           .hidden_out = hidden_out_.get(),
                                           .pre_norm = norm_.get()};
         LinearCall call = MakeCall(shape, rows);
-        call.weight.data = Weights(i * weight_size, weight_size);
+        call.weight.data = Weights(i * weight_bytes, weight_bytes);
         if (shape.residual) {
           call.residual = &update;
           call.x = x_scratch_.get();
@@ -151,14 +158,15 @@ double ProductTimer::TimeLibrary(const ProductShape& shape, int rows) {
               });
 }
 
-double ProductTimer::TimeAlgorithm(const ProductShape& shape, int rows,
+double ProductTimer::TimeAlgorithm(const ProductShape& of, int rows,
                                    const cublasLtMatmulAlgo_t& algorithm, int num_replays) {
+  ProductShape shape = of;
+  shape.weights = {};
   bool runs = true;
   const double us = Time(
       shape, rows, false, num_replays, [&](const LaunchContext& context, const LinearCall& call) {
-        runs = runs &&
-               gemm_.RunWith(algorithm, context.stream, cuda::Bf16Values(call.weight), x_.get(),
-                             call.y, shape.f32_output(), shape.out_dim, shape.in_dim, rows);
+        runs = runs && gemm_.RunWith(algorithm, context.stream, call.weight.As<bf16>(), x_.get(),
+                                     call.y, shape.f32_output(), shape.out_dim, shape.in_dim, rows);
       });
   return runs ? us : -1.0;
 }
@@ -194,8 +202,8 @@ double ProductTimer::TimeLayerChain(const ModelPlan& plan, int rows, bool depend
                                         .hidden_out = other,
                                         .pre_norm = norm_.get()};
       LinearCall call = MakeCall({"chain", in_dim, out_dim, epilogue, residual}, rows);
-      call.weight.data = Weights(position, int64_t{in_dim} * out_dim);
-      position += int64_t{in_dim} * out_dim;
+      call.weight.data = Weights(position, call.weight.bytes().total());
+      position += call.weight.bytes().total();
       call.x = residual ? x_scratch_.get() : x;
       call.y = y;
       if (residual) {

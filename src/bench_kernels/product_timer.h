@@ -34,7 +34,8 @@ class ProductTimer {
   // with the kernels behind it takes for the same.
   double TimePlan(const ProductShape& shape, int rows, const cuda::LargePlan& plan);
   double TimeLibrary(const ProductShape& shape, int rows);
-  // cuBLASLt's product alone, without what comes before and behind it. Negative: it cannot run.
+  // cuBLASLt's product of bf16 weights alone, without what comes before and behind it. Negative: it
+  // cannot run.
   double TimeAlgorithm(const ProductShape& shape, int rows, const cublasLtMatmulAlgo_t& algorithm,
                        int num_replays);
   // Its candidates, the heuristic's choice first.
@@ -53,8 +54,8 @@ class ProductTimer {
   cuda::LinearCall MakeCall(const ProductShape& shape, int rows);
 
  private:
-  // Some weights of the pool, 256-byte aligned, at about `position` of an endless stream.
-  const cuda::bf16* Weights(int64_t position, int64_t size);
+  // Some weights of the pool, 256-byte aligned, at about byte `position` of an endless stream.
+  const void* Weights(int64_t position, int64_t num_bytes);
 
   cuda::LaunchContext Context(bool dependent) const {
     return {.stream = stream_.get(), .dependent = dependent, .device = &device_};

@@ -144,6 +144,9 @@ int Main(int argc, char** argv) {
   app.add_option("--temperature", sampling.temperature);
   app.add_option("--top-k", sampling.top_k);
   app.add_option("--top-p", sampling.top_p);
+  std::string quantisation;
+  app.add_option("--quantization", quantisation, "Format of the weights: q4_0 or q8_0; else bf16")
+      ->check(CLI::IsMember({"q4_0", "q8_0"}));
   app.add_option("--bandwidth", bandwidth, "Bytes per second of the floor");
   app.add_option("--json", json, "Append a line per case to this file");
   app.add_flag("--eager", eager);
@@ -151,6 +154,9 @@ int Main(int argc, char** argv) {
   app.add_option("--dependent", options.dependent_launches, "DependentLaunch bits");
   app.add_flag("--batch-invariant", options.batch_invariant);
   CLI11_PARSE(app, argc, argv);
+  if (!quantisation.empty()) {
+    options.quantisation = quantisation == "q4_0" ? DType::kQ4_0 : DType::kQ8_0;
+  }
   options.use_graphs = !eager;
   options.max_num_seqs = std::max(16, *std::max_element(sequences.begin(), sequences.end()));
   options.max_num_batched_tokens = max_rows;
@@ -180,7 +186,9 @@ int Main(int argc, char** argv) {
               description->plan,
               MakeFootprint(
                   description->plan,
-                  WeightPlan::OfDummies(RequiredTensors(description->plan), WeightReader::kGpu)),
+                  WeightPlan::Make(RequiredTensors(description->plan), nullptr,
+                                   {.reader = WeightReader::kGpu, .rounding = options.quantisation})
+                      .value()),
               c.sequences, c.context, sizeof(bf16)) /
           bandwidth;
       const std::string shape = fmt::format("{} x{} @{}{}", preset, count, context,

@@ -3,6 +3,7 @@
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/rope_fill.cuh"
 #include "ops/cuda/vec.cuh"
+#include "ops/cuda/weight_row.cuh"
 
 namespace lapidary::cuda {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // Blocks [0, rows) gather a row each; blocks [rows, 2 rows) fill its rotary tables.
-__global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {
+__global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call, TileType type) {
   AllowNextKernel();
   WaitForPreviousKernel();
   if (blockIdx.x >= call.rows) {
@@ -19,11 +20,10 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedCall call) {
     return;
   }
   const int row = blockIdx.x;
-  const bf16* source =
-      static_cast<const bf16*>(call.embedding.data) + int64_t{call.token_ids[row]} * call.hidden;
+  const int64_t token = call.token_ids[row];
   for (int at = threadIdx.x * 8; at < call.hidden; at += kThreads * 8) {
     float values[8];
-    Load8(source + at, values);
+    LoadRow8(call.embedding, type, token, at, values);
 #pragma unroll
     for (float& value : values) value *= call.scale;
     float4* hidden = reinterpret_cast<float4*>(call.hidden_out + int64_t{row} * call.hidden + at);
@@ -101,8 +101,9 @@ __global__ void __launch_bounds__(kThreads)
 
 void RunEmbed(const LaunchContext& context, const EmbedCall& call) {
   CHECK_OK(EmbedSupports(call.hidden, kMaxRopeTables));
-  CheckBf16(call.embedding, call.embedding.rows, call.hidden);
-  Launch(context, EmbedKernel, dim3(2 * call.rows), dim3(kThreads), 0, call);
+  CHECK_EQ(call.embedding.cols, call.hidden);
+  Launch(context, EmbedKernel, dim3(2 * call.rows), dim3(kThreads), 0, call,
+         TileTypeOf(call.embedding));
 }
 
 void RunPlaceRows(const LaunchContext& context, const PlaceRowsCall& call) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "model/plan.h"
@@ -15,6 +16,9 @@
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
 #include "ops/cuda/test_values.h"
+#include "tensor/decode.h"
+#include "tensor/repack.h"
+#include "tensor/tile_row.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -92,6 +96,47 @@ TEST_F(SmallOpsTest, EmbeddingGathersRowsAndFillsRotaryTables) {
     }
   }
   EXPECT_TRUE(hidden.GuardsIntact() && x.GuardsIntact() && rope_table.GuardsIntact());
+}
+
+TEST_F(SmallOpsTest, EmbeddingGathersRowsOfTiledTables) {
+  constexpr int kVocab = 24, kHidden = 192;
+  const std::vector<int32_t> ids = {3, 0, 23, 8, 7, 3};
+  const std::vector<int32_t> positions(ids.size());
+  for (const DType stored : {DType::kQ4_0, DType::kQ8_0}) {
+    // Any bytes are codes; scales are small halves.
+    std::vector<uint8_t> blocks(DTypeBytes(stored, int64_t{kVocab} * kHidden));
+    for (size_t at = 0; at < blocks.size(); ++at) blocks[at] = static_cast<uint8_t>(at * 37 + 11);
+    for (size_t at = 0; at < blocks.size(); at += BlockOf(stored).bytes) {
+      const uint16_t scale = FloatToF16(0.01f * static_cast<float>(1 + at % 7));
+      std::memcpy(blocks.data() + at, &scale, sizeof(scale));
+    }
+    const MatrixRef matrix{
+        .data = blocks.data(), .format = FormatOf(stored), .rows = kVocab, .cols = kHidden};
+    const WeightFormat tiles = TileFormatFor(matrix.format).value();
+    std::vector<uint8_t> tiled(BytesOf(tiles, kVocab, kHidden).total());
+    RepackRows(matrix, 0, kVocab, tiles, reinterpret_cast<std::byte*>(tiled.data()));
+    TestBuffer<int32_t> d_ids(ids), d_positions(positions);
+    TestBuffer<uint8_t> d_table(tiled);
+    TestBuffer<float> hidden(ids.size() * kHidden);
+    EmbedCall call;
+    call.rows = static_cast<int>(ids.size());
+    call.hidden = kHidden;
+    call.token_ids = d_ids.get();
+    call.positions = d_positions.get();
+    call.embedding = {.data = d_table.get(), .format = tiles, .rows = kVocab, .cols = kHidden};
+    call.scale = 3.0f;
+    call.hidden_out = hidden.get();
+    RunEmbed(TestContext(), call);
+    const std::vector<float> values = hidden.Download();
+    std::vector<float> expected(kHidden);
+    for (size_t row = 0; row < ids.size(); ++row) {
+      DecodeRow(matrix, ids[row], expected.data());
+      for (int at = 0; at < kHidden; ++at) {
+        ASSERT_EQ(values[row * kHidden + at], expected[at] * 3.0f) << row << ", " << at;
+      }
+    }
+    EXPECT_TRUE(hidden.GuardsIntact());
+  }
 }
 
 TEST_F(SmallOpsTest, PerLayerInputsMatch) {

@@ -1,4 +1,7 @@
+#include <cuda_fp16.h>
+
 #include "ops/cuda/synthetic.h"
+#include "ops/cuda/tile_type.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -14,7 +17,44 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A word of codes is bits of the law's generator; two scales are about such that weights are as
+// large as the law's. `code_words`: of a unit of 8 rows and 64 columns, before its 8 words of
+// scales.
+__global__ void __launch_bounds__(kThreads)
+    FillTilesKernel(SyntheticLaw law, float scale, bool f16, int code_words, int64_t num_words,
+                    uint32_t* to) {
+  WaitForPreviousKernel();
+  for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < num_words;
+       at += int64_t{gridDim.x} * kThreads) {
+    const uint64_t bits =
+        MixBits(law.key + static_cast<uint64_t>(at) * uint64_t{0x9e3779b97f4a7c15u});
+    if (at % (code_words + 8) < code_words) {
+      to[at] = static_cast<uint32_t>(bits >> 32);
+      continue;
+    }
+    const auto half = [&](uint32_t random) {
+      const float value = scale * (0.75f + static_cast<float>(random & 0xffff) * 0x1p-17f);
+      return f16 ? __half_as_ushort(__float2half_rn(value))
+                 : __bfloat16_as_ushort(__float2bfloat16_rn(value));
+    };
+    const uint32_t low = half(static_cast<uint32_t>(bits));
+    to[at] = low | static_cast<uint32_t>(half(static_cast<uint32_t>(bits >> 32))) << 16;
+  }
+}
+
 }  // namespace
+
+void RunFillTiles(const LaunchContext& context, const SyntheticLaw& law, const MatrixRef& tiles,
+                  void* to) {
+  const TileType type = TileTypeOf(tiles);
+  const bool is_tile4 = Is4Bit(type);
+  const bool f16 = HasF16Scales(type);
+  // Root mean squares: of the sum of four uniforms, and of codes.
+  const float deviation = law.scale * 65536.0f / 1.7320508f;
+  const float scale = deviation / (is_tile4 ? 4.6f : 73.9f);
+  Launch(context, FillTilesKernel, dim3(16 * context.Device().num_sms), dim3(kThreads), 0, law,
+         scale, f16, is_tile4 ? 64 : 128, tiles.bytes().total() / 4, static_cast<uint32_t*>(to));
+}
 
 void RunFillSynthetic(const LaunchContext& context, const SyntheticLaw& law, int64_t count,
                       bf16* to) {

@@ -1,8 +1,9 @@
-#include "ops/cuda/bf16_matrix.h"
+#include "base/check.h"
 #include "ops/cuda/drafting/drafting.h"
 #include "ops/cuda/rope_fill.cuh"
 #include "ops/cuda/row_norm.cuh"
 #include "ops/cuda/vec.cuh"
+#include "ops/cuda/weight_row.cuh"
 
 namespace lapidary::cuda {
 namespace {
@@ -12,7 +13,7 @@ static_assert(kThreads == kNormThreads);
 
 // Blocks [0, rows) make a row each; with rounds, blocks [rows, 2 rows) fill its rotary tables.
 __global__ void __launch_bounds__(kThreads)
-    DraftInputsKernel(const __grid_constant__ DraftInputsCall call) {
+    DraftInputsKernel(const __grid_constant__ DraftInputsCall call, TileType type) {
   AllowNextKernel();
   WaitForPreviousKernel();
   if (blockIdx.x >= call.rows) {
@@ -22,13 +23,12 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int row = blockIdx.x;
   const int64_t from = call.rounds == nullptr ? row : call.planned[call.rounds[row].sequence].slot;
-  const auto* embedding =
-      static_cast<const bf16*>(call.embedding.data) + int64_t{call.tokens[row]} * call.backbone;
+  const int64_t token = call.tokens[row];
   const bf16* hidden = call.hidden + from * call.backbone;
   bf16* to = call.inputs + int64_t{row} * 2 * call.backbone;
   for (int at = threadIdx.x * 8; at < call.backbone; at += kThreads * 8) {
     float values[8];
-    Load8(embedding + at, values);
+    LoadRow8(call.embedding, type, token, at, values);
 #pragma unroll
     for (float& value : values) value *= call.scale;
     Store8(to + at, values);
@@ -65,9 +65,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void RunDraftInputs(const LaunchContext& context, const DraftInputsCall& call) {
-  CheckBf16(call.embedding, call.embedding.rows, call.backbone);
+  CHECK_EQ(call.embedding.cols, call.backbone);
   const int blocks = call.rounds == nullptr ? call.rows : 2 * call.rows;
-  Launch(context, DraftInputsKernel, dim3(blocks), dim3(kThreads), 0, call);
+  Launch(context, DraftInputsKernel, dim3(blocks), dim3(kThreads), 0, call,
+         TileTypeOf(call.embedding));
 }
 
 void RunKeepHidden(const LaunchContext& context, const KeepHiddenCall& call) {

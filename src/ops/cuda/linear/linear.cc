@@ -5,12 +5,15 @@
 #include "base/check.h"
 #include "base/result.h"
 #include "ops/cuda/bf16_matrix.h"
+#include "ops/cuda/linear/dequantise.h"
 #include "ops/cuda/linear/gemm_lt.h"
 #include "ops/cuda/linear/linear_epilogue.h"
 #include "ops/cuda/linear/linear_large.h"
 #include "ops/cuda/linear/linear_scratch.h"
 #include "ops/cuda/linear/linear_skinny.h"
 #include "ops/cuda/linear/linear_wide.h"
+#include "ops/cuda/tile_type.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -37,7 +40,14 @@ void CheckCall(const LinearCall& call, int max_rows) {
 }  // namespace
 
 Status LinearSupports(const MatrixRef& weight) {
-  if (!IsBf16(weight)) return MakeError("a matrix in {}, not BF16", FormatName(weight.format));
+  const std::optional<TileType> type = FindTileType(weight.format);
+  if (!type)
+    return MakeError("a matrix in {}, for which there is no kernel", FormatName(weight.format));
+  if (IsTiled(*type)) {
+    if (weight.rows % kTileRows == 0 && weight.cols % kTileCols == 0) return {};
+    return MakeError("a matrix of {} x {} in tiles of {} x {}", weight.rows, weight.cols, kTileRows,
+                     kTileCols);
+  }
   if (weight.rows < 1 || weight.cols < 1 || weight.cols % 8 != 0) {
     return MakeError("a matrix of {} x {}, not of rows of a multiple of 8", weight.rows,
                      weight.cols);
@@ -58,14 +68,47 @@ struct LinearRunner::Impl {
       gemm = std::make_unique<GemmLt>();
       scratch = DeviceBuffer(GatedProductBytes(options.max_rows), "matrix products");
     }
+    if (options.dequantised_bytes > 0) {
+      dequantised = DeviceBuffer(options.dequantised_bytes, "weights in bf16");
+    }
   }
 
   void RunGemm(const LaunchContext& context, const LinearCall& call);
+  void RunStreamed(const LaunchContext& context, LinearCall call);
+  MatrixRef Dequantised(const LaunchContext& context, const MatrixRef& weight);
 
   LinearOptions options;
   std::unique_ptr<GemmLt> gemm;
   DeviceBuffer scratch;
+  DeviceBuffer dequantised;
 };
+
+// A product to f32 of any number of rows, by the streaming kernel: some rows after the others.
+void LinearRunner::Impl::RunStreamed(const LaunchContext& context, LinearCall call) {
+  const ResidualUpdate* const residual = call.residual;
+  const int num_rows = call.rows;
+  const int most_rows = std::min(num_rows, kMaxStreamedRows);
+  if (residual != nullptr && num_rows > most_rows) {
+    RunResidualUpdate(context, *residual, num_rows, call.in_dim(), call.x);
+    call.residual = nullptr;
+  }
+  auto* const y = static_cast<float*>(call.y);
+  bf16* const x = call.x;
+  const SkinnyPlan plan = PlanSkinny(call);
+  for (int row = 0; row < num_rows; row += most_rows) {
+    call.rows = std::min(most_rows, num_rows - row);
+    call.x = x + static_cast<int64_t>(row) * call.in_dim();
+    call.y = y + static_cast<int64_t>(row) * call.out_dim();
+    RunSkinny(context, call, plan);
+  }
+}
+
+MatrixRef LinearRunner::Impl::Dequantised(const LaunchContext& context, const MatrixRef& weight) {
+  const int64_t num_bytes = int64_t{weight.rows} * weight.cols * sizeof(bf16);
+  CHECK_LE(num_bytes, dequantised.num_bytes()) << "a weight that has no room in bf16";
+  RunDequantise(context, weight, dequantised.As<bf16>());
+  return Bf16Matrix(dequantised.As<bf16>(), weight.rows, weight.cols);
+}
 
 void LinearRunner::Impl::RunGemm(const LaunchContext& context, const LinearCall& call) {
   if (call.residual != nullptr) {
@@ -104,12 +147,32 @@ LinearRunner::~LinearRunner() = default;
 
 void LinearRunner::Load(const MatrixRef& weight, Epilogue epilogue, int most_rows) {
   if (impl_->gemm == nullptr || most_rows < kFewestGemmRows) return;
-  impl_->gemm->Load(Bf16Values(weight), epilogue == Epilogue::kSoftcap, weight.rows, weight.cols,
-                    kFewestGemmRows, most_rows);
+  const void* values = weight.data;
+  if (IsTiled(weight)) {
+    if (epilogue == Epilogue::kSoftcap) return;
+    values = impl_->dequantised.As<bf16>();
+  }
+  impl_->gemm->Load(static_cast<const bf16*>(values), epilogue == Epilogue::kSoftcap, weight.rows,
+                    weight.cols, kFewestGemmRows, most_rows);
 }
 
 void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   CheckCall(call, impl_->options.max_rows);
+  if (IsTiled(call.weight)) {
+    if (call.epilogue == Epilogue::kSoftcap) {
+      impl_->RunStreamed(context, call);
+      return;
+    }
+    if (impl_->options.batch_invariant || !SkinnyFits(context.Device(), call, PlanSkinny(call))) {
+      LinearCall in_bf16 = call;
+      in_bf16.weight = impl_->Dequantised(context, call.weight);
+      // A dependent product would read weights while they are made.
+      LaunchContext after = context;
+      after.dependent = false;
+      Run(after, in_bf16);
+      return;
+    }
+  }
   if (impl_->options.batch_invariant) {
     RunWide(context, call, PlanInvariant(context.Device(), call));
     return;

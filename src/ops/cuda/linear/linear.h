@@ -1,7 +1,7 @@
 // y = x W^T with what Gemma puts before and behind it, for any number of rows.
 //
 // Up to some hundred rows go through our own kernels, more through cuBLASLt; callers see one
-// operation. bf16 in and out, sums in f32.
+// operation. bf16 in and out, sums in f32; weights in bf16 or tiled (tensor/weight_tiles.h).
 #pragma once
 
 #include <cstdint>
@@ -59,6 +59,9 @@ struct LinearOptions {
   // A row's result depends on that row alone, not on how many come with it.
   bool batch_invariant = false;
   int max_rows = 8192;  // of a call; sizes the scratch
+  // Scratch for a tiled weight in bf16, where a call has more than kMaxStreamedRows rows: of the
+  // largest one but the head, which streams at any number of rows. 0: no such calls.
+  int64_t dequantised_bytes = 0;
 };
 
 // Of a weight, wherever it lies.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numbers>
@@ -15,6 +16,9 @@
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/test_buffer.h"
+#include "tensor/block_formats.h"
+#include "tensor/repack.h"
+#include "tensor/tile_row.h"
 
 namespace lapidary::cuda {
 
@@ -64,12 +68,50 @@ struct LinearCase {
   ResidualCase residual = ResidualCase::kNone;
   float softcap = 30.0f;
   uint64_t seed = 1;
+  DType stored = DType::kBF16;  // of the weight; block formats are tiled for the device
 
   std::string Name() const {
-    return fmt::format("rows {} in {} out {} epilogue {} residual {}", rows, in_dim, out_dim,
-                       static_cast<int>(epilogue), static_cast<int>(residual));
+    return fmt::format("{} rows {} in {} out {} epilogue {} residual {}", DTypeName(stored), rows,
+                       in_dim, out_dim, static_cast<int>(epilogue), static_cast<int>(residual));
   }
 };
+
+// A weight: the bytes the device gets, and what they stand for.
+struct TestWeight {
+  WeightFormat format{};
+  std::vector<uint8_t> bytes;
+  std::vector<float> values;
+};
+inline TestWeight MakeTestWeight(const LinearCase& c, Random& random) {
+  const size_t size = size_t(c.out_dim) * c.in_dim;
+  const float amplitude = 1.7f / std::sqrt(c.in_dim);
+  TestWeight weight;
+  if (c.stored == DType::kBF16) {
+    const std::vector<bf16> values = RandomBf16(random, size, amplitude);
+    weight.bytes.resize(size * sizeof(bf16));
+    std::memcpy(weight.bytes.data(), values.data(), weight.bytes.size());
+    for (const bf16 value : values) weight.values.push_back(__bfloat162float(value));
+    return weight;
+  }
+  // Any bytes are codes; scales make the weights about as large as above.
+  const DTypeBlock block = BlockOf(c.stored);
+  std::vector<uint8_t> blocks(DTypeBytes(c.stored, static_cast<int64_t>(size)));
+  for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random.Next() >> 32);
+  const float largest_code = c.stored == DType::kQ4_0 ? 8.0f : 128.0f;
+  for (size_t at = 0; at < blocks.size(); at += block.bytes) {
+    const uint16_t scale = FloatToF16(amplitude / largest_code * (1.0f + random.Uniform() / 2));
+    std::memcpy(blocks.data() + at, &scale, sizeof(scale));
+  }
+  weight.values.resize(size);
+  Dequantise(c.stored, blocks.data(), static_cast<int64_t>(size), weight.values.data());
+  const MatrixRef matrix{
+      .data = blocks.data(), .format = FormatOf(c.stored), .rows = c.out_dim, .cols = c.in_dim};
+  weight.format = TileFormatFor(matrix.format).value();
+  weight.bytes.resize(BytesOf(weight.format, c.out_dim, c.in_dim).total());
+  RepackRows(matrix, 0, c.out_dim, weight.format,
+             reinterpret_cast<std::byte*>(weight.bytes.data()));
+  return weight;
+}
 
 // A call, its inputs on both sides and its outputs on the device.
 class LinearProblem {
@@ -79,14 +121,14 @@ class LinearProblem {
         random_(c.seed),
         width_(c.epilogue == Epilogue::kGatedGelu ? c.out_dim / 2 : c.out_dim),
         multiplier_stride_(width_ + 24),
-        weight_(RandomBf16(random_, size_t(c.out_dim) * c.in_dim, 1.7f / std::sqrt(c.in_dim))),
+        weight_(MakeTestWeight(c, random_)),
         x_(RandomBf16(random_, size_t(c.rows) * c.in_dim, 1.7f)),
         multiplier_(RandomBf16(random_, size_t(c.rows) * multiplier_stride_, 1.0f)),
         hidden_(RandomF32(random_, size_t(c.rows) * c.in_dim, 3.0f)),
         block_out_(RandomBf16(random_, size_t(c.rows) * c.in_dim, 0.3f)),
         post_norm_(RandomF32(random_, c.in_dim, 0.5f, 1.0f)),
         pre_norm_(RandomF32(random_, c.in_dim, 0.5f, 1.0f)),
-        device_weight_(weight_),
+        device_weight_(weight_.bytes),
         device_x_(x_),
         device_multiplier_(multiplier_),
         device_hidden_(hidden_),
@@ -128,7 +170,10 @@ class LinearProblem {
       update.scale = 1.0f;
     }
     if (case_.residual == ResidualCase::kWithoutPreNorm) update.pre_norm = nullptr;
-    LinearCall call{.weight = Bf16Matrix(device_weight_.get(), case_.out_dim, case_.in_dim),
+    LinearCall call{.weight = {.data = device_weight_.get(),
+                               .format = weight_.format,
+                               .rows = case_.out_dim,
+                               .cols = case_.in_dim},
                     .rows = rows,
                     .x = device_x_.get(),
                     .residual = case_.residual == ResidualCase::kNone ? nullptr : &update,
@@ -181,9 +226,14 @@ class LinearProblem {
     }
     // bf16 results carry a rounding of 2^-9 of the next power of two, so 2^-8 at most; with the
     // residual, x does too where it falls between two values; f32 results of given bf16 inputs are
-    // exact to summation error.
+    // exact to summation error. Quantised weights may be rounded to bf16, but not those of the
+    // head.
     const bool exact_inputs = case_.residual == ResidualCase::kNone;
-    const double bound = F32() ? (exact_inputs ? 5e-5 : 1e-3) : Streamed(rows) ? 4e-3 : 5e-3;
+    const bool rounds_weights = weight_.format != WeightFormat{};
+    const double bound = F32()            ? (exact_inputs ? 5e-5 : 1e-3)
+                         : rounds_weights ? 6e-3
+                         : Streamed(rows) ? 4e-3
+                                          : 5e-3;
     EXPECT_LT(std::sqrt(error / norm), bound);
     if (case_.residual != ResidualCase::kNone) {
       EXPECT_LT(std::sqrt(hidden_error / hidden_norm), 1e-6);
@@ -236,8 +286,8 @@ class LinearProblem {
 
   double Dot(int weight_row, const std::vector<double>& x) const {
     double sum = 0;
-    const bf16* weight = weight_.data() + size_t(weight_row) * case_.in_dim;
-    for (int k = 0; k < case_.in_dim; ++k) sum += x[k] * __bfloat162float(weight[k]);
+    const float* weight = weight_.values.data() + size_t(weight_row) * case_.in_dim;
+    for (int k = 0; k < case_.in_dim; ++k) sum += x[k] * weight[k];
     return sum;
   }
 
@@ -261,11 +311,13 @@ class LinearProblem {
   Random random_;
   int width_;
   int64_t multiplier_stride_;
-  std::vector<bf16> weight_, x_, multiplier_;
+  TestWeight weight_;
+  std::vector<bf16> x_, multiplier_;
   std::vector<float> hidden_;
   std::vector<bf16> block_out_;
   std::vector<float> post_norm_, pre_norm_;
-  TestBuffer<bf16> device_weight_, device_x_, device_multiplier_;
+  TestBuffer<uint8_t> device_weight_;
+  TestBuffer<bf16> device_x_, device_multiplier_;
   TestBuffer<float> device_hidden_;
   TestBuffer<bf16> device_block_out_;
   TestBuffer<float> device_post_norm_, device_pre_norm_;

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/linear/linear_skinny.h"
 #include "ops/cuda/linear/linear_store.cuh"
+#include "ops/cuda/linear/weight_tile.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/row_norm.cuh"
 
@@ -24,11 +25,10 @@ struct SkinnySegments {
 };
 
 struct SkinnyParams {
-  const bf16* weight;
+  WeightMatrix weight;
   const bf16* x;
   LinearOutput output;
   int in_dim;
-  int weight_rows;
   int rows;
   int num_tiles;
   int cluster;
@@ -39,12 +39,15 @@ struct SkinnyParams {
   ResidualUpdate residual;
 };
 
+// What is loaded of x past its last segment, and never used.
+inline constexpr int kXPadding = 64;
+
 // Shared memory: partial sums, x, then what the residual update needs. Byte offsets, all multiples
 // of 16.
 struct SkinnyLayout {
   int partials = 0;   // f32 [2][warps][kSkinnyPairs][2][columns]
   int exchange = 0;   // f32 [2][cluster][kSkinnyPairs / cluster][rows][2]
-  int x = 0;          // bf16 [rows][x_stride]
+  int x = 0;          // bf16 [rows][x_stride] and kXPadding
   int norms = 0;      // f32 [2][in_dim], only when staged
   int hidden = 0;     // f32 [rows][in_dim]
   int block_out = 0;  // bf16 [rows][in_dim]
@@ -60,7 +63,7 @@ __host__ __device__ __forceinline__ SkinnyLayout MakeSkinnyLayout(int rows, int 
   layout.exchange = offset;
   offset += 2 * kSkinnyFeatures * rows * static_cast<int>(sizeof(float));
   layout.x = offset;
-  offset += rows * x_stride * static_cast<int>(sizeof(bf16));
+  offset += (rows * x_stride + kXPadding) * static_cast<int>(sizeof(bf16));
   layout.norms = offset;
   if (has_residual) {
     if (stage_norms) offset += 2 * in_dim * static_cast<int>(sizeof(float));

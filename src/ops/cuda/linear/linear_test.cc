@@ -19,8 +19,8 @@ class CudaLinearTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     LAPIDARY_SKIP_WITHOUT_GPU();
-    runner_ = std::make_unique<LinearRunner>(
-        LinearOptions{.batch_invariant = GetParam(), .max_rows = 4096});
+    runner_ = std::make_unique<LinearRunner>(LinearOptions{
+        .batch_invariant = GetParam(), .max_rows = 4096, .dequantised_bytes = int64_t{256} << 20});
     LAPIDARY_CUDA_CHECK(cudaStreamCreate(&stream_));
   }
   void TearDown() override {
@@ -76,6 +76,46 @@ TEST_P(CudaLinearTest, EveryEpilogueAndResidualUpdateAgreesWithDoublePrecision) 
   Check({.rows = 3, .in_dim = 1536, .out_dim = 500, .epilogue = Epilogue::kSoftcap, .softcap = 0});
 }
 
+constexpr DType kQuantised[] = {DType::kQ4_0, DType::kQ8_0};
+
+TEST_P(CudaLinearTest, QuantisedWeightsOfEveryShapeAgreeWithDoublePrecision) {
+  uint64_t seed = 100;
+  for (const DType stored : kQuantised) {
+    for (const int in_dim : {64, 128, 192, 320, 448, 512, 704, 1536, 2112, 2560, 6144}) {
+      for (const int out_dim : {8, 16, 24, 40, 200}) {
+        for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}) {
+          Check({.rows = rows,
+                 .in_dim = in_dim,
+                 .out_dim = out_dim,
+                 .seed = ++seed,
+                 .stored = stored});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaLinearTest, QuantisedWeightsWithEveryEpilogueAgreeWithDoublePrecision) {
+  uint64_t seed = 200;
+  for (const DType stored : kQuantised) {
+    for (const Epilogue epilogue : kEpilogues) {
+      for (const ResidualCase residual : kResidualCases) {
+        for (const int rows : {1, 2, 4, 8, 9, 17, 100}) {
+          for (const int in_dim : {64, 1536}) {
+            Check({.rows = rows,
+                   .in_dim = in_dim,
+                   .out_dim = 112,
+                   .epilogue = epilogue,
+                   .residual = residual,
+                   .seed = ++seed,
+                   .stored = stored});
+          }
+        }
+      }
+    }
+  }
+}
+
 // Where most products are far beyond the cap, tanh must saturate.
 TEST_P(CudaLinearTest, SmallSoftcapSaturates) {
   Check(
@@ -111,11 +151,16 @@ TEST_P(CudaLinearTest, ModelShapesAgreeWithDoublePrecision) {
                        .epilogue = shape.epilogue,
                        .residual = shape.residual ? ResidualCase::kFull : ResidualCase::kNone,
                        .seed = uint64_t(shape.out_dim)};
-    LinearProblem problem(c);
-    for (const int rows : {1, 4, 7, 16, 32, 80}) {
-      SCOPED_TRACE(fmt::format("{}: the first {}", c.Name(), rows));
-      problem.Run(*runner_, Context(), rows);
-      problem.Check(rows, 24);
+    for (const DType stored : {DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
+      if (shape.out_dim % 8 != 0 && stored != DType::kBF16) continue;
+      LinearCase with_format = c;
+      with_format.stored = stored;
+      LinearProblem problem(with_format);
+      for (const int rows : {1, 4, 7, 16, 32, 80}) {
+        SCOPED_TRACE(fmt::format("{}: the first {}", with_format.Name(), rows));
+        problem.Run(*runner_, Context(), rows);
+        problem.Check(rows, 24);
+      }
     }
   }
 }
@@ -128,14 +173,26 @@ TEST_P(CudaLinearTest, GatedProductLargerThanTheScratchIsRight) {
 TEST_P(CudaLinearTest, RowsDoNotDependOnTheirNumber) {
   const bool batch_invariant = GetParam();
   const int max_rows = batch_invariant ? 300 : 8;
-  for (const auto& [in_dim, out_dim] :
-       {std::pair{1536, 2560}, {2048, 1536}, {40, 33}, {6144, 200}, {2560, 1024}, {21504, 64}}) {
+  struct Shape {
+    int in_dim, out_dim;
+    DType stored = DType::kBF16;
+  };
+  for (const auto& [in_dim, out_dim, stored] : {Shape{1536, 2560},
+                                                {2048, 1536},
+                                                {40, 33},
+                                                {6144, 200},
+                                                {2560, 1024},
+                                                {21504, 64},
+                                                {1536, 2560, DType::kQ4_0},
+                                                {6144, 208, DType::kQ4_0},
+                                                {21504, 64, DType::kQ8_0}}) {
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGatedGelu}) {
       LinearCase c{.rows = max_rows,
                    .in_dim = in_dim,
                    .out_dim = out_dim & ~1,
                    .epilogue = epilogue,
-                   .residual = in_dim <= 2560 ? ResidualCase::kFull : ResidualCase::kNone};
+                   .residual = in_dim <= 2560 ? ResidualCase::kFull : ResidualCase::kNone,
+                   .stored = stored};
       SCOPED_TRACE(c.Name());
       LinearProblem problem(c);
       problem.Run(*runner_, Context(), max_rows);
@@ -396,11 +453,12 @@ TEST(CudaResidualUpdateTest, ManyRowsAreWrittenWithAndWithoutX) {
   }
 }
 
-TEST(CudaLinearSupportTest, OtherFormatsThanBf16AreRefused) {
+TEST(CudaLinearSupportTest, FormatsWithoutKernelsAreRefused) {
   MatrixRef weight = Bf16Matrix(nullptr, 16, 64);
   EXPECT_TRUE(LinearSupports(weight).ok());
   weight.format = FormatOf(DType::kQ4_0);
-  EXPECT_EQ(LinearSupports(weight).error().message, "a matrix in Q4_0, not BF16");
+  EXPECT_EQ(LinearSupports(weight).error().message,
+            "a matrix in Q4_0, for which there is no kernel");
   EXPECT_DEATH(Bf16Values(weight), "weights in Q4_0");
 }
 

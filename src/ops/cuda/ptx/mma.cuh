@@ -50,12 +50,58 @@ __device__ __forceinline__ uint4 LoadWeight(const void* address, bool valid) {
   return value;
 }
 
+// The same of 16, 8 or 4 bytes; unless `valid`, `value` stays as it is.
+__device__ __forceinline__ void LoadIfValid(uint4& value, const void* address, bool valid) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  setp.ne.b32 p, %5, 0;\n"
+      "  @p ld.global.nc.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+      : "l"(address), "r"(static_cast<int>(valid)));
+}
+__device__ __forceinline__ void LoadIfValid(uint2& value, const void* address, bool valid) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  setp.ne.b32 p, %3, 0;\n"
+      "  @p ld.global.nc.L1::no_allocate.L2::128B.v2.b32 {%0, %1}, [%2];\n"
+      "}"
+      : "+r"(value.x), "+r"(value.y)
+      : "l"(address), "r"(static_cast<int>(valid)));
+}
+__device__ __forceinline__ void LoadIfValid(uint32_t& value, const void* address, bool valid) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  setp.ne.b32 p, %2, 0;\n"
+      "  @p ld.global.nc.L1::no_allocate.L2::128B.b32 %0, [%1];\n"
+      "}"
+      : "+r"(value)
+      : "l"(address), "r"(static_cast<int>(valid)));
+}
+
 __device__ __forceinline__ uint4 LoadShared(uint32_t shared_address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "r"(shared_address)
                : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint2 LoadShared8(uint32_t shared_address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(shared_address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ uint32_t LoadShared4(uint32_t shared_address) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(shared_address) : "memory");
   return value;
 }
 

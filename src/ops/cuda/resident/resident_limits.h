@@ -15,7 +15,7 @@ bool PhasesAreResident(const DecoderProgram& program);
 bool GroupsAreUniform(const DecoderProgram& program);
 // Whether all layers with experts have as many, as wide ones.
 bool ExpertsAreUniform(const DecoderProgram& program);
-// Whether all weights are in the format that the kernel multiplies with.
-bool WeightsAreBf16(const DecoderProgram& program);
+// Whether all weights are in formats that the kernel multiplies with.
+bool WeightsAreResident(const DecoderProgram& program);
 
 }  // namespace lapidary::cuda

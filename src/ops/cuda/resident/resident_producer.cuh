@@ -24,6 +24,10 @@ struct Piece {
   uint32_t chunk_bytes;  // of a gated part's half
   int num_chunks;        // that the slot has room for
   int num_copies;        // 0: one; else one for each of so many chunks
+  // Of a tiled matrix: so many bytes of a stripe, and of another to `up_place`, if there is one.
+  const std::byte* low;  // null: of bf16
+  const std::byte* high;
+  uint32_t num_bytes;
 };
 
 // The phases in which a block has a part of the matrix, one after the other. Matrices are read a
@@ -84,6 +88,7 @@ class PieceCursor {
     const MatrixPart& part = parts_.part();
     int row = part.TileBegin(tile_);
     int chunk = chunk_;
+    int row_chunks = part.num_chunks;
     if constexpr (kExperts) {
       const ResidentMatrix& matrix = part.matrix;
       if (matrix.by_rank) {
@@ -92,19 +97,11 @@ class PieceCursor {
         const int rank = chunk_ / matrix.rank_chunks();
         row += experts_[rank] * matrix.num_rows;
         chunk -= rank * matrix.rank_chunks();
+        row_chunks = matrix.rank_chunks();
       }
     }
-    const Piece piece{
-        .map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
-        .row = row,
-        .chunk = chunk,
-        .up_offset = part.up_offset,
-        .up_place =
-            static_cast<uint32_t>(HalfLines(part.matrix, part.TileSize(tile_)) * kChunkRowBytes),
-        .chunk_bytes = static_cast<uint32_t>(part.TileSize(tile_) * kChunkRowBytes),
-        .num_chunks = part.matrix.slot_chunks,
-        .num_copies =
-            part.matrix.one_copy ? 0 : min(part.matrix.slot_chunks, part.num_chunks - chunk_)};
+    const Piece piece = part.matrix.is_tiled() ? StripePiece(part, row, chunk, row_chunks)
+                                               : BoxPiece(part, row, chunk);
     chunk_ += part.matrix.slot_chunks;
     if (chunk_ >= part.num_chunks) {
       chunk_ = 0;
@@ -120,6 +117,38 @@ class PieceCursor {
 
  private:
   static constexpr int kMapsAhead = 4;  // phases
+
+  __device__ __forceinline__ Piece BoxPiece(const MatrixPart& part, int row, int chunk) const {
+    return {.map = maps_ + 2 * parts_.phase() + (part.IsLast(tile_) ? 1 : 0),
+            .row = row,
+            .chunk = chunk,
+            .up_offset = part.up_offset,
+            .up_place = static_cast<uint32_t>(HalfLines(part.matrix, part.TileSize(tile_)) *
+                                              kChunkRowBytes),
+            .chunk_bytes = static_cast<uint32_t>(part.TileSize(tile_) * kChunkRowBytes),
+            .num_chunks = part.matrix.slot_chunks,
+            .num_copies =
+                part.matrix.one_copy ? 0 : min(part.matrix.slot_chunks, part.num_chunks - chunk_),
+            .low = nullptr,
+            .high = nullptr,
+            .num_bytes = 0};
+  }
+  // Rows of the matrix have `row_chunks` units.
+  __device__ __forceinline__ Piece StripePiece(const MatrixPart& part, int row, int chunk,
+                                               int row_chunks) const {
+    const ResidentMatrix& matrix = part.matrix;
+    const auto stripe = [&](int first_row) {
+      return matrix.tiles +
+             (static_cast<int64_t>(first_row / 8) * row_chunks + chunk) * matrix.unit_bytes;
+    };
+    const bool has_high = matrix.gated || part.TileCount(tile_) > 8;
+    Piece piece{};
+    piece.low = stripe(row);
+    piece.high = has_high ? stripe(row + (matrix.gated ? part.up_offset : 8)) : nullptr;
+    piece.up_place = matrix.stripe_place();
+    piece.num_bytes = min(matrix.slot_chunks, part.num_chunks - chunk_) * matrix.unit_bytes;
+    return piece;
+  }
 
   __device__ void PrefetchMaps(int phase) const {
     PrefetchMap(maps_[2 * phase]);
@@ -171,7 +200,11 @@ class Producer {
     const uint32_t slot = SharedAddress(ring_.Slot(at_));
     const bool gated = piece.up_offset != 0;
     const uint32_t up = slot + piece.up_place;
-    if (piece.num_copies == 0) {
+    if (piece.low != nullptr) {
+      ExpectBytes(barrier, piece.high != nullptr ? 2 * piece.num_bytes : piece.num_bytes);
+      CopyBytesOnce(piece.low, slot, piece.num_bytes, barrier);
+      if (piece.high != nullptr) CopyBytesOnce(piece.high, up, piece.num_bytes, barrier);
+    } else if (piece.num_copies == 0) {
       const uint32_t num_bytes = piece.num_chunks * piece.chunk_bytes;
       ExpectBytes(barrier, gated ? 2 * num_bytes : num_bytes);
       CopyChunks(*piece.map, piece.row, piece.chunk, slot, barrier, BoxUse::kOnce);

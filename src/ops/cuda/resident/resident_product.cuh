@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "ops/cuda/linear/weight_tile.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/ptx/tma.cuh"
 #include "ops/cuda/ptx/warp_mma.cuh"
@@ -65,12 +67,13 @@ __device__ __forceinline__ float SumInPairs(const float (&values)[kResidentWarps
          ((values[4] + values[5]) + (values[6] + values[7]));
 }
 
-// Multiplies a team's share of the tiles of a part with x. Made before x is there: what can be
+// Multiplies a team's share of the tiles of a part with x; kTiled: whose weights may be in a tiled
+// format. Made before x is there: what can be
 // computed is, while the warp would wait for others.
-template <int kSlotBytes>
+template <int kSlotBytes, bool kTiled>
 class PartMultiplier {
  public:
-  // `x`: bf16 in shared memory at InputPlace, zeros to a multiple of 64.
+  // `x`: bf16 in shared memory at InputPlace (StoreInput), zeros to a multiple of 64.
   __device__ PartMultiplier(const Ring<kSlotBytes>& ring, const TeamPosition& position,
                             const MatrixPart& part, int num_tiles, const std::byte* x)
       : warp_(ThreadOfPhase() / 32),
@@ -80,6 +83,7 @@ class PartMultiplier {
         num_chunks_(Opaque(part.num_chunks)),
         slot_chunks_(Opaque(part.matrix.slot_chunks)),
         turn_flips_(Opaque(part.matrix.tile_slots % 2)),
+        format_(part.matrix.format),
         position_(position),
         place_(warp_, lane_) {
     lane_x_ = Opaque(static_cast<int>(SharedAddress(x)) + place_.chunk * kChunkRowBytes +
@@ -87,7 +91,13 @@ class PartMultiplier {
     slots_ = Opaque(static_cast<int>(SharedAddress(ring.slots)));
     arrived_ = Opaque(static_cast<int>(ring.arrived));
     num_slots_ = Opaque(ring.num_slots);
-    SetSize(part, 0);
+    if (kTiled && part.matrix.is_tiled()) {
+      units_ = {.input = static_cast<int>(SharedAddress(x)),
+                .bytes = part.matrix.unit_bytes,
+                .high = part.matrix.stripe_place()};
+    } else {
+      SetSize(part, 0);
+    }
   }
 
   __device__ const TeamPosition& position() const { return position_; }
@@ -99,7 +109,8 @@ class PartMultiplier {
     float* batch_sums = sums;
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles_; ++tile) {
-      if (tile > 0 && tile == last_tile_) SetSize(part, tile);
+      if (tile > 0 && tile == last_tile_ && (!kTiled || format_ == TileType::kBf16))
+        SetSize(part, tile);
       float acc[4][4] = {};
 #pragma unroll 1
       for (int chunk = position_.has_turn ? 0 : slot_chunks_; chunk < num_chunks_;
@@ -146,8 +157,75 @@ class PartMultiplier {
   __device__ __forceinline__ void MultiplySlot(int chunk, int end, float (&acc)[4][4]) {
     const uint32_t arrived = arrived_ + position_.at.slot * 8;
     AwaitBarrier(arrived, position_.at.parity);
-    // Even and odd steps, and the input, which is the same row for all columns of the product.
     const uint32_t slot = slots_ + position_.at.slot * kSlotBytes;
+    if (!kTiled || format_ == TileType::kBf16) {
+      AddSlot(slot, chunk, end, acc);
+    } else {
+      AddTiledSlot(slot, chunk, end, acc);
+    }
+    __syncwarp();
+    // The barriers of consumed slots lie behind those of arrived ones; each warp for one of the
+    // other team too.
+    if (lane_ == 0) ArriveAtBarrier(arrived + kMaxSlots * 8, kTeams);
+  }
+
+  __device__ __forceinline__ void AddTiledSlot(uint32_t slot, int chunk, int end,
+                                               float (&acc)[4][4]) const {
+    switch (format_) {
+      case TileType::kU4F16:
+        AddUnits<TileType::kU4F16>(slot, chunk, end, acc);
+        break;
+      case TileType::kU4Bf16:
+        AddUnits<TileType::kU4Bf16>(slot, chunk, end, acc);
+        break;
+      case TileType::kS8F16:
+        AddUnits<TileType::kS8F16>(slot, chunk, end, acc);
+        break;
+      default:
+        AddUnits<TileType::kS8Bf16>(slot, chunk, end, acc);
+    }
+  }
+
+  // A warp takes every kSlotWarps-th unit of two stripes.
+  template <TileType kType>
+  __device__ __forceinline__ void AddUnits(uint32_t slot, int chunk, int end,
+                                           float (&acc)[4][4]) const {
+    using Tile = WeightTile<kType>;
+    const int first = warp_ % kSlotWarps;
+    uint32_t codes = slot + first * Tile::kUnitBytes + Tile::CodesOfLane(lane_);
+    uint32_t scales = slot + first * Tile::kUnitBytes + Tile::ScalesOfLane(lane_);
+    uint32_t input = units_.input + (chunk + first) * kChunkRowBytes + lane_ % 4 * 16;
+    const uint32_t high = units_.high;
+    int left = (end - first + kSlotWarps - 1) / kSlotWarps;
+    const auto add = [&](auto count) {
+      constexpr int kCount = decltype(count)::value;
+      // All loads, then all products.
+      typename Tile::Stage stages[kCount];
+      uint4 x[kCount][2];
+#pragma unroll
+      for (int idx = 0; idx < kCount; ++idx) {
+        Tile::LoadShared(stages[idx], codes, scales, high);
+        x[idx][0] = LoadShared(input);
+        x[idx][1] = LoadShared(input + kChunkRowBytes / 2);
+        codes += kSlotWarps * Tile::kUnitBytes;
+        scales += kSlotWarps * Tile::kUnitBytes;
+        input += kSlotWarps * kChunkRowBytes;
+      }
+#pragma unroll
+      for (int idx = 0; idx < kCount; ++idx) {
+        Tile::template Multiply<true>(acc[idx], stages[idx], x[idx]);
+      }
+      left -= kCount;
+    };
+#pragma unroll 1
+    while (left >= 4) add(std::integral_constant<int, 4>());
+    if (left >= 2) add(std::integral_constant<int, 2>());
+    if (left >= 1) add(std::integral_constant<int, 1>());
+  }
+
+  // The same of weights in bf16.
+  __device__ __forceinline__ void AddSlot(uint32_t slot, int chunk, int end, float (&acc)[4][4]) {
+    // Even and odd steps, and the input, which is the same row for all columns of the product.
     StepPlaces at{.even = slot + place_.place[0],
                   .odd = slot + place_.place[1],
                   .input = static_cast<uint32_t>(lane_x_ + chunk * kChunkRowBytes)};
@@ -156,10 +234,6 @@ class PartMultiplier {
     for (; left >= 4; left -= 4) AddSteps<4>(at, acc);
     if (left >= 2) AddSteps<2>(at, acc);
     if (left % 2 != 0) AddSteps<1>(at, acc);
-    __syncwarp();
-    // The barriers of consumed slots lie behind those of arrived ones; each warp for one of the
-    // other team too.
-    if (lane_ == 0) ArriveAtBarrier(arrived + kMaxSlots * 8, kTeams);
   }
 
   struct StepPlaces {
@@ -197,8 +271,14 @@ class PartMultiplier {
   const int num_chunks_;
   const int slot_chunks_;
   const int turn_flips_;  // from one tile to the next
+  const TileType format_;
   TeamPosition position_;
-  LanePlace place_;
+  LanePlace place_;  // in bf16
+  struct Units {
+    int input;  // x in shared memory, values in their order
+    int bytes;
+    int high;     // from the first stripe of a slot to the second
+  } units_ = {};  // in a tiled format
   int lane_x_;
   int slots_;
   int arrived_;

@@ -12,6 +12,7 @@
 #include "ops/cuda/resident/resident_entry_runs.h"
 #include "ops/cuda/resident/resident_limits.h"
 #include "ops/cuda/resident/resident_tuning.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -71,8 +72,7 @@ class ProgramMaker {
         layout_(device.num_sms, ExchangesOf(program)),
         scratch_(static_cast<std::byte*>(scratch)),
         num_blocks_(ResidentBlocks(device, widths_)),
-        slot_bytes_(
-            kResidentTunings[ResidentTuningOf(widths_.hidden, widths_.num_experts > 0)].slot_bytes),
+        slot_bytes_(kResidentTunings[ResidentTuningOf(widths_)].slot_bytes),
         phase_of_owner_(layout_.kept.size()) {}
 
   std::vector<std::byte> Make() {
@@ -112,8 +112,10 @@ class ProgramMaker {
       for (const int last : {0, 1}) {
         const int box_rows = last ? matrix.last_size : matrix.tile_size;
         const MatrixRef& weight = weights_[idx];
+        // Of tiled matrices nobody uses it.
         const CUtensorMap map =
-            matrix.one_copy
+            matrix.is_tiled() ? MakeSwizzledMap(weight.As<bf16>(), kTileRows, kTileCols, kTileRows)
+            : matrix.one_copy
                 ? MakeChunkedMap(Bf16Values(weight), weight.rows, weight.cols, box_rows,
                                  matrix.slot_chunks)
                 : MakeSwizzledMap(Bf16Values(weight), weight.rows, weight.cols, box_rows);
@@ -133,9 +135,9 @@ class ProgramMaker {
   void Add(const ProductPhase& product) {
     ResidentPhase phase;
     phase.finish = FinishOf(product.epilogue);
-    phase.matrix =
-        PlanResidentMatrix(product.weight.rows, product.weight.cols,
-                           product.epilogue == Epilogue::kGatedGelu, num_blocks_, slot_bytes_);
+    phase.matrix = PlanResidentMatrix(product.weight.rows, product.weight.cols,
+                                      product.epilogue == Epilogue::kGatedGelu, num_blocks_,
+                                      slot_bytes_, TileTypeOf(product.weight));
     phase.multiplier = product.multiplier;
     ResidentExperts experts;
     if (product.reads_stream()) {
@@ -169,16 +171,19 @@ class ProgramMaker {
     route.router = Bf16Values(layer.router);
     route.router_scale = layer.router_scale;
     route.pre_norm = layer.pre_norm;
+    phases_[phases_.size() - 2].plain_expert_input = IsTiled(layer.gate_up);
 
     const int width = layer.down.cols;
     ResidentPhase gate_up;
     gate_up.finish = ResidentFinish::kGatedGelu;
-    gate_up.matrix = PlanExpertGateUp(width, widths_.hidden, layer.top_k, num_blocks_, slot_bytes_);
+    gate_up.matrix = PlanExpertGateUp(width, widths_.hidden, layer.top_k, num_blocks_, slot_bytes_,
+                                      TileTypeOf(layer.gate_up));
     gate_up.output = Packets(layout_.experts.first);
     Add(gate_up, {.logits = logits, .per_expert_scale = layer.per_expert_scale}, layer.gate_up);
 
     ResidentPhase down;
-    down.matrix = PlanExpertDown(widths_.hidden, width, layer.top_k, num_blocks_, slot_bytes_);
+    down.matrix = PlanExpertDown(widths_.hidden, width, layer.top_k, num_blocks_, slot_bytes_,
+                                 TileTypeOf(layer.down));
     down.input = gate_up.output;
     down.output = Packets(layout_.experts.second);
     Add(down, {}, layer.down);
@@ -189,6 +194,7 @@ class ProgramMaker {
 
   void Add(const ResidentPhase& phase, const ResidentExperts& experts, const MatrixRef& weight) {
     phases_.push_back(phase);
+    if (phase.matrix.is_tiled()) phases_.back().matrix.tiles = weight.As<std::byte>();
     experts_.push_back(experts);
     weights_.push_back(weight);
   }
@@ -240,6 +246,7 @@ ResidentWidths::ResidentWidths(const DecoderProgram& program) {
   min_mlp_width = std::numeric_limits<int>::max();
   for (const ProductPhase* product : ProductsOf(program)) {
     const MatrixRef& weight = product->weight;
+    tiled = tiled || IsTiled(weight);
     widest_input = std::max(widest_input, weight.cols);
     switch (product->block) {
       case DecoderBlock::kAttention:
@@ -260,6 +267,7 @@ ResidentWidths::ResidentWidths(const DecoderProgram& program) {
     }
   }
   for (const ExpertsPhase* experts : ExpertsOf(program)) {
+    tiled = tiled || IsTiled(experts->gate_up) || IsTiled(experts->down);
     num_experts = experts->router.rows;
     num_ranks = experts->top_k;
     expert_width = experts->down.cols;
@@ -275,7 +283,8 @@ ResidentWidths::ResidentWidths(const DecoderProgram& program) {
 }
 
 int ResidentBlocks(const DeviceInfo& device, const ResidentWidths& widths) {
-  return ResidentBlocks(device.num_sms, widths.hidden, widths.min_mlp_width);
+  return ResidentBlocks(device.num_sms, widths.hidden, widths.min_mlp_width,
+                        widths.tiled ? kTileRows : 2);
 }
 
 ResidentExchanges ExchangesOf(const DecoderProgram& program) {
@@ -290,7 +299,8 @@ ResidentExchanges ExchangesOf(const DecoderProgram& program) {
       .num_experts = widths.num_experts,
       .expert_values = widths.num_ranks * widths.expert_width,
       .entry_values = {},
-      .num_phases = static_cast<int>(ProductsOf(program).size() + 2 * ExpertsOf(program).size())};
+      .num_phases = static_cast<int>(ProductsOf(program).size() + 2 * ExpertsOf(program).size()),
+      .granule = widths.tiled ? kTileRows : 2};
   for (const LayerAttention& attention : AttentionsOf(program)) {
     exchanges.entry_values.push_back(attention.num_kv_heads * attention.entry.entry_len);
   }
@@ -315,13 +325,22 @@ bool GroupsAreUniform(const DecoderProgram& program) {
   });
 }
 
-bool WeightsAreBf16(const DecoderProgram& program) {
+bool WeightsAreResident(const DecoderProgram& program) {
   const std::vector<const ProductPhase*> products = ProductsOf(program);
   const std::vector<const ExpertsPhase*> layers = ExpertsOf(program);
+  // Of gated matrices, each half is stripes.
+  const auto is_known = [](const MatrixRef& weight, bool gated) {
+    const std::optional<TileType> type = FindTileType(weight.format);
+    return type && (!IsTiled(*type) || weight.rows % (gated ? 2 * kTileRows : kTileRows) == 0);
+  };
   return std::all_of(products.begin(), products.end(),
-                     [](const ProductPhase* product) { return IsBf16(product->weight); }) &&
-         std::all_of(layers.begin(), layers.end(), [](const ExpertsPhase* layer) {
-           return IsBf16(layer->router) && IsBf16(layer->gate_up) && IsBf16(layer->down);
+                     [&](const ProductPhase* product) {
+                       return is_known(product->weight, product->epilogue == Epilogue::kGatedGelu);
+                     }) &&
+         std::all_of(layers.begin(), layers.end(), [&](const ExpertsPhase* layer) {
+           const bool has_stripes = layer->down.cols % kTileRows == 0;
+           return IsBf16(layer->router) && is_known(layer->gate_up, false) &&
+                  is_known(layer->down, false) && (has_stripes || IsBf16(layer->gate_up));
          });
 }
 

@@ -76,14 +76,14 @@ TEST(ResidentProgramTest, GroupsMayDifferButNotTheLayersOfOne) {
 
 TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
   const DecoderProgram program = MakeProgram({kSliding, kFull});
-  EXPECT_TRUE(WeightsAreBf16(program));
+  EXPECT_TRUE(WeightsAreResident(program));
   for (size_t idx = 0; idx < program.size(); ++idx) {
     for (const WeightFormat& format :
          {FormatOf(DType::kQ4_0),
           RowMajorFormat(CodeType::kE4M3, {1, 0}, ScaleType::kF32, OffsetType::kNone)}) {
       DecoderProgram other = program;
       std::get<ProductPhase>(other[idx]).weight.format = format;
-      EXPECT_FALSE(WeightsAreBf16(other));
+      EXPECT_FALSE(WeightsAreResident(other));
     }
   }
 }
@@ -137,7 +137,7 @@ TEST(ResidentProgramTest, ExpertsFitIfBlocksAndSlotsDo) {
 
 TEST(ResidentProgramTest, ExpertsAreTheSameInAllLayersAndBf16) {
   const DecoderProgram program = MakeExpertProgram({});
-  EXPECT_TRUE(ExpertsAreUniform(program) && WeightsAreBf16(program));
+  EXPECT_TRUE(ExpertsAreUniform(program) && WeightsAreResident(program));
   for (size_t idx = 0; idx < program.size(); ++idx) {
     if (!std::holds_alternative<ExpertsPhase>(program[idx])) continue;
     DecoderProgram other = program;
@@ -146,7 +146,7 @@ TEST(ResidentProgramTest, ExpertsAreTheSameInAllLayersAndBf16) {
     EXPECT_FALSE(ExpertsAreUniform(other));
     experts.top_k = 8;
     experts.down.format = FormatOf(DType::kQ4_0);
-    EXPECT_FALSE(WeightsAreBf16(other));
+    EXPECT_FALSE(WeightsAreResident(other));
   }
 }
 

@@ -92,7 +92,7 @@ __device__ __forceinline__ void UpdateResidual(const ResidentPhase& phase, uint3
   ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
     float4 h = hidden[quad];
     if (pre_norm != nullptr) h = Normed(h, inverse_rms, pre[idx]);
-    StoreInput(Input(), quad, PackBf16x4(h));
+    StoreInput(Input(), quad, PackBf16x4(h), phase.matrix.is_tiled());
   });
 }
 
@@ -205,9 +205,11 @@ __device__ __forceinline__ void UpdateResidualWithExperts(const ResidentPhase& p
   }
   ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
     const float4 h = hidden[quad];
-    StoreInput(Input(), quad, PackBf16x4(Normed(h, inverse_rms, pre[idx])));
+    StoreInput(Input(), quad, PackBf16x4(Normed(h, inverse_rms, pre[idx])),
+               phase.matrix.is_tiled());
     if (routes) {
-      StoreInput(state.input(), quad, PackBf16x4(Normed(h, inverse_rms, expert_pre[idx])));
+      StoreInput(state.input(), quad, PackBf16x4(Normed(h, inverse_rms, expert_pre[idx])),
+                 phase.plain_expert_input);
     }
   });
 }

@@ -29,14 +29,15 @@ struct ResidentExchanges {
   int expert_values = 0;          // activations of all chosen ones
   std::vector<int> entry_values;  // by layer: of a token's new entry
   int num_phases = 0;
+  int granule = 2;  // rows that blocks are dealt at a time: 8 where weights are tiled
 
   bool operator==(const ResidentExchanges&) const = default;
 };
 
 // Blocks of the launch: an SM each, and a part of the outputs of attention and MLP and of the
 // activations for each block (resident_exchange.cuh builds on that).
-inline int ResidentBlocks(int num_sms, int hidden, int min_mlp_width) {
-  return std::min({num_sms, hidden / 2, min_mlp_width / 2});
+inline int ResidentBlocks(int num_sms, int hidden, int min_mlp_width, int granule) {
+  return std::min({num_sms, hidden / granule, min_mlp_width / granule});
 }
 
 // Device memory behind the scratch pointer, in bytes. An exchange of each kind has packets of its
@@ -69,8 +70,8 @@ struct ResidentScratchLayout {
       experts.first = Place(PacketBytes(exchanges.expert_values));
       experts.second = Place(PacketBytes(exchanges.hidden));
     }
-    const int64_t splits =
-        ResidentBlocks(num_sms, exchanges.hidden, exchanges.min_mlp_width);  // one each
+    const int64_t splits =  // one each
+        ResidentBlocks(num_sms, exchanges.hidden, exchanges.min_mlp_width, exchanges.granule);
     partial_sums = Place(splits * kSplitSumBytes);
     partial_weights = Place(splits * kSplitHeads * 16);
     for (const int values : exchanges.entry_values) kept.push_back(Place(PacketBytes(values)));
@@ -90,8 +91,8 @@ struct ResidentScratchLayout {
 // Where in a ResidentProgram what lies behind its header and phases.
 struct ResidentProgramLayout {
   static constexpr int64_t kHeaderBytes = 128;  // sizeof(ResidentProgram)
-  static constexpr int64_t kPhaseBytes = 192;   // sizeof(ResidentPhase)
-  static constexpr int64_t kMatrixBytes = 32;   // sizeof(ResidentMatrix)
+  static constexpr int64_t kPhaseBytes = 208;   // sizeof(ResidentPhase)
+  static constexpr int64_t kMatrixBytes = 48;   // sizeof(ResidentMatrix)
   static constexpr int64_t kKvBytes = 16;       // sizeof(ResidentKv)
   static constexpr int64_t kExpertBytes = 64;   // sizeof(ResidentExperts)
   static constexpr int64_t kMapBytes = 128;     // sizeof(CUtensorMap)

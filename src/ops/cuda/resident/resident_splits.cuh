@@ -16,6 +16,8 @@ inline constexpr int kFewSplitKeys = 32;
 // has.
 template <int kSlotBytes>
 __device__ constexpr int MostRoundKeys(int entry_len) {
+  // Attention over keys and values of 512 dims each, apart, is written for the fewer.
+  if (entry_len == 1024) return kFewSplitKeys;
   return EntryRunsOf<kSlotBytes>(entry_len).num_slots(kMaxSplitKeys) <= kMinSlots ? kMaxSplitKeys
                                                                                   : kFewSplitKeys;
 }

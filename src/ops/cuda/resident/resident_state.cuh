@@ -19,7 +19,7 @@ namespace lapidary::cuda {
 inline constexpr int kMaxMultipliers = 32;  // per block
 
 // Shared memory, in bytes, behind a BlockState.
-inline constexpr int kStateBytes = 17408;
+inline constexpr int kStateBytes = 17664;
 struct SharedLayout {
   int experts = 0;  // ResidentExpertState, with experts; behind f32 [hidden]
   int x = 0;        // bf16 [widest input], or what attention needs
@@ -28,8 +28,7 @@ struct SharedLayout {
   int slot_bytes = 0;
 
   SharedLayout(const ResidentWidths& widths, int max_bytes)
-      : slot_bytes(
-            kResidentTunings[ResidentTuningOf(widths.hidden, widths.num_experts > 0)].slot_bytes) {
+      : slot_bytes(kResidentTunings[ResidentTuningOf(widths)].slot_bytes) {
     experts = kStateBytes + widths.hidden * static_cast<int>(sizeof(float));
     x = experts;
     if (widths.num_experts > 0) {
@@ -120,9 +119,13 @@ __device__ __forceinline__ ResidentExpertState& ExpertState() {
   return *reinterpret_cast<ResidentExpertState*>(shared_memory + State().params.shared.experts);
 }
 
-// Four values of x, bf16.
-__device__ __forceinline__ void StoreInput(std::byte* input, int quad, uint2 values) {
+// Four values of x, bf16. `plain`: in their order, for tiled weights; else at InputPlace.
+__device__ __forceinline__ void StoreInput(std::byte* input, int quad, uint2 values, bool plain) {
   auto* x = reinterpret_cast<uint32_t*>(input);
+  if (plain) {
+    reinterpret_cast<uint2*>(x)[quad] = values;
+    return;
+  }
   const int place = InputPlace(2 * quad);
   x[place] = values.x;
   x[place + 4] = values.y;

@@ -20,7 +20,7 @@ namespace {
 // Zeros behind the input, to a multiple of 64 values.
 __device__ __forceinline__ void PadInput(std::byte* input, int thread, int dim) {
   const int quad = dim / 4 + thread;
-  if (thread < 16 && quad < (dim + 63) / 64 * 16) StoreInput(input, quad, make_uint2(0, 0));
+  if (thread < 16 && quad < (dim + 63) / 64 * 16) StoreInput(input, quad, make_uint2(0, 0), false);
 }
 
 // Packets as they are become the input.
@@ -39,7 +39,7 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
 #pragma unroll
     for (int idx = 0; idx < kReceiveQuads; ++idx) {
       const int quad = first + thread + idx * kResidentWorkers;
-      if (quad < num_quads) StoreInput(Input(), quad, quads[idx]);
+      if (quad < num_quads) StoreInput(Input(), quad, quads[idx], phase.matrix.is_tiled());
     }
   }
 }
@@ -80,8 +80,8 @@ __device__ __forceinline__ void Attend(const ResidentPhase& phase, uint32_t numb
 }
 
 // The product with the input, and what becomes of its sums.
-template <bool kExperts, int kSlotBytes>
-__device__ __forceinline__ void Multiply(PartMultiplier<kSlotBytes>& multiplier,
+template <bool kExperts, int kSlotBytes, bool kTiled>
+__device__ __forceinline__ void Multiply(PartMultiplier<kSlotBytes, kTiled>& multiplier,
                                          const PreparedPhase& prepared, uint32_t number) {
   const MatrixPart& part = prepared.part;
   const ResidentPhase& phase = prepared.phase;
@@ -140,7 +140,7 @@ __device__ __noinline__ void RunAttention() {
 
 template <int kTuning>
 __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
-  constexpr bool kExperts = kTuning == kExpertTuning;
+  constexpr bool kExperts = kIsExpertTuning<kTuning>;
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   constexpr int kQuads = kConstants.max_hidden / (4 * kResidentWorkers);
   const PreparedPhase& prepared = Prepared(idx);
@@ -148,8 +148,9 @@ __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
   // The experts' gate and up read what their dense branch's have left.
   const bool has_input = kExperts && prepared.part.matrix.by_rank;
   std::byte* const input = has_input ? ExpertState().input() : Input();
-  PartMultiplier multiplier(TheRing<kConstants.slot_bytes>(), StateOfWarp().team, prepared.part,
-                            prepared.num_tiles, input);
+  PartMultiplier<kConstants.slot_bytes, kIsTiledTuning<kTuning>> multiplier(
+      TheRing<kConstants.slot_bytes>(), StateOfWarp().team, prepared.part, prepared.num_tiles,
+      input);
   if (phase.reads_residual) {
     if constexpr (kExperts) {
       UpdateResidualWithExperts<kQuads>(phase, ExpertState().phases[idx % kPreparedPhases],
@@ -292,7 +293,7 @@ __device__ __forceinline__ void Work() {
 template <int kTuning>
 __global__ void __launch_bounds__(kResidentThreads, 1)
     ResidentStepKernel(const __grid_constant__ KernelParams params) {
-  constexpr bool kExperts = kTuning == kExpertTuning;
+  constexpr bool kExperts = kIsExpertTuning<kTuning>;
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   if (threadIdx.x == 0) {
     State().program = *static_cast<const ResidentProgram*>(params.call.program);
@@ -359,11 +360,11 @@ bool ResidentStepSupports(const DeviceInfo& device, const DecoderProgram& progra
   const int num_blocks = ResidentBlocks(device, widths);
   // Dims are multiples of 8, heads and entries those of attention.h (CheckSupported sees to it).
   return widths.hidden <= kMaxResidentHidden && widths.vocab_size % 2 == 0 &&
-         WeightsAreBf16(program) && GroupsAreUniform(program) && ExpertsAreUniform(program) &&
+         WeightsAreResident(program) && GroupsAreUniform(program) && ExpertsAreUniform(program) &&
          ResidentExpertsFit(widths.num_experts, widths.num_ranks, widths.expert_width,
                             widths.hidden, num_blocks) &&
          (widths.num_experts == 0 || widths.ple_width == 0) && widths.max_kv_heads <= num_blocks &&
-         widths.ple_width / num_blocks + 2 <= kMaxMultipliers &&
+         widths.ple_width / num_blocks + (widths.tiled ? 8 : 2) <= kMaxMultipliers &&
          SharedLayout(widths, device.shared_bytes_per_block).num_slots >= kMinSlots;
 }
 
@@ -374,7 +375,7 @@ void RunResidentStep(const LaunchContext& context, const ResidentWidths& widths,
                             .shared = SharedLayout(widths, device.shared_bytes_per_block)};
   CHECK_GE(params.shared.num_slots, kMinSlots);
   CHECK_EQ(call.tokens_per_page[kFullGroup] % EntryRuns::kLongKeys, 0);
-  const Kernel kernel = KernelFor(ResidentTuningOf(widths.hidden, widths.num_experts > 0));
+  const Kernel kernel = KernelFor(ResidentTuningOf(widths));
   Launch(context, kernel, dim3(ResidentBlocks(device, widths)), dim3(kResidentThreads),
          params.shared.total(), params);
 }

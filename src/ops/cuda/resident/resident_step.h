@@ -35,6 +35,7 @@ struct ResidentWidths {
   int expert_width = 0;
   int widest_input = 0;  // of any product
   int query_bytes = 0;   // of the widest split of attention
+  bool tiled = false;    // some weights are
 
   explicit ResidentWidths(const DecoderProgram& program);
 };

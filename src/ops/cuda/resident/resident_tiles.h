@@ -3,14 +3,17 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "ops/cuda/tile_type.h"
 
 namespace lapidary::cuda {
 
-// A slot holds some chunks of 64 values of k of a tile of up to 16 weight rows, as TMA
-// lays them out: chunk by chunk, rows of 128 bytes.
+// A slot holds some chunks of 64 values of k of a tile of up to 16 weight rows: in bf16 as TMA lays
+// them out, chunk by chunk, rows of 128 bytes; in a tiled format (tensor/weight_tiles.h) the units
+// of one stripe, then those of another.
 inline constexpr int kSlotRows = 16;
 inline constexpr int kSlotWarps = 4;  // that multiply the weights of one slot
 inline constexpr int kChunkValues = 64;
@@ -41,10 +44,19 @@ struct alignas(16) ResidentMatrix {
   // blocks to each; of down a tile's chunks of k are those of the first rank, then of the next.
   bool by_rank = false;
   int8_t num_ranks = 0;  // 0: no experts
+  TileType format = TileType::kBf16;
+  // Of tiled formats: the matrix, and the bytes of 8 rows of a chunk.
+  int unit_bytes = 0;
+  const std::byte* tiles = nullptr;
 
+  LAPIDARY_HOST_DEVICE_INLINE bool is_tiled() const { return unit_bytes != 0; }
+  // Rows, or features, that blocks are dealt at a time.
+  LAPIDARY_HOST_DEVICE_INLINE int granule() const { return is_tiled() ? 8 : 2; }
+  // From the second stripe of a slot to the first.
+  LAPIDARY_HOST_DEVICE_INLINE int stripe_place() const { return slot_chunks * unit_bytes; }
   LAPIDARY_HOST_DEVICE_INLINE int rank_chunks() const { return in_dim / kChunkValues / num_ranks; }
 };
-static_assert(sizeof(ResidentMatrix) == 32);
+static_assert(sizeof(ResidentMatrix) == 48);
 
 // Lines of a slot, rows of chunks, from the first half of a gated tile of `size` features to the
 // second: whole periods of the swizzle.
@@ -52,8 +64,34 @@ LAPIDARY_HOST_DEVICE_INLINE int HalfLines(const ResidentMatrix& matrix, int size
   return (matrix.slot_chunks * size + 7) / 8 * 8;
 }
 
+// Of a tiled format: rows in multiples of 8, of each half of a gated matrix; in_dim of 64.
+inline ResidentMatrix PlanTiledMatrix(int num_rows, int in_dim, bool gated, int num_blocks,
+                                      int slot_bytes, TileType format) {
+  ResidentMatrix matrix;
+  matrix.num_rows = num_rows;
+  matrix.in_dim = in_dim;
+  matrix.gated = gated;
+  matrix.format = format;
+  matrix.unit_bytes = TileUnitBytes(format);
+  const int halves = gated ? 2 : 1;
+  const int stripes = num_rows / halves / 8;
+  const int most = 8 * ((stripes + num_blocks - 1) / num_blocks);
+  matrix.tile_size = gated ? 8 : std::min(kSlotRows, most);
+  matrix.most_tiles = (most + matrix.tile_size - 1) / matrix.tile_size;
+  matrix.last_size = most - (matrix.most_tiles - 1) * matrix.tile_size;
+  const int num_chunks = in_dim / kChunkValues;
+  // Of a tile with one stripe the other's place is read as well, and what is there not used.
+  const int room = slot_bytes / (2 * matrix.unit_bytes);
+  matrix.tile_slots = (num_chunks + room - 1) / room;
+  matrix.slot_chunks = (num_chunks + matrix.tile_slots - 1) / matrix.tile_slots;
+  return matrix;
+}
+
 inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, int num_blocks,
-                                         int slot_bytes) {
+                                         int slot_bytes, TileType format = TileType::kBf16) {
+  if (format != TileType::kBf16) {
+    return PlanTiledMatrix(num_rows, in_dim, gated, num_blocks, slot_bytes, format);
+  }
   ResidentMatrix matrix;
   matrix.num_rows = num_rows;
   matrix.in_dim = in_dim;
@@ -82,9 +120,9 @@ inline ResidentMatrix PlanResidentMatrix(int num_rows, int in_dim, bool gated, i
 
 // Gate and up of experts of `width` features, for so many chosen ones.
 inline ResidentMatrix PlanExpertGateUp(int width, int hidden, int num_ranks, int num_blocks,
-                                       int slot_bytes) {
+                                       int slot_bytes, TileType format = TileType::kBf16) {
   ResidentMatrix matrix =
-      PlanResidentMatrix(2 * width, hidden, true, num_blocks / num_ranks, slot_bytes);
+      PlanResidentMatrix(2 * width, hidden, true, num_blocks / num_ranks, slot_bytes, format);
   matrix.by_rank = true;
   matrix.num_ranks = static_cast<int8_t>(num_ranks);
   return matrix;
@@ -93,11 +131,12 @@ inline ResidentMatrix PlanExpertGateUp(int width, int hidden, int num_ranks, int
 // Down: the input is the activations of all ranks, one behind the other. No slot has chunks of two
 // ranks. The width is a multiple of kChunkValues.
 inline ResidentMatrix PlanExpertDown(int hidden, int width, int num_ranks, int num_blocks,
-                                     int slot_bytes) {
+                                     int slot_bytes, TileType format = TileType::kBf16) {
   ResidentMatrix matrix =
-      PlanResidentMatrix(hidden, num_ranks * width, false, num_blocks, slot_bytes);
+      PlanResidentMatrix(hidden, num_ranks * width, false, num_blocks, slot_bytes, format);
   matrix.num_ranks = static_cast<int8_t>(num_ranks);
-  const int room = slot_bytes / (matrix.tile_size * kChunkRowBytes);
+  const int room =
+      slot_bytes / (matrix.is_tiled() ? 2 * matrix.unit_bytes : matrix.tile_size * kChunkRowBytes);
   matrix.slot_chunks = matrix.rank_chunks();
   while (matrix.slot_chunks > room || matrix.rank_chunks() % matrix.slot_chunks != 0) {
     --matrix.slot_chunks;
@@ -106,7 +145,7 @@ inline ResidentMatrix PlanExpertDown(int hidden, int width, int num_ranks, int n
   return matrix;
 }
 
-// A block's part. Rows come in pairs, since results are sent in pairs.
+// A block's part. Rows come in pairs, since results are sent in pairs; tiled ones in stripes.
 struct MatrixPart {
   ResidentMatrix matrix;
   int num_chunks;
@@ -120,9 +159,10 @@ struct MatrixPart {
     const int features = matrix.gated ? matrix.num_rows / 2 : matrix.num_rows;
     const int blocks = matrix.by_rank ? num_blocks / matrix.num_ranks : num_blocks;
     rank = matrix.by_rank ? block / blocks : 0;
-    const BlockShare pairs(features / 2, block - rank * blocks, blocks);
-    first = 2 * pairs.begin;
-    count = matrix.by_rank && rank >= matrix.num_ranks ? 0 : 2 * (pairs.end - pairs.begin);
+    const int granule = matrix.granule();
+    const BlockShare share(features / granule, block - rank * blocks, blocks);
+    first = granule * share.begin;
+    count = matrix.by_rank && rank >= matrix.num_ranks ? 0 : granule * (share.end - share.begin);
     up_offset = matrix.gated ? features : 0;
   }
 

@@ -211,5 +211,32 @@ TEST(ResidentInputTest, LanesFindTheInputOfTheirInstructionsSideBySide) {
   }
 }
 
+TEST(TiledMatrixTest, SlotsHaveRoomForTwoStripesAndPartsCoverAllRows) {
+  for (const TileType format : {TileType::kU4F16, TileType::kS8Bf16}) {
+    for (const bool gated : {false, true}) {
+      for (const int rows : {16, 192, 512, 1536, 2560, 12288}) {
+        for (const int in_dim : {64, 192, 1024, 1536, 10240}) {
+          for (const int num_blocks : {1, 24, 132}) {
+            constexpr int kSlotBytes = 14 * 1024;
+            const ResidentMatrix matrix =
+                PlanResidentMatrix(rows, in_dim, gated, num_blocks, kSlotBytes, format);
+            ASSERT_LE(matrix.stripe_place() + matrix.slot_chunks * matrix.unit_bytes, kSlotBytes);
+            ASSERT_GE(matrix.slot_chunks * matrix.tile_slots, in_dim / kChunkValues);
+            int next = 0;
+            for (int block = 0; block < num_blocks; ++block) {
+              const MatrixPart part(matrix, block, num_blocks);
+              ASSERT_EQ(part.first, next);
+              ASSERT_EQ(part.count % 8, 0);
+              ASSERT_LE(part.num_tiles(), matrix.most_tiles);
+              next += part.count;
+            }
+            ASSERT_EQ(next, gated ? rows / 2 : rows);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lapidary::cuda

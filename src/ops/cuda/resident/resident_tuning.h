@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "ops/cuda/resident/resident_scratch.h"
+#include "ops/cuda/resident/resident_step.h"
 
 namespace lapidary::cuda {
 
@@ -28,10 +29,23 @@ inline constexpr ResidentTuning kResidentTunings[] = {
     {.max_hidden = 6144, .slot_bytes = 21 * 1024, .in_flight = 3, .receive_quads = 4},
     // With experts, of any width.
     {.max_hidden = 3072, .slot_bytes = 24 * 1024, .in_flight = 2, .receive_quads = 6},
+    // The same with tiled weights: a slot has a whole tile of the widest product's k, or an equal
+    // part of it.
+    {.max_hidden = 2048, .slot_bytes = 14 * 1024, .in_flight = 4, .receive_quads = 4},
+    {.max_hidden = 3072, .slot_bytes = 23 * 1024, .in_flight = 3, .receive_quads = 5},
+    {.max_hidden = 4096, .slot_bytes = 18 * 1024, .in_flight = 4, .receive_quads = 4},
+    {.max_hidden = 6144, .slot_bytes = 19 * 1024, .in_flight = 4, .receive_quads = 4},
+    {.max_hidden = 3072, .slot_bytes = 13 * 1024, .in_flight = 4, .receive_quads = 6},
 };
 inline constexpr int kNumResidentTunings = std::size(kResidentTunings);
-inline constexpr int kExpertTuning = kNumResidentTunings - 1;
-inline constexpr int kMaxResidentHidden = kResidentTunings[kExpertTuning - 1].max_hidden;
+inline constexpr int kNumWidths = 4;  // and one with experts
+inline constexpr int kTiledTunings = kNumWidths + 1;
+static_assert(kNumResidentTunings == 2 * kTiledTunings);
+inline constexpr int kMaxResidentHidden = kResidentTunings[kNumWidths - 1].max_hidden;
+template <int kTuning>
+inline constexpr bool kIsExpertTuning = kTuning % kTiledTunings == kNumWidths;
+template <int kTuning>
+inline constexpr bool kIsTiledTuning = kTuning >= kTiledTunings;
 
 // Whether the kernel takes the experts of a model, if it has any: a block makes the logit of one
 // expert, some blocks have a rank's gate and up, a slot has chunks of one expert.
@@ -41,15 +55,19 @@ constexpr bool ResidentExpertsFit(int num_experts, int top_k, int width, int hid
   return num_experts == 0 ||
          (num_experts <= std::min(num_blocks, kResidentMaxExperts) && top_k > 0 &&
           top_k <= std::min(num_blocks, kResidentMaxRanks) && width % kChunk == 0 &&
-          hidden <= kResidentTunings[kExpertTuning].max_hidden);
+          hidden <= kResidentTunings[kNumWidths].max_hidden);
 }
 
 // Of a model that is not too wide.
-constexpr int ResidentTuningOf(int hidden, bool has_experts) {
-  if (has_experts) return kExpertTuning;
-  int idx = 0;
+constexpr int ResidentTuningOf(int hidden, bool has_experts, bool tiled) {
+  const int first = tiled ? kTiledTunings : 0;
+  if (has_experts) return first + kNumWidths;
+  int idx = first;
   while (hidden > kResidentTunings[idx].max_hidden) ++idx;
   return idx;
+}
+inline int ResidentTuningOf(const ResidentWidths& widths) {
+  return ResidentTuningOf(widths.hidden, widths.num_experts > 0, widths.tiled);
 }
 
 }  // namespace lapidary::cuda
