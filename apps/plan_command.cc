@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
 #include "apps/media_flags.h"
@@ -97,6 +99,11 @@ Result<int64_t> MemoryHere() {
       choice.reason);
 }
 
+bool HasGpu() {
+  const auto choice = ChooseDevice(DeviceRequest::kAuto, ProbeDeviceFacts());
+  return choice.ok() && choice->kind == DeviceKind::kCuda;
+}
+
 // Settles the device and the formats of the weights there.
 Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
   ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
@@ -108,7 +115,15 @@ Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
   if (flags.device == "cuda" && !problem.empty()) {
     return MakeError("these weights run on the CPU only ({}): leave --device cuda out", problem);
   }
-  if (flags.device.empty()) flags.device = problem.empty() ? "cuda" : "cpu";
+  if (flags.device.empty()) {
+    // Quantised weights are planned for the GPU only where there is one.
+    const bool is_quantised =
+        weights.ok() && std::any_of(weights->weights().begin(), weights->weights().end(),
+                                    [](const PlannedWeight& weight) {
+                                      return weight.rounding || !weight.stored.is_plain();
+                                    });
+    flags.device = problem.empty() && (!is_quantised || HasGpu()) ? "cuda" : "cpu";
+  }
   if (flags.device == "cpu") {
     request.reader = WeightReader::kCpu;
     weights = WeightPlan::Make(specs, source.get(), request);

@@ -14,10 +14,9 @@ CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
   return command
       .add_option(
           "--quantization", type,
-          "Round matrices while loading (CPU): to blocks of 8.5 (q8_0, which int8 is too) or 4.5 "
-          "(q4_0, and q4_k, slower and closer) bits a weight, or to steps of fp8, which are kept "
-          "in "
-          "bf16 and save nothing; default: as they are stored")
+          "Round matrices while loading: to blocks of 8.5 (q8_0, which int8 is too) or 4.5 (q4_0) "
+          "bits a weight; on the CPU also q4_k, slower and closer than q4_0, and fp8, whose steps "
+          "are kept in bf16 and save nothing; default: as they are stored")
       ->check(CLI::IsMember({"q8_0", "q4_0", "q4_k", "int8", "fp8"}));
 }
 

@@ -95,6 +95,24 @@ TEST_P(CudaResidentStepTest, GivesTheLogitsOfTheStepKernelByKernel) {
   }
 }
 
+// Batch-invariant kernels round tiled weights to bf16, so they are further away.
+TEST_P(CudaResidentStepTest, GivesTheLogitsOfTheStepKernelByKernelOfTiledWeights) {
+  for (const DType quantisation : {DType::kQ4_0, DType::kQ8_0}) {
+    for (const int cached : {63, kPrompt}) {
+      const Logits expected = Run(cached, {.quantisation = quantisation, .resident_steps = false});
+      const Logits other = Run(cached, {.quantisation = quantisation, .batch_invariant = true});
+      const Logits actual = Run(cached, {.quantisation = quantisation});
+      for (int step = 0; step < kSteps; ++step) {
+        const auto row = [&](const Logits& logits) {
+          return std::span(logits).subspan(size_t(step) * plan_.vocab_size, plan_.vocab_size);
+        };
+        EXPECT_LT(Distance(row(actual), row(expected)), 2.0 * Distance(row(other), row(expected)))
+            << DTypeName(quantisation) << " " << cached << " tokens before, step " << step;
+      }
+    }
+  }
+}
+
 TEST_P(CudaResidentStepTest, GivesTheSameBitsEachTime) {
   ExpectSameBits(plan_, Run(kPrompt), Run(kPrompt), "again");
 }

@@ -118,16 +118,6 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
   return std::unique_ptr<Executor>(std::move(executor));
 }
 
-// What the GPU will have of the weights, or why it cannot have them.
-Result<WeightPlan> PlanGpuWeights(const std::string& name, const std::vector<TensorSpec>& specs,
-                                  const TensorSource* source, std::optional<DType> rounding,
-                                  const char* advice) {
-  auto weights =
-      WeightPlan::Make(specs, source, {.reader = WeightReader::kGpu, .rounding = rounding});
-  if (!weights.ok()) return MakeError("{}: {}; add {}", name, weights.error().message, advice);
-  return weights;
-}
-
 Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedModel& loaded) {
   const ModelDescription& model = loaded.description;
   if (options.fast_math) {
@@ -138,15 +128,19 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   if (options.format != LoadFormat::kDummy) {
     ASSIGN_OR_RETURN(source, OpenStoredWeights(model));
   }
-  ASSIGN_OR_RETURN(const WeightPlan weights,
-                   PlanGpuWeights(model.name, RequiredTensors(model.plan), source.get(),
-                                  options.quantisation, "--device cpu"));
-  loaded.weights = MakeFootprint(model.plan, weights);
+  auto weights = WeightPlan::Make(RequiredTensors(model.plan), source.get(),
+                                  {.reader = WeightReader::kGpu, .rounding = options.quantisation});
+  if (!weights.ok()) {
+    return MakeError("{}: {}; or add --device cpu", model.name, weights.error().message);
+  }
+  spdlog::info("weights on the GPU: {}", weights->Summary());
+  loaded.weights = MakeFootprint(model.plan, *weights);
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.expert_counts = options.expert_counts;
   executor_options.dummy_seed = options.dummy_seed;
+  executor_options.quantisation = options.quantisation;
   executor_options.max_num_seqs = options.limits.max_num_seqs;
   executor_options.max_num_batched_tokens = options.limits.max_num_batched_tokens;
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCuda);
@@ -155,9 +149,6 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   ThreadPool threads(options.num_threads);
   ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
   if (drafter) {
-    RETURN_IF_ERROR(PlanGpuWeights(drafter->name, RequiredTensors(drafter->options.plan),
-                                   drafter->options.source.get(), std::nullopt,
-                                   "--no-spec or --device cpu"));
     loaded.assistant = drafter->name;
     executor_options.drafter = std::move(drafter->options);
     executor_options.max_drafts = options.drafting.num_drafts;

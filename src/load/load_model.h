@@ -26,7 +26,7 @@ enum class LoadFormat {
 struct LoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   uint64_t dummy_seed = 0;
-  // The matrices become this type (CanQuantiseTo) as they are loaded; on the CPU alone.
+  // The matrices become this type (CanQuantiseTo) as they are loaded; on a GPU q4_0 or q8_0.
   std::optional<DType> quantisation;
   // Activations are rounded to 8 bits where weights are in blocks; on the CPU alone.
   bool fast_math = false;

@@ -89,16 +89,16 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   MemoryPlan memory;
   memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
   memory.max_model_len = limits.max_model_len;
-  memory.weight_bytes =
-      cuda::PlanWeights(WeightsOf(plan, request, WeightReader::kGpu), options.ple_placement)
-          .on_device();
+  const WeightPlan weights = WeightsOf(plan, request, WeightReader::kGpu);
+  cuda::SetWeights(weights, forward);
+  memory.weight_bytes = cuda::PlanWeights(weights, options.ple_placement).on_device();
   memory.tower_bytes = request.tower_bytes;
   memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
   if (options.drafter) {
     const AssistantPlan& assistant = options.drafter->plan;
-    const WeightPlan weights =
+    const WeightPlan drafter =
         WeightPlan::OfDummies(RequiredTensors(assistant), WeightReader::kGpu);
-    memory.weight_bytes += cuda::PlanWeights(weights, cuda::PlePlacement::kDevice).on_device();
+    memory.weight_bytes += cuda::PlanWeights(drafter, cuda::PlePlacement::kDevice).on_device();
     memory.workspace_bytes += cuda::PlanDrafter(assistant, forward).total();
   }
   return FillPool(plan, request, std::move(memory));

@@ -1,9 +1,14 @@
 #include "model/weight_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/check.h"
 #include "tensor/repack.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary {
 namespace {
@@ -68,13 +73,50 @@ bool BecomesPanels(const PlannedWeight& weight, bool has_own_head) {
   return (is_head || is_of_layer) && spec.shape[spec.shape.size() - 2] % kPanelRows == 0;
 }
 
-Status PlanForGpu(PlannedWeight& weight) {
-  if (!weight.stored.is_plain()) {
-    return MakeError("{} is {}, which runs on the CPU only", weight.spec.name,
-                     FormatName(weight.stored));
-  }
+// The matrices that GPU kernels multiply with in tiles: those of attention and MLP, and the token
+// embeddings, which are the head too.
+bool MayBeTiled(const PlannedWeight& weight) {
+  const TensorComponent component = weight.spec.component;
+  return (component == TensorComponent::kAttention || component == TensorComponent::kMlp ||
+          component == TensorComponent::kEmbedding) &&
+         weight.spec.shape.size() == 2 && weight.rows() % (2 * kTileRows) == 0 &&
+         weight.cols() % kTileCols == 0;
+}
+
+void PlanForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
+                PlannedWeight& weight) {
   weight.loaded = FormatOf(weight.is_matrix() ? DType::kBF16 : DType::kF32);
-  return {};
+  if (!request.keeps_formats || !MayBeTiled(weight)) return;
+  if (request.rounding) {
+    weight.rounding = RoundedType(weight.spec, weight.stored, *request.rounding);
+  }
+  const bool agree = std::all_of(parts.begin(), parts.end(), [&](const MatrixRef& part) {
+    return part.format == weight.stored;
+  });
+  const WeightFormat from = weight.rounding ? FormatOf(*weight.rounding) : weight.stored;
+  const std::optional<WeightFormat> tiles = TileFormatFor(from);
+  if (agree && tiles && HasTileLayout(*tiles)) weight.loaded = *tiles;
+}
+
+// Matrices that are read as one, q, k and v or gate and up, have one format: those that differ
+// become bf16.
+void MakeStacksAgree(std::vector<PlannedWeight>& weights) {
+  using Stack = std::tuple<int, TensorComponent, int64_t>;
+  const auto stack_of = [](const PlannedWeight& weight) {
+    return Stack(weight.spec.layer, weight.spec.component, weight.cols());
+  };
+  std::map<Stack, WeightFormat> formats;
+  std::set<Stack> mixed;
+  for (const PlannedWeight& weight : weights) {
+    if (!weight.is_matrix() || weight.spec.layer < 0) continue;
+    const auto [it, is_new] = formats.emplace(stack_of(weight), weight.loaded);
+    if (!is_new && it->second != weight.loaded) mixed.insert(it->first);
+  }
+  for (PlannedWeight& weight : weights) {
+    if (!weight.is_matrix() || weight.spec.layer < 0 || !mixed.contains(stack_of(weight))) continue;
+    weight.loaded = FormatOf(DType::kBF16);
+    weight.rounding.reset();
+  }
 }
 
 void PlanForCpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
@@ -103,8 +145,9 @@ void PlanForCpu(const std::vector<MatrixRef>& parts, const WeightRequest& reques
 Result<WeightPlan> WeightPlan::Make(const std::vector<TensorSpec>& specs,
                                     const TensorSource* source, const WeightRequest& request) {
   const bool is_gpu = request.reader == WeightReader::kGpu;
-  if (is_gpu && request.rounding) {
-    return MakeError("--quantization {}: weights in blocks run on the CPU only",
+  if (is_gpu && request.rounding && *request.rounding != DType::kQ4_0 &&
+      *request.rounding != DType::kQ8_0) {
+    return MakeError("--quantization {}: on the GPU it may be q4_0 or q8_0",
                      DTypeName(*request.rounding));
   }
   const bool has_own_head = std::any_of(specs.begin(), specs.end(), [](const TensorSpec& spec) {
@@ -126,15 +169,19 @@ Result<WeightPlan> WeightPlan::Make(const std::vector<TensorSpec>& specs,
       weight.stored_bytes = BytesOf(weight.stored, weight.rows(), weight.cols()).total();
     }
     if (is_gpu) {
-      RETURN_IF_ERROR(PlanForGpu(weight));
+      PlanForGpu(parts, request, weight);
     } else {
       PlanForCpu(parts, request, has_own_head, weight);
     }
-    weight.loaded_bytes = BytesOf(weight.loaded, weight.rows(), weight.cols()).total();
-    weight.is_converted =
-        weight.rounding.has_value() || weight.loaded != weight.stored || parts.size() > 1;
+    weight.is_converted = parts.size() > 1;
     plan.index_.emplace(spec.name, plan.weights_.size());
     plan.weights_.push_back(std::move(weight));
+  }
+  if (is_gpu) MakeStacksAgree(plan.weights_);
+  for (PlannedWeight& weight : plan.weights_) {
+    weight.loaded_bytes = BytesOf(weight.loaded, weight.rows(), weight.cols()).total();
+    weight.is_converted =
+        weight.is_converted || weight.rounding.has_value() || weight.loaded != weight.stored;
   }
   return plan;
 }
@@ -153,6 +200,35 @@ int64_t WeightPlan::loaded_bytes() const {
   int64_t bytes = 0;
   for (const PlannedWeight& weight : weights_) bytes += weight.loaded_bytes;
   return bytes;
+}
+
+std::string WeightPlan::Summary() const {
+  struct Part {
+    int64_t bytes = 0;
+    std::map<std::string, int64_t> stored;  // what it comes from, where that is quantised
+  };
+  std::map<std::string, Part> parts;
+  for (const PlannedWeight& weight : weights_) {
+    if (!weight.is_matrix()) continue;
+    Part& part = parts[FormatName(weight.loaded)];
+    part.bytes += weight.loaded_bytes;
+    if (weight.loaded.is_plain() && !weight.stored.is_plain()) {
+      part.stored[FormatName(weight.stored)] += weight.loaded_bytes;
+    }
+  }
+  constexpr double kGb = 1e-9;
+  std::string summary;
+  for (const auto& [name, part] : parts) {
+    summary += fmt::format("{}{:.2f} GB as {}", summary.empty() ? "" : ", ",
+                           kGb * static_cast<double>(part.bytes), name);
+    std::string stored;
+    for (const auto& [from, bytes] : part.stored) {
+      stored += fmt::format("{}{:.2f} GB of it stored as {}", stored.empty() ? "" : ", ",
+                            kGb * static_cast<double>(bytes), from);
+    }
+    if (!stored.empty()) summary += " (" + stored + ")";
+  }
+  return summary;
 }
 
 bool WeightPlan::converts_any() const {

@@ -28,6 +28,8 @@ struct WeightRequest {
   WeightReader reader = WeightReader::kCpu;
   // --quantization: a type of CanQuantiseTo, or F8_E4M3 for steps of that type in bf16.
   std::optional<DType> rounding = {};
+  // kGpu: matrices whose format has kernels keep it; else all become bf16, as drafters do.
+  bool keeps_formats = true;
 };
 
 struct PlannedWeight {
@@ -49,8 +51,8 @@ struct PlannedWeight {
 
 class WeightPlan {
  public:
-  // `source`: null for weights that will be made, in bf16. Refused, in a sentence that ends where
-  // the advice follows ("..., which runs on the CPU only"), where the reader lacks the format.
+  // `source`: null for weights that will be made, in bf16 or what they are rounded to. Refused, in
+  // a sentence that ends where the advice follows, where the reader cannot round to the type.
   static Result<WeightPlan> Make(const std::vector<TensorSpec>& specs, const TensorSource* source,
                                  const WeightRequest& request);
   // Of weights that will be made, with nothing to be refused.
@@ -61,6 +63,8 @@ class WeightPlan {
   // Of all tensors in the reader's memory.
   int64_t loaded_bytes() const;
   bool converts_any() const;
+  // "1.03 GB as W4 F16/32, 5.20 GB as BF16 (0.33 GB of it stored as Q6_K)".
+  std::string Summary() const;
 
  private:
   std::vector<PlannedWeight> weights_;

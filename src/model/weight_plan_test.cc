@@ -6,6 +6,7 @@
 #include "model/config.h"
 #include "model/presets.h"
 #include "tensor/random_matrix.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary {
 namespace {
@@ -68,26 +69,64 @@ TEST(WeightPlan, PartsThatDisagreeBecomeFloats) {
   EXPECT_EQ(WeightPlan::Make({spec}, &mixed, {}).value().Of(spec).loaded, FormatOf(DType::kF32));
 }
 
-TEST(WeightPlan, TheGpuTakesWhatIsStoredOneByOneAndNamesTheRest) {
+TEST(WeightPlan, TheGpuKeepsFormatsThatItsKernelsHaveAndTheRestBecomesBf16) {
   for (const WeightFormat& format : StoredFormats()) {
+    SCOPED_TRACE(FormatName(format));
     const RandomMatrix random(format, 16, 256, 1);
-    const TensorSpec spec = Spec({16, 256});
     const OneMatrix source({random.matrix()});
+    const TensorSpec spec = Spec({16, 256}, TensorComponent::kMlp);
     const auto plan = WeightPlan::Make({spec}, &source, {.reader = WeightReader::kGpu});
-    if (format.is_plain()) {
-      ASSERT_TRUE(plan.ok()) << plan.error().message;
-      EXPECT_EQ(plan->Of(spec).loaded, FormatOf(DType::kBF16));
-      EXPECT_EQ(plan->loaded_bytes(), 16 * 256 * 2);
-    } else {
-      ASSERT_FALSE(plan.ok()) << FormatName(format);
-      EXPECT_EQ(plan.error().message,
-                "name is " + FormatName(format) + ", which runs on the CPU only");
-    }
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    const std::optional<WeightFormat> tiles = TileFormatFor(format);
+    const bool has_kernels = tiles && HasTileLayout(*tiles);
+    EXPECT_EQ(plan->Of(spec).loaded, has_kernels ? *tiles : FormatOf(DType::kBF16));
+    // A router, whatever its format.
+    const TensorSpec other = Spec({16, 256}, TensorComponent::kLayerOther);
+    EXPECT_EQ(
+        WeightPlan::Make({other}, &source, {.reader = WeightReader::kGpu}).value().Of(other).loaded,
+        FormatOf(DType::kBF16));
+    const WeightRequest drafter{.reader = WeightReader::kGpu, .keeps_formats = false};
+    EXPECT_EQ(WeightPlan::Make({spec}, &source, drafter).value().Of(spec).loaded,
+              FormatOf(DType::kBF16));
   }
-  const auto rounded = WeightPlan::Make({Spec({16, 256})}, nullptr,
-                                        {.reader = WeightReader::kGpu, .rounding = DType::kQ4_0});
-  ASSERT_FALSE(rounded.ok());
-  EXPECT_THAT(rounded.error().message, HasSubstr("--quantization Q4_0: weights in blocks run on"));
+  const TensorSpec spec = Spec({16, 256}, TensorComponent::kMlp);
+  const WeightRequest rounded{.reader = WeightReader::kGpu, .rounding = DType::kQ4_0};
+  EXPECT_EQ(WeightPlan::Make({spec}, nullptr, rounded).value().Of(spec).loaded,
+            TileFormatFor(FormatOf(DType::kQ4_0)));
+  const auto refused =
+      WeightPlan::Make({spec}, nullptr, {.reader = WeightReader::kGpu, .rounding = DType::kQ4_K});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message, "--quantization Q4_K: on the GPU it may be q4_0 or q8_0");
+}
+
+TEST(WeightPlan, OnTheGpuMatricesThatAreReadAsOneHaveOneFormat) {
+  // As in a file whose v_proj has more bits than its q_proj and k_proj.
+  class TwoFormats : public TensorSource {
+   public:
+    Result<TensorView> Get(const TensorSpec&) const override { return MakeError("no vectors"); }
+    Result<std::vector<MatrixRef>> GetStored(const TensorSpec& spec) const override {
+      return std::vector<MatrixRef>{spec.name == "v" ? more_.matrix() : few_.matrix()};
+    }
+
+   private:
+    const RandomMatrix few_{FormatOf(DType::kQ4_0), 16, 256, 1};
+    const RandomMatrix more_{FormatOf(DType::kQ8_0), 16, 256, 2};
+  };
+  const auto named = [](const char* name, int layer) {
+    TensorSpec spec = Spec({16, 256}, TensorComponent::kAttention);
+    spec.name = name;
+    spec.layer = layer;
+    return spec;
+  };
+  const std::vector<TensorSpec> specs = {named("q", 0), named("v", 0), named("other", 1)};
+  const TwoFormats source;
+  const WeightPlan plan = WeightPlan::Make(specs, &source, {.reader = WeightReader::kGpu}).value();
+  EXPECT_EQ(plan.Of(specs[0]).loaded, FormatOf(DType::kBF16));
+  EXPECT_EQ(plan.Of(specs[1]).loaded, FormatOf(DType::kBF16));
+  EXPECT_EQ(plan.Of(specs[2]).loaded, TileFormatFor(FormatOf(DType::kQ4_0)));
+  EXPECT_EQ(plan.Summary(),
+            "0.00 GB as BF16 (0.00 GB of it stored as Q4_0, 0.00 GB of it stored as Q8_0), 0.00 "
+            "GB as W4 F16/32");
 }
 
 TEST(WeightPlan, RoutersTablesByRowAndOddRowsAreNotRounded) {

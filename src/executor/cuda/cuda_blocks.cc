@@ -8,7 +8,9 @@
 namespace lapidary::cuda {
 
 KernelScratch::KernelScratch(const WorkspaceBytes& sizes, const CudaForwardLimits& limits)
-    : linear({.batch_invariant = limits.batch_invariant, .max_rows = limits.max_rows}),
+    : linear({.batch_invariant = limits.batch_invariant,
+              .max_rows = limits.max_rows,
+              .dequantised_bytes = limits.dequantised_bytes}),
       partials(sizes.partials, "split attention"),
       counters(sizes.counters, "split attention"),
       linear_bytes_(sizes.linear) {

@@ -52,10 +52,11 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
   return arrays;
 }
 
-Result<WeightPlan> PlanGpuWeights(const std::vector<TensorSpec>& specs,
-                                  const TensorSource* source) {
-  auto weights = WeightPlan::Make(specs, source, {.reader = WeightReader::kGpu});
-  if (!weights.ok()) return MakeError("{}; add --device cpu", weights.error().message);
+Result<WeightPlan> PlanGpuWeights(const std::vector<TensorSpec>& specs, const TensorSource* source,
+                                  std::optional<DType> quantisation) {
+  auto weights =
+      WeightPlan::Make(specs, source, {.reader = WeightReader::kGpu, .rounding = quantisation});
+  if (!weights.ok()) return MakeError("{}; or add --device cpu", weights.error().message);
   return weights;
 }
 
@@ -101,7 +102,8 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   const CudaExecutorOptions options = WithRoomForPadding(wanted);
   RETURN_IF_ERROR(CheckSupported(plan, ForwardLimits(options).max_rows));
   if (options.drafter) RETURN_IF_ERROR(CheckSupported(options.drafter->plan));
-  ASSIGN_OR_RETURN(const WeightPlan weights, PlanGpuWeights(RequiredTensors(plan), source));
+  ASSIGN_OR_RETURN(const WeightPlan weights,
+                   PlanGpuWeights(RequiredTensors(plan), source, options.quantisation));
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     const DeviceInfo device = DescribeDevice(options.gpu_ordinal);
@@ -113,6 +115,7 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
     RETURN_IF_ERROR(executor->LoadWeights());
     CudaForwardLimits limits = ForwardLimits(options);
     limits.num_sms = device.num_sms;
+    SetWeights(weights, limits);
     executor->scratch_ = std::make_unique<KernelScratch>(
         PlanWorkspace(executor->plan_, executor->layout_, limits), limits);
     executor->forward_ = std::make_unique<CudaForward>(
@@ -178,7 +181,8 @@ Status CudaExecutor::LoadWeights() {
 Status CudaExecutor::LoadAssistant() {
   const DrafterOptions& drafter = *options_.drafter;
   ASSIGN_OR_RETURN(WeightPlan weights,
-                   PlanGpuWeights(RequiredTensors(drafter.plan), drafter.source.get()));
+                   WeightPlan::Make(RequiredTensors(drafter.plan), drafter.source.get(),
+                                    {.reader = WeightReader::kGpu, .keeps_formats = false}));
   assistant_storage_ =
       std::make_unique<DeviceStorage>(std::move(weights), drafter.source.get(), options_.dummy_seed,
                                       PlePlacement::kDevice, context_);

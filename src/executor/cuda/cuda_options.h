@@ -44,7 +44,8 @@ struct CudaExecutorOptions {
   double memory_utilization = 0.9;
   std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   PlePlacement ple_placement = PlePlacement::kDevice;
-  uint64_t dummy_seed = 0;  // without a source
+  uint64_t dummy_seed = 0;                 // without a source
+  std::optional<DType> quantisation = {};  // weights are rounded to it (WeightRequest)
   bool skip_unneeded_rows = true;
   bool batch_invariant = false;
   bool use_graphs = true;

@@ -8,11 +8,26 @@
 #include "model/synthetic_values.h"
 #include "ops/cuda/synthetic.h"
 #include "tensor/repack.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary::cuda {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
+
+// RepackRows of what RoundRows makes, a row at a time.
+void RoundAndRepack(const MatrixRef& stored, int64_t begin, int64_t end, DType rounding,
+                    const WeightFormat& format, std::byte* out) {
+  std::vector<std::byte> row(DTypeBytes(rounding, stored.cols));
+  TileRow values;
+  const MatrixRef rounded{
+      .data = row.data(), .format = FormatOf(rounding), .rows = 1, .cols = stored.cols};
+  for (int64_t idx = begin; idx < end; ++idx) {
+    RoundRows(stored.Rows(static_cast<int>(idx), 1), 0, 1, rounding, row.data());
+    MakeTileRow(rounded, 0, format, &values);
+    StoreTileRow(values, format, idx, stored.cols, out);
+  }
+}
 
 }  // namespace
 
@@ -61,24 +76,30 @@ Result<MatrixRef> DeviceStorage::GetMatrix(const TensorSpec& spec) {
                          .rows = static_cast<int>(weight.rows()),
                          .cols = static_cast<int>(weight.cols())};
   if (source_ == nullptr) {
-    CHECK(weight.loaded == FormatOf(DType::kBF16)) << FormatName(weight.loaded);
-    RunFillSynthetic(context_, MakeSyntheticLaw(spec, dummy_seed_), spec.num_elements(),
-                     reinterpret_cast<bf16*>(to));
+    const SyntheticLaw law = MakeSyntheticLaw(spec, dummy_seed_);
+    if (weight.loaded != FormatOf(DType::kBF16)) {
+      RunFillTiles(context_, law, matrix, to);
+      return matrix;
+    }
+    RunFillSynthetic(context_, law, spec.num_elements(), reinterpret_cast<bf16*>(to));
     return matrix;
   }
   ASSIGN_OR_RETURN(const std::vector<MatrixRef> parts, source_->GetStored(spec));
   int64_t rows = 0;
   for (const MatrixRef& part : parts) {
-    Upload(part, weight.loaded, to + rows * matrix.row_bytes());
+    Upload(part, weight.rounding, weight.loaded, to + rows * matrix.row_bytes());
     rows += part.rows;
   }
   return matrix;
 }
 
-void DeviceStorage::Upload(const MatrixRef& stored, const WeightFormat& format, std::byte* to) {
+void DeviceStorage::Upload(const MatrixRef& stored, std::optional<DType> rounding,
+                           const WeightFormat& format, std::byte* to) {
   const int64_t row_bytes = RowBytes(format, stored.cols);
   CHECK_LE(row_bytes, kStagingBytes);
-  const int64_t most_rows = kStagingBytes / row_bytes;
+  // Whole tiles.
+  const int64_t unit = format.layout == WeightLayout::kTiles ? kTileRows : 1;
+  const int64_t most_rows = kStagingBytes / row_bytes / unit * unit;
   const int64_t grain = std::max<int64_t>((int64_t{2} << 20) / row_bytes, 1);
   for (int64_t first = 0; first < stored.rows; first += most_rows) {
     const int64_t count = std::min(most_rows, stored.rows - first);
@@ -87,7 +108,11 @@ void DeviceStorage::Upload(const MatrixRef& stored, const WeightFormat& format, 
     std::byte* const piece = staging_->buffers[which].As<std::byte>();
     const MatrixRef rows = stored.Rows(static_cast<int>(first), static_cast<int>(count));
     staging_->threads.ParallelFor(count, grain, [&](int64_t begin, int64_t end, int) {
-      RepackRows(rows, begin, end, format, piece);
+      if (rounding) {
+        RoundAndRepack(rows, begin, end, *rounding, format, piece);
+      } else {
+        RepackRows(rows, begin, end, format, piece);
+      }
     });
     LAPIDARY_CUDA_CHECK(cudaMemcpyAsync(to + first * row_bytes, piece, count * row_bytes,
                                         cudaMemcpyDefault, context_.stream));

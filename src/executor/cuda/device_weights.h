@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/progress.h"
@@ -38,8 +39,10 @@ class DeviceStorage {
 
  private:
   Result<std::vector<float>> Floats(const TensorSpec& spec);
-  // Repacks a stored matrix into the format of the plan, a staging piece at a time.
-  void Upload(const MatrixRef& stored, const WeightFormat& format, std::byte* to);
+  // Repacks a stored matrix, or what it is rounded to, into the format of the plan, a staging piece
+  // at a time.
+  void Upload(const MatrixRef& stored, std::optional<DType> rounding, const WeightFormat& format,
+              std::byte* to);
 
   const WeightPlan plan_;
   const TensorSource* source_;

@@ -1,6 +1,8 @@
 #include "executor/cuda/memory_needs.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "executor/cuda/step_layout.h"
@@ -62,17 +64,20 @@ bool RunsAsOneKernel(const ModelPlan& plan, const CudaForwardLimits& limits) {
     return false;
   }
   if (!plan.moe) return true;
-  const ResidentExchanges exchanges = PlanExchanges(plan);
+  ResidentExchanges exchanges = PlanExchanges(plan);
+  exchanges.granule = limits.row_granule;
   return !plan.ple &&
-         ResidentExpertsFit(
-             plan.moe->num_experts, plan.moe->top_k, plan.moe->expert_width, plan.hidden_size,
-             ResidentBlocks(limits.num_sms, exchanges.hidden, exchanges.min_mlp_width));
+         ResidentExpertsFit(plan.moe->num_experts, plan.moe->top_k, plan.moe->expert_width,
+                            plan.hidden_size,
+                            ResidentBlocks(limits.num_sms, exchanges.hidden,
+                                           exchanges.min_mlp_width, exchanges.granule));
 }
 
 // 0: no step is one kernel.
 int64_t ResidentBytes(const ModelPlan& plan, const CudaForwardLimits& limits) {
   if (!RunsAsOneKernel(plan, limits)) return 0;
-  const ResidentExchanges exchanges = PlanExchanges(plan);
+  ResidentExchanges exchanges = PlanExchanges(plan);
+  exchanges.granule = limits.row_granule;
   return ResidentScratchLayout(limits.num_sms, exchanges).total +
          ResidentProgramLayout::Total(exchanges.num_phases);
 }
@@ -86,6 +91,18 @@ bool IsPleTable(const TensorSpec& spec) {
 int64_t VectorBytes(const PlannedWeight& vector) {
   constexpr int64_t kAlignment = 16;  // bytes: vectors are read four floats at a time
   return (vector.loaded_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void SetWeights(const WeightPlan& weights, CudaForwardLimits& limits) {
+  std::map<std::tuple<int, TensorComponent, int64_t>, int64_t> stacks;
+  for (const PlannedWeight& weight : weights.weights()) {
+    if (weight.loaded.layout != WeightLayout::kTiles) continue;
+    limits.row_granule = kTileRows;
+    if (weight.spec.layer < 0) continue;  // The head's weights meet their rows in tiles.
+    int64_t& stack = stacks[{weight.spec.layer, weight.spec.component, weight.cols()}];
+    stack += weight.rows() * weight.cols() * kBf16;
+    limits.dequantised_bytes = std::max(limits.dequantised_bytes, stack);
+  }
 }
 
 WeightBytes PlanWeights(const WeightPlan& weights, PlePlacement ple_placement) {
@@ -235,7 +252,8 @@ WorkspaceBytes PlanWorkspace(const ModelPlan& plan, const KvLayout& layout,
   if (plan.moe && limits.counts_experts) {
     bytes.expert_counts = int64_t{plan.num_layers} * plan.moe->num_experts * sizeof(uint64_t);
   }
-  bytes.linear = LinearScratchBytes(limits.max_rows, limits.batch_invariant);
+  bytes.linear =
+      LinearScratchBytes(limits.max_rows, limits.batch_invariant) + limits.dequantised_bytes;
   bytes.resident = ResidentBytes(plan, limits);
   // One slot more than sequences: that of padding rows.
   bytes.slots = PlanSlots(plan, layout, limits.max_sequences + 1).total();

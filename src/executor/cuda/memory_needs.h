@@ -24,6 +24,8 @@ struct WeightBytes {
   int64_t on_device() const { return matrices + vectors; }
 };
 WeightBytes PlanWeights(const WeightPlan& weights, PlePlacement ple_placement);
+// What steps need for weights in tiles.
+void SetWeights(const WeightPlan& weights, CudaForwardLimits& limits);
 
 int64_t VectorBytes(const PlannedWeight& vector);
 // The table of per-layer embeddings, which may live on the host.
