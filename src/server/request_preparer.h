@@ -1,6 +1,6 @@
-// From a request's JSON to what is generated: parsed, checked, rendered and tokenised, its constraint
-// looked up; then, once its media are encoded elsewhere (media_pool.h), placed. All of it may take
-// long.
+// From a request's JSON to what is generated: parsed, checked, rendered and tokenised, its
+// constraint looked up; then, once its media are encoded elsewhere (media_pool.h), placed. All of
+// it may take long.
 #pragma once
 
 #include <functional>
