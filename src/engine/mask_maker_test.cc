@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <future>
 
 #include "grammar/constraint.h"
 
@@ -70,14 +71,33 @@ TEST(MaskMakerTest, AMadeMaskIsThereAtOnceBehindTheOutputs) {
   EXPECT_EQ(words['d' / 32], 1u << ('d' % 32));
 }
 
+// A sink whose first call ends when the gate is opened: what is started meanwhile waits in line.
+class Gate {
+ public:
+  std::function<void(MadeMask)> Before(std::function<void(MadeMask)> sink) {
+    return [sink = std::move(sink), opened = open_.get_future().share()](MadeMask made) {
+      opened.wait();
+      sink(std::move(made));
+    };
+  }
+  void Open() { open_.set_value(); }
+
+ private:
+  std::promise<void> open_;
+};
+
 TEST(MaskMakerTest, AMaskThatTakesLongHoldsUpNoneThatDoesNot) {
   Made made;
-  MaskMaker maker(1, made.sink(), /*first_turn_steps=*/10'000);
+  Gate gate;
+  MaskMaker maker(1, gate.Before(made.sink()), /*first_turn_steps=*/10'000);
+  maker.Start({.id = 9, .grammar = Regex("ab"), .outputs = {}, .max_steps = kMaxSteps});
   maker.Start({.id = 1, .grammar = Regex(SlowPattern()), .outputs = {}, .max_steps = kMaxSteps});
   for (SequenceId id = 2; id < 6; ++id) {
     maker.Start({.id = id, .grammar = Regex("[ab]*"), .outputs = {}, .max_steps = kMaxSteps});
   }
-  const std::vector<MadeMask> all = made.Wait(5);
+  gate.Open();
+  const std::vector<MadeMask> all = made.Wait(6);
+  EXPECT_EQ(all.front().id, 9u);
   EXPECT_EQ(all.back().id, 1u);
   EXPECT_TRUE(all.back().status.ok()) << all.back().status.error().message;
   EXPECT_GT(all.back().num_steps, 300'000);
@@ -95,15 +115,20 @@ TEST(MaskMakerTest, AMaskBeyondItsStepsIsAnErrorOfTheRequest) {
 
 TEST(MaskMakerTest, ACancelledJobEndsAndIsNotToldOf) {
   Made made;
-  MaskMaker maker(1, made.sink());
+  Gate gate;
+  MaskMaker maker(1, gate.Before(made.sink()));
+  maker.Start({.id = 1, .grammar = Regex("ab"), .outputs = {}, .max_steps = kMaxSteps});
   maker.Start(
-      {.id = 1, .grammar = Regex(SlowPattern()), .outputs = {}, .max_steps = int64_t{1} << 50});
-  maker.Start({.id = 2, .grammar = Regex("ab"), .outputs = {}, .max_steps = kMaxSteps});
-  maker.Cancel(1);
+      {.id = 2, .grammar = Regex(SlowPattern()), .outputs = {}, .max_steps = int64_t{1} << 50});
+  maker.Start({.id = 3, .grammar = Regex("ab"), .outputs = {}, .max_steps = kMaxSteps});
+  maker.Cancel(2);
   maker.Cancel(99);
-  EXPECT_EQ(made.Wait(1)[0].id, 2u);
+  gate.Open();
+  const std::vector<MadeMask> all = made.Wait(2);
+  EXPECT_EQ(all[0].id, 1u);
+  EXPECT_EQ(all[1].id, 3u);
   maker.Start(
-      {.id = 3, .grammar = Regex(SlowPattern()), .outputs = {}, .max_steps = int64_t{1} << 50});
+      {.id = 4, .grammar = Regex(SlowPattern()), .outputs = {}, .max_steps = int64_t{1} << 50});
 }  // and the maker ends without it
 
 }  // namespace

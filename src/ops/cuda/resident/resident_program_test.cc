@@ -74,7 +74,7 @@ TEST(ResidentProgramTest, GroupsMayDifferButNotTheLayersOfOne) {
   EXPECT_FALSE(GroupsAreUniform(MakeProgram({kSliding, other})));
 }
 
-TEST(ResidentProgramTest, EveryWeightMustBeBf16) {
+TEST(ResidentProgramTest, EveryWeightMustBeOfAFormatWithKernels) {
   const DecoderProgram program = MakeProgram({kSliding, kFull});
   EXPECT_TRUE(WeightsAreResident(program));
   for (size_t idx = 0; idx < program.size(); ++idx) {
