@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/host_device.h"
 #include "tensor/matrix_ref.h"
 #include "tensor/weight_tiles.h"
 
@@ -18,15 +19,15 @@ enum class TileType : uint8_t {
   kS8Bf16,
 };
 
-constexpr bool IsTiled(TileType type) { return type != TileType::kBf16; }
-constexpr bool Is4Bit(TileType type) {
+LAPIDARY_HOST_DEVICE constexpr bool IsTiled(TileType type) { return type != TileType::kBf16; }
+LAPIDARY_HOST_DEVICE constexpr bool Is4Bit(TileType type) {
   return type == TileType::kU4F16 || type == TileType::kU4Bf16;
 }
-constexpr bool HasF16Scales(TileType type) {
+LAPIDARY_HOST_DEVICE constexpr bool HasF16Scales(TileType type) {
   return type == TileType::kU4F16 || type == TileType::kS8F16;
 }
 // Of 8 rows and 64 columns of a tiled format.
-constexpr int TileUnitBytes(TileType type) { return Is4Bit(type) ? 288 : 544; }
+LAPIDARY_HOST_DEVICE constexpr int TileUnitBytes(TileType type) { return Is4Bit(type) ? 288 : 544; }
 
 // None: no kernel multiplies with it.
 inline std::optional<TileType> FindTileType(const WeightFormat& format) {

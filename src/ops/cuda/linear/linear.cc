@@ -161,17 +161,22 @@ void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   if (IsTiled(call.weight)) {
     if (call.epilogue == Epilogue::kSoftcap) {
       impl_->RunStreamed(context, call);
-      return;
-    }
-    if (impl_->options.batch_invariant || !SkinnyFits(context.Device(), call, PlanSkinny(call))) {
+    } else if (!impl_->options.batch_invariant &&
+               SkinnyFits(context.Device(), call, PlanSkinny(call))) {
+      RunSkinny(context, call, PlanSkinny(call));
+    } else if (call.rows <= kMaxTiledRows) {
+      RunWide(context, call,
+              impl_->options.batch_invariant ? PlanInvariant(context.Device(), call)
+                                             : PlanWide(context.Device(), call));
+    } else {
       LinearCall in_bf16 = call;
       in_bf16.weight = impl_->Dequantised(context, call.weight);
       // A dependent product would read weights while they are made.
       LaunchContext after = context;
       after.dependent = false;
       Run(after, in_bf16);
-      return;
     }
+    return;
   }
   if (impl_->options.batch_invariant) {
     RunWide(context, call, PlanInvariant(context.Device(), call));

@@ -59,8 +59,8 @@ struct LinearOptions {
   // A row's result depends on that row alone, not on how many come with it.
   bool batch_invariant = false;
   int max_rows = 8192;  // of a call; sizes the scratch
-  // Scratch for a tiled weight in bf16, where a call has more than kMaxStreamedRows rows: of the
-  // largest one but the head, which streams at any number of rows. 0: no such calls.
+  // Scratch for a tiled weight in bf16, where a call has more rows than kernels for tiles take: of
+  // the largest one but the head, which streams at any number of rows. 0: no such calls.
   int64_t dequantised_bytes = 0;
 };
 

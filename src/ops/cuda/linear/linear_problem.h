@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,9 +17,11 @@
 #include "ops/cuda/bf16_matrix.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/test_buffer.h"
+#include "ops/cuda/tile_type.h"
 #include "tensor/block_formats.h"
 #include "tensor/repack.h"
 #include "tensor/tile_row.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary::cuda {
 
@@ -68,11 +71,13 @@ struct LinearCase {
   ResidualCase residual = ResidualCase::kNone;
   float softcap = 30.0f;
   uint64_t seed = 1;
-  DType stored = DType::kBF16;  // of the weight; block formats are tiled for the device
+  DType stored = DType::kBF16;         // of the weight; block formats are tiled for the device
+  ScaleType scales = ScaleType::kF16;  // of tiles: f16, or rounded to bf16
 
   std::string Name() const {
-    return fmt::format("{} rows {} in {} out {} epilogue {} residual {}", DTypeName(stored), rows,
-                       in_dim, out_dim, static_cast<int>(epilogue), static_cast<int>(residual));
+    return fmt::format("{} {} rows {} in {} out {} epilogue {} residual {}", DTypeName(stored),
+                       scales == ScaleType::kBF16 ? "bf16 scales" : "", rows, in_dim, out_dim,
+                       static_cast<int>(epilogue), static_cast<int>(residual));
   }
 };
 
@@ -82,6 +87,26 @@ struct TestWeight {
   std::vector<uint8_t> bytes;
   std::vector<float> values;
 };
+// The scales of tiles in bf16, cut off.
+inline void RoundScales(int rows, int cols, TestWeight& weight) {
+  const int unit_bytes = TileUnitBytes(*FindTileType(weight.format));
+  constexpr int kScales = kTileRows * kTileCols / kTileGroup;
+  for (size_t unit = 0; unit < weight.bytes.size(); unit += unit_bytes) {
+    for (int idx = 0; idx < kScales; ++idx) {
+      uint8_t* const scale = weight.bytes.data() + unit + unit_bytes - 2 * (kScales - idx);
+      uint16_t half = 0;
+      std::memcpy(&half, scale, sizeof(half));
+      const uint16_t rounded = std::bit_cast<uint32_t>(F16ToFloat(half)) >> 16;
+      std::memcpy(scale, &rounded, sizeof(rounded));
+    }
+  }
+  weight.format.scale = ScaleType::kBF16;
+  const MatrixRef tiles{
+      .data = weight.bytes.data(), .format = weight.format, .rows = rows, .cols = cols};
+  for (int row = 0; row < rows; ++row) {
+    UnpackTileRow(tiles, row, weight.values.data() + int64_t{row} * cols);
+  }
+}
 inline TestWeight MakeTestWeight(const LinearCase& c, Random& random) {
   const size_t size = size_t(c.out_dim) * c.in_dim;
   const float amplitude = 1.7f / std::sqrt(c.in_dim);
@@ -110,6 +135,7 @@ inline TestWeight MakeTestWeight(const LinearCase& c, Random& random) {
   weight.bytes.resize(BytesOf(weight.format, c.out_dim, c.in_dim).total());
   RepackRows(matrix, 0, c.out_dim, weight.format,
              reinterpret_cast<std::byte*>(weight.bytes.data()));
+  if (c.scales == ScaleType::kBF16) RoundScales(c.out_dim, c.in_dim, weight);
   return weight;
 }
 

@@ -2,15 +2,18 @@
 
 #include <map>
 #include <ostream>
+#include <vector>
 
 #include "device/test_devices.h"
+#include "ops/cuda/linear/dequantise.h"
 #include "ops/cuda/linear/linear_problem.h"
 
 namespace lapidary::cuda {
 
 static std::string Describe(const WidePlan& plan) {
-  return fmt::format("tile_{}_split_{}_alone_{}_persistent_{}_parts_{}", plan.tile_rows, plan.split,
-                     plan.alone, plan.persistent, plan.row_parts);
+  return fmt::format("tile_{}_split_{}_alone_{}_persistent_{}_parts_{}{}", plan.tile_rows,
+                     plan.split, plan.alone, plan.persistent, plan.row_parts,
+                     plan.scales_last ? "_scales_last" : "");
 }
 void PrintTo(const WidePlan& plan, std::ostream* out) { *out << Describe(plan); }
 
@@ -89,6 +92,79 @@ TEST(CudaLinearWideTest, PlansOfOneSplitGiveTheSameBits) {
   }
 }
 
+std::vector<WidePlan> AllTiledPlans() {
+  std::vector<WidePlan> plans = AllWidePlans();
+  std::erase_if(plans, [](const WidePlan& plan) { return plan.tile_rows != 128; });
+  return plans;
+}
+
+// Rows that end within a tile, and k within a stage and, split, at every place in it.
+constexpr LinearCase kTiledCases[] = {
+    {.rows = 128, .in_dim = 576, .out_dim = 208},
+    {.rows = 128, .in_dim = 512, .out_dim = 2 * 200, .epilogue = Epilogue::kGatedGelu},
+    {.rows = 128, .in_dim = 704, .out_dim = 2816},
+    {.rows = 128, .in_dim = 1088, .out_dim = 256, .epilogue = Epilogue::kGeluMul},
+    {.rows = 128, .in_dim = 512, .out_dim = 20480}};
+
+TEST(CudaLinearWideTest, QuantisedWeightsAgreeWithDoublePrecision) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  uint64_t seed = 0;
+  for (LinearCase c : kTiledCases) {
+    for (const DType stored : {DType::kQ4_0, DType::kQ8_0}) {
+      for (const ScaleType scales : {ScaleType::kF16, ScaleType::kBF16}) {
+        c.stored = stored;
+        c.scales = scales;
+        c.seed = ++seed;
+        LinearProblem problem(c);
+        for (const WidePlan& plan : AllTiledPlans()) {
+          SCOPED_TRACE(c.Name());
+          for (const int rows : {1, 9, 16, 31, 64, 65, 80, 97, 128}) {
+            CheckWide(problem, plan, rows, 40);
+          }
+          WidePlan scales_last = plan;
+          scales_last.scales_last = true;
+          for (const int rows : {1, 9, 16, 17, 31, 48, 64}) {
+            CheckWide(problem, scales_last, rows, 40);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaLinearWideTest, QuantisedWeightsGiveTheBitsOfDequantisedOnes) {
+  LAPIDARY_SKIP_WITHOUT_GPU();
+  for (LinearCase c : kTiledCases) {
+    for (const DType stored : {DType::kQ4_0, DType::kQ8_0}) {
+      for (const ScaleType scales : {ScaleType::kF16, ScaleType::kBF16}) {
+        c.stored = stored;
+        c.scales = scales;
+        LinearProblem problem(c);
+        TestBuffer<bf16> dequantised(size_t(c.in_dim) * c.out_dim);
+        for (const WidePlan& plan : AllTiledPlans()) {
+          SCOPED_TRACE(c.Name() + " " + Describe(plan));
+          std::vector<float> results[2];
+          for (const bool before : {false, true}) {
+            problem.RunBy(TestContext(), 100,
+                          [&](const LaunchContext& context, const LinearCall& call) {
+                            LinearCall run = call;
+                            LaunchContext after = context;
+                            if (before) {
+                              RunDequantise(context, call.weight, dequantised.get());
+                              run.weight = Bf16Matrix(dequantised.get(), c.out_dim, c.in_dim);
+                              after.dependent = false;
+                            }
+                            RunWide(after, run, plan);
+                          });
+            results[before] = problem.OutputRows(100);
+          }
+          ASSERT_TRUE(SameBits(results[0], results[1]));
+        }
+      }
+    }
+  }
+}
+
 // What PlanWide and PlanInvariant decide, without a GPU: on cards of either size.
 class WidePlannerTest : public testing::TestWithParam<DeviceInfo> {
  protected:
@@ -132,6 +208,28 @@ TEST_P(WidePlannerTest, InvariantPlansSplitByTheWeightAlone) {
         EXPECT_EQ(plan.split, split) << in_dim << " " << out_dim << " " << rows;
         EXPECT_TRUE(plan.split == 1 || !plan.persistent);
         EXPECT_GE(plan.row_parts * kMaxWideRows, rows);
+      }
+    }
+  }
+}
+
+// Whatever the number of rows, the sum of a quantised weight is split as of one in bf16: so both
+// have the same bits.
+TEST_P(WidePlannerTest, QuantisedWeightsAreSplitAsOthersAre) {
+  const WeightFormat tiles = TileFormatFor(FormatOf(DType::kQ4_0)).value();
+  for (const int in_dim : {64, 256, 704, 1536, 2816, 21504}) {
+    for (const int out_dim : {64, 256, 1536, 2560, 24576}) {
+      for (const int rows : {1, 9, 80, 128}) {
+        const MatrixRef bf16_weight = Bf16Matrix(nullptr, out_dim, in_dim);
+        MatrixRef weight = bf16_weight;
+        weight.format = tiles;
+        const WidePlan plan = PlanInvariant(device_, {.weight = weight, .rows = rows});
+        EXPECT_EQ(plan.split, PlanInvariant(device_, {.weight = bf16_weight, .rows = 300}).split);
+        EXPECT_EQ(plan.tile_rows, 128);
+        const WidePlan fastest = PlanWide(device_, {.weight = weight, .rows = rows});
+        EXPECT_EQ(fastest.tile_rows, 128);
+        EXPECT_LE(fastest.split, in_dim / 64);
+        EXPECT_FALSE(fastest.persistent);
       }
     }
   }

@@ -37,17 +37,18 @@ EncodeFunction FindEncode() {
 // Dims from the innermost one on, of boxes of 64 values (or of 16, with a narrower swizzle);
 // strides in bytes, from the second dim on.
 template <int kDims>
-CUtensorMap Encode(const bf16* matrix, const cuuint64_t (&sizes)[kDims],
+CUtensorMap Encode(const void* matrix, const cuuint64_t (&sizes)[kDims],
                    const cuuint64_t (&strides)[kDims - 1], const cuuint32_t (&box)[kDims],
-                   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+                   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+                   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) {
   static const EncodeFunction encode = FindEncode();
   CUtensorMap map;
   cuuint32_t steps[kDims];
   std::fill(steps, steps + kDims, 1);
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kDims, const_cast<bf16*>(matrix), sizes,
-             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, type, kDims, const_cast<void*>(matrix), sizes, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS))
       << "no tensor map for " << sizes[0] << " x " << sizes[1];
   return map;
@@ -79,6 +80,20 @@ CUtensorMap MakeChunkedMap(const bf16* matrix, int rows, int columns, int box_ro
                    {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns / 64)},
                    {static_cast<cuuint64_t>(columns) * sizeof(bf16), kChunkBytes},
                    {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_chunks)});
+}
+
+CUtensorMap MakeStripeMap(const void* tiles, int num_stripes, int stripe_bytes, int box_stripes,
+                          int box_bytes) {
+  constexpr int kWordBytes = 8;
+  CHECK(stripe_bytes % 16 == 0 && box_bytes % 16 == 0 && box_bytes <= 256 * kWordBytes &&
+        box_stripes >= 1 && box_stripes <= 256)
+      << stripe_bytes << ", " << box_bytes << ", " << box_stripes;
+  return Encode<2>(
+      tiles,
+      {static_cast<cuuint64_t>(stripe_bytes / kWordBytes), static_cast<cuuint64_t>(num_stripes)},
+      {static_cast<cuuint64_t>(stripe_bytes)},
+      {static_cast<cuuint32_t>(box_bytes / kWordBytes), static_cast<cuuint32_t>(box_stripes)},
+      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_DATA_TYPE_UINT64);
 }
 
 CUtensorMap MakeExpertMap(const bf16* matrices, int experts, int halves, int rows, int columns) {

@@ -67,6 +67,73 @@ struct WeightTile<TileType::kBf16> {
   }
 };
 
+// (word & mask) | bits, (word & mask) ^ bits.
+__device__ __forceinline__ uint32_t MaskOr(uint32_t word, uint32_t mask, uint32_t bits) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+  return result;
+}
+__device__ __forceinline__ uint32_t MaskXor(uint32_t word, uint32_t mask, uint32_t bits) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+  return result;
+}
+__device__ __forceinline__ uint32_t AddBf16Pairs(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 sum = __hadd2(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                     *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&sum);
+}
+
+// Two codes as bf16, from where they lie in the two halves of a word; other bits do not count.
+//
+// 4 bits, the lowest of each half: 128 + code is 0x4300 | code, and 128 + code - 136 is exact.
+__device__ __forceinline__ uint32_t ValuesOf4BitPair(uint32_t word) {
+  return AddBf16Pairs(MaskOr(word, 0x000f000fu, 0x43004300u), 0xc308c308u);
+}
+// 8 bits: 128 + (code & 127) is 0x4300 | (code & 127); less 128 where bit 7 is set (0xc300), else
+// less 256 (0xc380), it is code - 128, exactly.
+__device__ __forceinline__ uint32_t ValuesOf8BitPair(uint32_t word) {
+  return AddBf16Pairs(MaskOr(word, 0x007f007fu, 0x43004300u),
+                      MaskXor(word, 0x00800080u, 0xc380c380u));
+}
+
+// A scale twice, as the factor of a pair. One in f16 has 11 bits: what bf16 holds of them, and the
+// other three.
+template <bool kF16Scales>
+struct PairScale {
+  uint32_t high;
+  uint32_t low;  // f16 alone
+
+  // Of chunk 0 or 1, of which the scales are the halves of a word.
+  __device__ __forceinline__ PairScale(uint32_t scales, int chunk) {
+    if constexpr (kF16Scales) {
+      const __half2 pair = *reinterpret_cast<const __half2*>(&scales);
+      const float scale = chunk == 0 ? __low2float(pair) : __high2float(pair);
+      const uint32_t bits = __float_as_uint(scale);
+      high = __byte_perm(bits, 0, 0x3232);
+      const float rest = scale - __uint_as_float(bits & 0xffff0000u);
+      low = __byte_perm(__float_as_uint(rest), 0, 0x3232);
+    } else {
+      high = __byte_perm(scales, 0, chunk == 0 ? 0x1010 : 0x3232);
+    }
+  }
+};
+// bf16(code * scale) of both codes. The products with the low part of codes of 4 bits are exact,
+// those of 8 bits to 2^-17 of the result.
+template <bool kF16Scales>
+__device__ __forceinline__ uint32_t ScaledPair(uint32_t codes, const PairScale<kF16Scales>& scale) {
+  const auto pair = [](const uint32_t& word) {
+    return *reinterpret_cast<const __nv_bfloat162*>(&word);
+  };
+  __nv_bfloat162 scaled;
+  if constexpr (kF16Scales) {
+    scaled = __hfma2(pair(codes), pair(scale.high), __hmul2(pair(codes), pair(scale.low)));
+  } else {
+    scaled = __hmul2(pair(codes), pair(scale.high));
+  }
+  return *reinterpret_cast<const uint32_t*>(&scaled);
+}
+
 // What the tiled formats (tensor/weight_tiles.h) have in common. kLaneBytes: codes of a lane, a
 // stripe and a unit.
 template <int kLaneBytes, bool kF16Scales>
@@ -120,12 +187,10 @@ struct StripedTile {
       values[2 * idx + 1] = product.y;
     }
   }
-  // The same, rounded.
+  // The same, rounded to bf16.
   template <int kChunk>
   static __device__ __forceinline__ uint32_t Scaled(uint32_t pair, uint32_t scales_of_row) {
-    const float2 values = Product<kChunk>(pair, scales_of_row);
-    const __nv_bfloat162 scaled = __floats2bfloat162_rn(values.x, values.y);
-    return *reinterpret_cast<const uint32_t*>(&scaled);
+    return ScaledPair(pair, PairScale<kF16Scales>(scales_of_row, kChunk));
   }
   static __device__ __forceinline__ uint32_t LoadScales(const unsigned char* unit, int lane) {
     uint32_t scales = 0;
@@ -135,8 +200,9 @@ struct StripedTile {
 
   // acc += scale * sums, of a chunk; `scales`: of rows g and g + 8, chunk 0 in the low halves.
   // kOneColumn: all columns of x are the same row, so every other sum is enough.
-  template <int kChunk, bool kOneColumn>
-  static __device__ __forceinline__ void AddScaled(float (&acc)[4], const float (&sums)[4],
+  // `acc`: four sums, maybe of a longer array in registers.
+  template <int kChunk, bool kOneColumn = false>
+  static __device__ __forceinline__ void AddScaled(float* acc, const float (&sums)[4],
                                                    uint32_t low_scales, uint32_t high_scales) {
     const float low_scale = ScaleOf<kChunk>(low_scales);
     const float high_scale = ScaleOf<kChunk>(high_scales);
@@ -164,24 +230,7 @@ struct StripedTile {
   }
 };
 
-// (word & mask) | bits, (word & mask) ^ bits.
-__device__ __forceinline__ uint32_t MaskOr(uint32_t word, uint32_t mask, uint32_t bits) {
-  uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
-  return result;
-}
-__device__ __forceinline__ uint32_t MaskXor(uint32_t word, uint32_t mask, uint32_t bits) {
-  uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
-  return result;
-}
-__device__ __forceinline__ uint32_t AddBf16Pairs(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 sum = __hadd2(*reinterpret_cast<const __nv_bfloat162*>(&a),
-                                     *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const uint32_t*>(&sum);
-}
-
-// Codes of 4 bits: bf16 128 + code is 0x4300 | code, and 128 + code - 136 is exact.
+// Codes of 4 bits.
 template <bool kF16Scales>
 struct Tile4 : StripedTile<8, kF16Scales> {
   using Base = StripedTile<8, kF16Scales>;
@@ -208,8 +257,23 @@ struct Tile4 : StripedTile<8, kF16Scales> {
   template <bool kOneColumn = false>
   static __device__ __forceinline__ void Multiply(float (&acc)[4], const Stage& stage,
                                                   const uint4 (&x)[2]) {
-    MultiplyChunk<0, kOneColumn>(acc, stage.low.x, stage.high.x, stage, x[0]);
-    MultiplyChunk<1, kOneColumn>(acc, stage.low.y, stage.high.y, stage, x[1]);
+    MultiplyChunk<0, kOneColumn>(acc, stage, x[0]);
+    MultiplyChunk<1, kOneColumn>(acc, stage, x[1]);
+  }
+  // The A operands of a chunk's two instructions, not yet scaled.
+  template <int kChunk>
+  static __device__ __forceinline__ void MakeOperands(const Stage& stage,
+                                                      uint32_t (&operands)[2][4]) {
+    const uint32_t low = kChunk == 0 ? stage.low.x : stage.low.y;
+    const uint32_t high = kChunk == 0 ? stage.high.x : stage.high.y;
+    operands[0][0] = Values<0>(low);
+    operands[0][1] = Values<0>(high);
+    operands[0][2] = Values<1>(low);
+    operands[0][3] = Values<1>(high);
+    operands[1][0] = Values<2>(low);
+    operands[1][1] = Values<2>(high);
+    operands[1][2] = Values<3>(low);
+    operands[1][3] = Values<3>(high);
   }
   // Columns at .. at + 7 of a row, exactly.
   static __device__ __forceinline__ void LoadRow8(const void* data, int64_t row, int cols, int at,
@@ -239,8 +303,7 @@ struct Tile4 : StripedTile<8, kF16Scales> {
  private:
   template <int kPair>  // columns 2 kPair and 2 kPair + 1 of a lane's 8
   static __device__ __forceinline__ uint32_t Values(uint32_t word) {
-    constexpr uint32_t kMinus136 = 0xc308c308u;
-    return AddBf16Pairs(MaskOr(word >> (4 * kPair), 0x000f000fu, 0x43004300u), kMinus136);
+    return ValuesOf4BitPair(word >> (4 * kPair));
   }
   template <int kChunk>
   static __device__ __forceinline__ void FloatsOf(uint32_t word, uint32_t scales,
@@ -256,19 +319,18 @@ struct Tile4 : StripedTile<8, kF16Scales> {
             Base::template Scaled<kChunk>(Values<3>(word), scales)};
   }
   template <int kChunk, bool kOneColumn>
-  static __device__ __forceinline__ void MultiplyChunk(float (&acc)[4], uint32_t low, uint32_t high,
-                                                       const Stage& stage, const uint4& x) {
+  static __device__ __forceinline__ void MultiplyChunk(float (&acc)[4], const Stage& stage,
+                                                       const uint4& x) {
     float sums[4] = {};
-    const uint32_t first[4] = {Values<0>(low), Values<0>(high), Values<1>(low), Values<1>(high)};
-    Mma(sums, first, x.x, x.y);
-    const uint32_t second[4] = {Values<2>(low), Values<2>(high), Values<3>(low), Values<3>(high)};
-    Mma(sums, second, x.z, x.w);
+    uint32_t operands[2][4];
+    MakeOperands<kChunk>(stage, operands);
+    Mma(sums, operands[0], x.x, x.y);
+    Mma(sums, operands[1], x.z, x.w);
     Base::template AddScaled<kChunk, kOneColumn>(acc, sums, stage.low_scales, stage.high_scales);
   }
 };
 
-// Codes of 8 bits: bf16 128 + (code & 127) is 0x4300 | (code & 127); less 128 where bit 7 is set
-// (0xc300), else less 256 (0xc380), it is code - 128, exactly.
+// Codes of 8 bits.
 template <bool kF16Scales>
 struct Tile8 : StripedTile<16, kF16Scales> {
   using Base = StripedTile<16, kF16Scales>;
@@ -295,10 +357,24 @@ struct Tile8 : StripedTile<16, kF16Scales> {
   template <bool kOneColumn = false>
   static __device__ __forceinline__ void Multiply(float (&acc)[4], const Stage& stage,
                                                   const uint4 (&x)[2]) {
-    MultiplyChunk<0, kOneColumn>(acc, {stage.low.x, stage.low.y}, {stage.high.x, stage.high.y},
-                                 stage, x[0]);
-    MultiplyChunk<1, kOneColumn>(acc, {stage.low.z, stage.low.w}, {stage.high.z, stage.high.w},
-                                 stage, x[1]);
+    MultiplyChunk<0, kOneColumn>(acc, stage, x[0]);
+    MultiplyChunk<1, kOneColumn>(acc, stage, x[1]);
+  }
+  // The A operands of a chunk's two instructions, not yet scaled.
+  template <int kChunk>
+  static __device__ __forceinline__ void MakeOperands(const Stage& stage,
+                                                      uint32_t (&operands)[2][4]) {
+    const uint32_t low[2] = {kChunk == 0 ? stage.low.x : stage.low.z,
+                             kChunk == 0 ? stage.low.y : stage.low.w};
+    const uint32_t high[2] = {kChunk == 0 ? stage.high.x : stage.high.z,
+                              kChunk == 0 ? stage.high.y : stage.high.w};
+#pragma unroll
+    for (int idx = 0; idx < 2; ++idx) {
+      operands[idx][0] = Values(low[idx]);
+      operands[idx][1] = Values(high[idx]);
+      operands[idx][2] = Values(low[idx] >> 8);
+      operands[idx][3] = Values(high[idx] >> 8);
+    }
   }
   // Columns at .. at + 7 of a row, exactly.
   static __device__ __forceinline__ void LoadRow8(const void* data, int64_t row, int cols, int at,
@@ -328,8 +404,7 @@ struct Tile8 : StripedTile<16, kF16Scales> {
  private:
   // Of four columns in a word the first two are bytes 0 and 2, the others 1 and 3.
   static __device__ __forceinline__ uint32_t Values(uint32_t word) {
-    return AddBf16Pairs(MaskOr(word, 0x007f007fu, 0x43004300u),
-                        MaskXor(word, 0x00800080u, 0xc380c380u));
+    return ValuesOf8BitPair(word);
   }
   template <int kChunk>
   static __device__ __forceinline__ void FloatsOf(uint2 words, uint32_t scales,
@@ -346,15 +421,13 @@ struct Tile8 : StripedTile<16, kF16Scales> {
             Base::template Scaled<kChunk>(Values(words.y >> 8), scales)};
   }
   template <int kChunk, bool kOneColumn>
-  static __device__ __forceinline__ void MultiplyChunk(float (&acc)[4], uint2 low, uint2 high,
-                                                       const Stage& stage, const uint4& x) {
+  static __device__ __forceinline__ void MultiplyChunk(float (&acc)[4], const Stage& stage,
+                                                       const uint4& x) {
     float sums[4] = {};
-    const uint32_t first[4] = {Values(low.x), Values(high.x), Values(low.x >> 8),
-                               Values(high.x >> 8)};
-    Mma(sums, first, x.x, x.y);
-    const uint32_t second[4] = {Values(low.y), Values(high.y), Values(low.y >> 8),
-                                Values(high.y >> 8)};
-    Mma(sums, second, x.z, x.w);
+    uint32_t operands[2][4];
+    MakeOperands<kChunk>(stage, operands);
+    Mma(sums, operands[0], x.x, x.y);
+    Mma(sums, operands[1], x.z, x.w);
     Base::template AddScaled<kChunk, kOneColumn>(acc, sums, stage.low_scales, stage.high_scales);
   }
 };

@@ -112,6 +112,33 @@ LAPIDARY_WGMMA(208, 104, 104, 105, 106);
 
 #undef LAPIDARY_WGMMA
 
+// The same with A [64 x 16] from registers: thread (4 g + t) of warp w has in `a` rows 16 w + g and
+// 16 w + g + 8 at k = 2 t, 2 t + 1, then both at k + 8.
+template <int kColumns>
+struct WgmmaOfWeights;
+
+#define LAPIDARY_WGMMA_OF_WEIGHTS(columns, registers, a0, a1, a2, a3, b_index)                \
+  template <>                                                                                 \
+  struct WgmmaOfWeights<columns> {                                                            \
+    static __device__ __forceinline__ void Run(float (&d)[registers], const uint32_t (&a)[4], \
+                                               uint64_t b) {                                  \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns                               \
+                   "k16.f32.bf16.bf16 {" LAPIDARY_REGISTERS_##registers                       \
+                   "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_index ", 1, 1, 1, 0;"  \
+                   : LAPIDARY_SUMS_##registers                                                \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                     \
+    }                                                                                         \
+  }
+
+LAPIDARY_WGMMA_OF_WEIGHTS(16, 8, 8, 9, 10, 11, 12);
+LAPIDARY_WGMMA_OF_WEIGHTS(32, 16, 16, 17, 18, 19, 20);
+LAPIDARY_WGMMA_OF_WEIGHTS(48, 24, 24, 25, 26, 27, 28);
+LAPIDARY_WGMMA_OF_WEIGHTS(64, 32, 32, 33, 34, 35, 36);
+LAPIDARY_WGMMA_OF_WEIGHTS(96, 48, 48, 49, 50, 51, 52);
+LAPIDARY_WGMMA_OF_WEIGHTS(128, 64, 64, 65, 66, 67, 68);
+
+#undef LAPIDARY_WGMMA_OF_WEIGHTS
+
 // The same with A [64 x 16] from registers and B [16 x 128] as rows of columns: 16 rows of k, each
 // of two runs of 64 columns. Thread (4 g + t) of warp w has in `a` rows 16 w + g and 16 w + g + 8
 // at k = 2 t, 2 t + 1, then both at k + 8.

@@ -1,0 +1,17 @@
+// Products of 9 to 128 rows with weights of 4 bits.
+#include "ops/cuda/linear/linear_wide_kernel.cuh"
+
+namespace lapidary::cuda {
+
+template <>
+WideKernelPointer WideKernelFor<TileType::kU4F16>(int tile_rows, int columns, bool scales_last) {
+  CHECK_EQ(tile_rows, kTiledWideRows);
+  return TiledWideKernelFor<TileType::kU4F16>(columns, scales_last);
+}
+template <>
+WideKernelPointer WideKernelFor<TileType::kU4Bf16>(int tile_rows, int columns, bool scales_last) {
+  CHECK_EQ(tile_rows, kTiledWideRows);
+  return TiledWideKernelFor<TileType::kU4Bf16>(columns, scales_last);
+}
+
+}  // namespace lapidary::cuda
