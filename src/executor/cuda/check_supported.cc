@@ -51,7 +51,6 @@ Status CheckLayer(const ModelPlan& plan, const LayerPlan& layer) {
 }
 
 Status CheckKernels(const ModelPlan& plan, int max_rows) {
-  if (plan.has_own_head) return MakeError("the model has a head of its own");
   RETURN_IF_ERROR(EmbedSupports(plan.hidden_size, NumRopeTables(plan)));
   RETURN_IF_ERROR(ResidualUpdateSupports(plan.hidden_size));
   for (const LayerPlan& layer : plan.layers) {

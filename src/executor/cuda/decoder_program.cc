@@ -118,7 +118,7 @@ class ProgramWriter : public ForwardOps {
   void Head() override {
     Add({.block = DecoderBlock::kHead,
          .residual = Read(weights_.final_norm),
-         .weight = weights_.embedding,
+         .weight = weights_.head,
          .epilogue = Epilogue::kSoftcap});
   }
 

@@ -77,11 +77,13 @@ Result<MatrixRef> DeviceStorage::GetMatrix(const TensorSpec& spec) {
                          .cols = static_cast<int>(weight.cols())};
   if (source_ == nullptr) {
     const SyntheticLaw law = MakeSyntheticLaw(spec, dummy_seed_);
-    if (weight.loaded != FormatOf(DType::kBF16)) {
+    if (weight.loaded.layout == WeightLayout::kTiles) {
       RunFillTiles(context_, law, matrix, to);
-      return matrix;
+    } else if (weight.loaded.layout == WeightLayout::kBlocks) {
+      RunFillBlocks(context_, law, matrix, to);
+    } else {
+      RunFillSynthetic(context_, law, spec.num_elements(), reinterpret_cast<bf16*>(to));
     }
-    RunFillSynthetic(context_, law, spec.num_elements(), reinterpret_cast<bf16*>(to));
     return matrix;
   }
   ASSIGN_OR_RETURN(const std::vector<MatrixRef> parts, source_->GetStored(spec));
@@ -108,7 +110,9 @@ void DeviceStorage::Upload(const MatrixRef& stored, std::optional<DType> roundin
     std::byte* const piece = staging_->buffers[which].As<std::byte>();
     const MatrixRef rows = stored.Rows(static_cast<int>(first), static_cast<int>(count));
     staging_->threads.ParallelFor(count, grain, [&](int64_t begin, int64_t end, int) {
-      if (rounding) {
+      if (rounding && format == FormatOf(*rounding)) {
+        RoundRows(rows, begin, end, *rounding, piece);
+      } else if (rounding) {
         RoundAndRepack(rows, begin, end, *rounding, format, piece);
       } else {
         RepackRows(rows, begin, end, format, piece);

@@ -19,6 +19,7 @@ inline DeviceWeights MakeAddressesOfWeights(const ModelPlan& plan) {
   const int hidden = plan.hidden_size;
   DeviceWeights weights;
   weights.embedding = matrix(plan.vocab_size, hidden);
+  weights.head = weights.embedding;
   weights.final_norm = vector();
   for (const LayerPlan& layer : plan.layers) {
     auto& own = weights.layers.emplace_back();

@@ -4,6 +4,7 @@
 #include "ops/cuda/rope_fill.cuh"
 #include "ops/cuda/vec.cuh"
 #include "ops/cuda/weight_row.cuh"
+#include "tensor/block_values.h"
 
 namespace lapidary::cuda {
 namespace {
@@ -49,8 +50,16 @@ __global__ void __launch_bounds__(kThreads) PlaceRowsKernel(PlaceRowsCall call) 
   }
 }
 
-// A warp per (row, layer).
-__global__ void __launch_bounds__(kThreads) PerLayerInputsKernel(PerLayerInputsCall call) {
+// Eight values of a row of the table of per-layer embeddings, in bf16 or GGUF blocks of `type`.
+__device__ __forceinline__ void LoadTable8(DType type, const uint8_t* row, int at,
+                                           float (&values)[8]) {
+  if (type == DType::kBF16) return Load8(reinterpret_cast<const bf16*>(row) + at, values);
+  LoadBlockValues8(type, row, at, values);
+}
+
+// A warp per (row, layer). `row_bytes`: of the table.
+__global__ void __launch_bounds__(kThreads)
+    PerLayerInputsKernel(PerLayerInputsCall call, int64_t row_bytes) {
   AllowNextKernel();
   WaitForPreviousKernel();
   constexpr int kWarps = kThreads / kWarpSize;
@@ -64,9 +73,9 @@ __global__ void __launch_bounds__(kThreads) PerLayerInputsKernel(PerLayerInputsC
   float table[8] = {};
   float values[8] = {};
   if (active) {
-    Load8(static_cast<const bf16*>(call.table.data) + call.token_ids[row] * columns +
-              layer * call.width + at,
-          table);
+    LoadTable8(call.table.format.unit,
+               static_cast<const uint8_t*>(call.table.data) + call.token_ids[row] * row_bytes,
+               static_cast<int>(layer) * call.width + at, table);
     Load8(call.projected + row * columns + layer * call.width + at, values);
   }
   const float input_scale = rsqrtf(static_cast<float>(call.hidden));
@@ -114,11 +123,14 @@ void RunPlaceRows(const LaunchContext& context, const PlaceRowsCall& call) {
 void RunPerLayerInputs(const LaunchContext& context, const PerLayerInputsCall& call) {
   static_assert(kMaxPerLayerWidth == 8 * kWarpSize);
   CHECK_OK(PerLayerInputsSupports(call.width));
-  CheckBf16(call.table, call.table.rows, call.num_layers * call.width);
+  const WeightFormat& format = call.table.format;
+  CHECK(format == FormatOf(DType::kBF16) || format.layout == WeightLayout::kBlocks)
+      << FormatName(format);
+  CHECK_EQ(call.table.cols, call.num_layers * call.width);
   constexpr int kWarps = kThreads / kWarpSize;
   const int64_t tasks = int64_t{call.rows} * call.num_layers;
   Launch(context, PerLayerInputsKernel, dim3(static_cast<unsigned>((tasks + kWarps - 1) / kWarps)),
-         dim3(kThreads), 0, call);
+         dim3(kThreads), 0, call, call.table.row_bytes());
 }
 
 void RunGatherRows(const LaunchContext& context, const void* from, const int32_t* row_ids, int rows,

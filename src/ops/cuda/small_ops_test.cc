@@ -16,7 +16,9 @@
 #include "ops/cuda/synthetic.h"
 #include "ops/cuda/test_buffer.h"
 #include "ops/cuda/test_values.h"
+#include "tensor/block_formats.h"
 #include "tensor/decode.h"
+#include "tensor/quantise.h"
 #include "tensor/repack.h"
 #include "tensor/tile_row.h"
 
@@ -179,6 +181,51 @@ TEST_F(SmallOpsTest, PerLayerInputsMatch) {
     }
     EXPECT_LT(Distance(ToFloat(out.Download()), expected), kBf16Rounding);
     EXPECT_TRUE(out.GuardsIntact());
+  }
+}
+
+TEST_F(SmallOpsTest, PerLayerInputsFromBlocksAreThoseFromTheirValues) {
+  constexpr int kRows = 5;
+  constexpr int kLayers = 3;
+  constexpr int kWidth = 256;
+  constexpr int kColumns = kLayers * kWidth;
+  constexpr int kIds = 10;
+  const std::vector<int32_t> ids = {3, 0, 9, 9, 1};
+  TestBuffer<int32_t> d_ids(ids);
+  TestBuffer<bf16> d_projected(Halves(kRows * kColumns, 3.0f)), out(kRows * kColumns);
+  TestBuffer<float> d_norm(Floats(kWidth, 0.5f, 1.0f));
+  const std::vector<float> values = Floats(kIds * kColumns, 1.0f, 0.0f);
+  for (const DType type : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ4_K}) {
+    SCOPED_TRACE(DTypeName(type));
+    std::vector<uint8_t> blocks(DTypeBytes(type, kIds * kColumns));
+    Quantise(values.data(), kIds * kColumns, type, reinterpret_cast<std::byte*>(blocks.data()));
+    std::vector<float> exact(kIds * kColumns);
+    Dequantise(type, blocks.data(), kIds * kColumns, exact.data());
+    TestBuffer<uint8_t> d_blocks(blocks);
+    PerLayerInputsCall call;
+    call.rows = kRows;
+    call.num_layers = kLayers;
+    call.width = kWidth;
+    call.hidden = 96;
+    call.token_ids = d_ids.get();
+    call.table = {.data = d_blocks.get(), .format = FormatOf(type), .rows = kIds, .cols = kColumns};
+    call.projected = d_projected.get();
+    call.norm = d_norm.get();
+    call.out = out.get();
+    RunPerLayerInputs(TestContext(), call);
+    const std::vector<float> from_blocks = ToFloat(out.Download());
+    // The part that the table adds, which a table of zeros leaves out.
+    TestBuffer<bf16> d_zeros(std::vector<bf16>(kIds * kColumns));
+    call.table = Bf16Matrix(d_zeros.get(), kIds, kColumns);
+    RunPerLayerInputs(TestContext(), call);
+    std::vector<float> expected = ToFloat(out.Download());
+    for (int row = 0; row < kRows; ++row) {
+      for (int at = 0; at < kColumns; ++at) {
+        expected[row * kColumns + at] += exact[ids[row] * kColumns + at] *
+                                         std::sqrt(static_cast<float>(kWidth)) / std::sqrt(2.0f);
+      }
+    }
+    EXPECT_LT(Distance(from_blocks, expected), kBf16Rounding);
   }
 }
 

@@ -18,4 +18,8 @@ void RunFillSynthetic(const LaunchContext& context, const SyntheticLaw& law, int
 void RunFillTiles(const LaunchContext& context, const SyntheticLaw& law, const MatrixRef& tiles,
                   void* to);
 
+// The same of a matrix in blocks of Q8_0.
+void RunFillBlocks(const LaunchContext& context, const SyntheticLaw& law, const MatrixRef& blocks,
+                   void* to);
+
 }  // namespace lapidary::cuda
