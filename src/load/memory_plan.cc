@@ -84,22 +84,25 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   cuda::CudaExecutorOptions options = request.cuda;
   options.max_num_seqs = limits.max_num_seqs;
   options.max_num_batched_tokens = limits.max_num_batched_tokens;
-  cuda::CudaForwardLimits forward = cuda::ForwardLimits(cuda::WithRoomForPadding(options));
-  if (request.num_sms > 0) forward.num_sms = request.num_sms;
   MemoryPlan memory;
   memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
   memory.max_model_len = limits.max_model_len;
   const WeightPlan weights = WeightsOf(plan, request, WeightReader::kGpu);
-  cuda::SetWeights(weights, forward);
-  memory.weight_bytes = cuda::PlanWeights(weights, options.ple_placement).on_device();
-  memory.tower_bytes = request.tower_bytes;
-  memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, forward).total();
+  std::optional<WeightPlan> drafter;
   if (options.drafter) {
     const AssistantPlan& assistant = options.drafter->plan;
-    const WeightPlan drafter =
-        WeightPlan::OfDummies(RequiredTensors(assistant), WeightReader::kGpu);
-    memory.weight_bytes += cuda::PlanWeights(drafter, cuda::PlePlacement::kDevice).on_device();
-    memory.workspace_bytes += cuda::PlanDrafter(assistant, forward).total();
+    ASSIGN_OR_RETURN(drafter,
+                     WeightPlan::Make(RequiredTensors(assistant), options.drafter->source.get(),
+                                      RequestOfDrafter(assistant, weights)));
+  }
+  const cuda::ExecutorLimits steps =
+      cuda::LimitsOf(cuda::WithRoomForPadding(options), request.num_sms, weights, drafter);
+  memory.weight_bytes = cuda::PlanWeights(weights, options.ple_placement).on_device();
+  memory.tower_bytes = request.tower_bytes;
+  memory.workspace_bytes = cuda::PlanWorkspace(plan, memory.layout, steps.forward).total();
+  if (drafter) {
+    memory.weight_bytes += cuda::PlanWeights(*drafter, cuda::PlePlacement::kDevice).on_device();
+    memory.workspace_bytes += cuda::PlanDrafter(options.drafter->plan, steps.drafting).total();
   }
   return FillPool(plan, request, std::move(memory));
 }

@@ -73,20 +73,38 @@ bool BecomesPanels(const PlannedWeight& weight, bool has_own_head) {
   return (is_head || is_of_layer) && spec.shape[spec.shape.size() - 2] % kPanelRows == 0;
 }
 
-// The matrices that GPU kernels multiply with in tiles: those of attention and MLP, and the token
-// embeddings, which are the head too.
+// The matrices that GPU kernels multiply with in tiles: those of attention and MLP, the token
+// embeddings, which are the head too, and a head of its own.
 bool MayBeTiled(const PlannedWeight& weight) {
   const TensorComponent component = weight.spec.component;
   return (component == TensorComponent::kAttention || component == TensorComponent::kMlp ||
-          component == TensorComponent::kEmbedding) &&
+          component == TensorComponent::kEmbedding || component == TensorComponent::kHead) &&
          weight.spec.shape.size() == 2 && weight.rows() % (2 * kTileRows) == 0 &&
          weight.cols() % kTileCols == 0;
+}
+
+// The table of per-layer embeddings, of which a step gathers rows: in the blocks it is stored in,
+// or in those that hold what is stored. Rounded, it takes 8 bits.
+void PlanTableForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
+                     PlannedWeight& weight) {
+  const WeightFormat q8 = FormatOf(DType::kQ8_0);
+  if (request.rounding && weight.stored.is_plain() && FitsColumns(q8, weight.cols())) {
+    weight.rounding = DType::kQ8_0;
+    weight.loaded = q8;
+  } else if (!parts.empty()) {
+    const WeightFormat blocks = CpuFormat(parts);
+    if (blocks.layout == WeightLayout::kBlocks) weight.loaded = blocks;
+  }
 }
 
 void PlanForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
                 PlannedWeight& weight) {
   weight.loaded = FormatOf(weight.is_matrix() ? DType::kBF16 : DType::kF32);
-  if (!request.keeps_formats || !MayBeTiled(weight)) return;
+  if (!request.keeps_formats) return;
+  if (weight.spec.component == TensorComponent::kPerLayerEmbedding) {
+    return PlanTableForGpu(parts, request, weight);
+  }
+  if (!MayBeTiled(weight)) return;
   if (request.rounding) {
     weight.rounding = RoundedType(weight.spec, weight.stored, *request.rounding);
   }
@@ -231,9 +249,22 @@ std::string WeightPlan::Summary() const {
   return summary;
 }
 
+bool WeightPlan::is_quantised() const {
+  return std::any_of(weights_.begin(), weights_.end(), [](const PlannedWeight& weight) {
+    return weight.is_matrix() && !weight.loaded.is_plain();
+  });
+}
+
 bool WeightPlan::converts_any() const {
   return std::any_of(weights_.begin(), weights_.end(),
                      [](const PlannedWeight& weight) { return weight.is_converted; });
+}
+
+WeightRequest RequestOfDrafter(const AssistantPlan& assistant, const WeightPlan& target) {
+  WeightRequest request{.reader = WeightReader::kGpu,
+                        .keeps_formats = !assistant.ordered_head.has_value()};
+  if (request.keeps_formats && target.is_quantised()) request.rounding = DType::kQ8_0;
+  return request;
 }
 
 }  // namespace lapidary

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/plan.h"
 #include "model/tensor_specs.h"
 #include "model/weights.h"
 #include "tensor/weight_format.h"
@@ -28,7 +29,7 @@ struct WeightRequest {
   WeightReader reader = WeightReader::kCpu;
   // --quantization: a type of CanQuantiseTo, or F8_E4M3 for steps of that type in bf16.
   std::optional<DType> rounding = {};
-  // kGpu: matrices whose format has kernels keep it; else all become bf16, as drafters do.
+  // kGpu: matrices whose format has kernels keep it; else all become bf16.
   bool keeps_formats = true;
 };
 
@@ -63,6 +64,8 @@ class WeightPlan {
   // Of all tensors in the reader's memory.
   int64_t loaded_bytes() const;
   bool converts_any() const;
+  // Whether any matrix has fewer bits than bf16 in the reader's memory.
+  bool is_quantised() const;
   // "1.03 GB as W4 F16/32, 5.20 GB as BF16 (0.33 GB of it stored as Q6_K)".
   std::string Summary() const;
 
@@ -70,5 +73,10 @@ class WeightPlan {
   std::vector<PlannedWeight> weights_;
   std::map<std::string, size_t, std::less<>> index_;  // by name
 };
+
+// What a GPU asks of an assistant's weights beside those of its target: a dense head and its layers
+// keep their formats, and take 8 bits where the target is quantised. Kernels for ordered heads read
+// bf16; their assistants are so small that fewer bits would save nothing.
+WeightRequest RequestOfDrafter(const AssistantPlan& assistant, const WeightPlan& target);
 
 }  // namespace lapidary

@@ -99,6 +99,58 @@ TEST(WeightPlan, TheGpuKeepsFormatsThatItsKernelsHaveAndTheRestBecomesBf16) {
   EXPECT_EQ(refused.error().message, "--quantization Q4_K: on the GPU it may be q4_0 or q8_0");
 }
 
+TEST(WeightPlan, TheGpuGathersPerLayerEmbeddingsAsTheyAreStored) {
+  const TensorSpec table = Spec({16, 256}, TensorComponent::kPerLayerEmbedding, TensorRole::kTable);
+  const auto loaded = [&](const WeightFormat& stored, std::optional<DType> rounding) {
+    const RandomMatrix random(stored, 16, 256, 1);
+    const OneMatrix source({random.matrix()});
+    const WeightRequest request{.reader = WeightReader::kGpu, .rounding = rounding};
+    return WeightPlan::Make({table}, &source, request).value().Of(table).loaded;
+  };
+  for (const WeightFormat& format : StoredFormats()) {
+    SCOPED_TRACE(FormatName(format));
+    const WeightFormat kept = loaded(format, std::nullopt);
+    if (format.layout == WeightLayout::kBlocks) {
+      EXPECT_EQ(kept, format);
+    } else {
+      EXPECT_TRUE(kept == FormatOf(DType::kBF16) || kept.layout == WeightLayout::kBlocks);
+    }
+  }
+  EXPECT_EQ(loaded(FormatOf(DType::kBF16), DType::kQ4_0), FormatOf(DType::kQ8_0));
+  EXPECT_EQ(loaded(FormatOf(DType::kQ6_K), DType::kQ4_0), FormatOf(DType::kQ6_K));
+  const WeightRequest dummy{.reader = WeightReader::kGpu, .rounding = DType::kQ4_0};
+  EXPECT_EQ(WeightPlan::Make({table}, nullptr, dummy).value().Of(table).loaded,
+            FormatOf(DType::kQ8_0));
+}
+
+TEST(WeightPlan, ADrafterTakesEightBitsWhereItsTargetIsQuantised) {
+  const TensorSpec matrix = Spec({16, 256});
+  const auto target = [&](std::optional<DType> rounding) {
+    return WeightPlan::Make({matrix}, nullptr, {.reader = WeightReader::kGpu, .rounding = rounding})
+        .value();
+  };
+  const auto loaded = [&](const AssistantPlan& assistant, std::optional<DType> rounding,
+                          const TensorSource* source) {
+    return WeightPlan::Make({matrix}, source, RequestOfDrafter(assistant, target(rounding)))
+        .value()
+        .Of(matrix)
+        .loaded;
+  };
+  const WeightFormat q8 = TileFormatFor(FormatOf(DType::kQ8_0)).value();
+  const WeightFormat q4 = TileFormatFor(FormatOf(DType::kQ4_0)).value();
+  const RandomMatrix stored(FormatOf(DType::kQ4_0), 16, 256, 1);
+  const OneMatrix file({stored.matrix()});
+  const AssistantPlan dense;
+  EXPECT_EQ(loaded(dense, std::nullopt, nullptr), FormatOf(DType::kBF16));
+  EXPECT_EQ(loaded(dense, DType::kQ4_0, nullptr), q8);
+  EXPECT_EQ(loaded(dense, DType::kQ4_0, &file), q4);
+  EXPECT_EQ(loaded(dense, std::nullopt, &file), q4);
+  AssistantPlan ordered;
+  ordered.ordered_head.emplace();
+  EXPECT_EQ(loaded(ordered, DType::kQ4_0, nullptr), FormatOf(DType::kBF16));
+  EXPECT_EQ(loaded(ordered, std::nullopt, &file), FormatOf(DType::kBF16));
+}
+
 TEST(WeightPlan, OnTheGpuMatricesThatAreReadAsOneHaveOneFormat) {
   // As in a file whose v_proj has more bits than its q_proj and k_proj.
   class TwoFormats : public TensorSource {

@@ -53,9 +53,8 @@ StepArrays::Options ArrayOptions(const DeviceInfo& device, const ModelPlan& plan
 }
 
 Result<WeightPlan> PlanGpuWeights(const std::vector<TensorSpec>& specs, const TensorSource* source,
-                                  std::optional<DType> quantisation) {
-  auto weights =
-      WeightPlan::Make(specs, source, {.reader = WeightReader::kGpu, .rounding = quantisation});
+                                  const WeightRequest& request) {
+  auto weights = WeightPlan::Make(specs, source, request);
   if (!weights.ok()) return MakeError("{}; or add --device cpu", weights.error().message);
   return weights;
 }
@@ -102,8 +101,15 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   const CudaExecutorOptions options = WithRoomForPadding(wanted);
   RETURN_IF_ERROR(CheckSupported(plan, ForwardLimits(options).max_rows));
   if (options.drafter) RETURN_IF_ERROR(CheckSupported(options.drafter->plan));
-  ASSIGN_OR_RETURN(const WeightPlan weights,
-                   PlanGpuWeights(RequiredTensors(plan), source, options.quantisation));
+  ASSIGN_OR_RETURN(const WeightPlan weights, PlanGpuWeights(RequiredTensors(plan), source,
+                                                            {.reader = WeightReader::kGpu,
+                                                             .rounding = options.quantisation}));
+  std::optional<WeightPlan> drafter;
+  if (options.drafter) {
+    ASSIGN_OR_RETURN(drafter, PlanGpuWeights(RequiredTensors(options.drafter->plan),
+                                             options.drafter->source.get(),
+                                             RequestOfDrafter(options.drafter->plan, weights)));
+  }
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     const DeviceInfo device = DescribeDevice(options.gpu_ordinal);
@@ -113,21 +119,20 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
     std::unique_ptr<CudaExecutor> executor(
         new CudaExecutor(device, plan, weights, source, options));
     RETURN_IF_ERROR(executor->LoadWeights());
-    CudaForwardLimits limits = ForwardLimits(options);
-    limits.num_sms = device.num_sms;
-    SetWeights(weights, limits);
+    executor->limits_ = LimitsOf(options, device.num_sms, weights, drafter);
+    const CudaForwardLimits& limits = executor->limits_.forward;
     executor->scratch_ = std::make_unique<KernelScratch>(
         PlanWorkspace(executor->plan_, executor->layout_, limits), limits);
     executor->forward_ = std::make_unique<CudaForward>(
         executor->device_, executor->plan_, executor->weights_, executor->layout_,
         *executor->slots_, *executor->scratch_, limits);
     if (options.drafter) {
-      RETURN_IF_ERROR(executor->LoadAssistant());
+      RETURN_IF_ERROR(executor->LoadAssistant(*drafter));
       const CudaDrafter::Target target{executor->plan_, executor->weights_, executor->layout_,
                                        *executor->slots_};
       executor->drafter_ = std::make_unique<CudaDrafter>(
           executor->device_, *executor->options_.drafter, executor->assistant_weights_, target,
-          *executor->scratch_, limits);
+          *executor->scratch_, executor->limits_.drafting);
       executor->forward_->set_drafter(executor->drafter_.get());
     }
     executor->AllocateStepBuffers();
@@ -178,26 +183,20 @@ Status CudaExecutor::LoadWeights() {
   return {};
 }
 
-Status CudaExecutor::LoadAssistant() {
+Status CudaExecutor::LoadAssistant(const WeightPlan& weights) {
   const DrafterOptions& drafter = *options_.drafter;
-  ASSIGN_OR_RETURN(WeightPlan weights,
-                   WeightPlan::Make(RequiredTensors(drafter.plan), drafter.source.get(),
-                                    {.reader = WeightReader::kGpu, .keeps_formats = false}));
-  assistant_storage_ =
-      std::make_unique<DeviceStorage>(std::move(weights), drafter.source.get(), options_.dummy_seed,
-                                      PlePlacement::kDevice, context_);
+  assistant_storage_ = std::make_unique<DeviceStorage>(
+      weights, drafter.source.get(), options_.dummy_seed, PlePlacement::kDevice, context_);
   ASSIGN_OR_RETURN(assistant_weights_, BindWeightsTo(drafter.plan, *assistant_storage_));
   assistant_storage_->Finish();
   return {};
 }
 
 int64_t CudaExecutor::PlannedBytes() const {
-  CudaForwardLimits limits = ForwardLimits(options_);
-  limits.num_sms = device_.num_sms;
-  int64_t total = storage_->device_bytes() + PlanWorkspace(plan_, layout_, limits).total();
+  int64_t total = storage_->device_bytes() + PlanWorkspace(plan_, layout_, limits_.forward).total();
   if (options_.drafter) {
-    total +=
-        assistant_storage_->device_bytes() + PlanDrafter(options_.drafter->plan, limits).total();
+    total += assistant_storage_->device_bytes() +
+             PlanDrafter(options_.drafter->plan, limits_.drafting).total();
   }
   return total;
 }

@@ -51,7 +51,7 @@ class CudaExecutor : public Executor {
   CudaExecutor(const DeviceInfo& device, const ModelPlan& plan, const WeightPlan& weights,
                const TensorSource* source, const CudaExecutorOptions& options);
   Status LoadWeights();
-  Status LoadAssistant();
+  Status LoadAssistant(const WeightPlan& weights);
   // On the device, before there is a pool: by memory_needs.h, as `lapidary plan` adds it up.
   int64_t PlannedBytes() const;
   Status AllocatePool(int64_t free_before);
@@ -90,6 +90,7 @@ class CudaExecutor : public Executor {
   const ModelPlan plan_;
   const CudaExecutorOptions options_;
   const KvLayout layout_;
+  ExecutorLimits limits_;
   Stream stream_;
   LaunchContext context_;
   std::unique_ptr<DeviceStorage> storage_;

@@ -17,7 +17,7 @@ struct CudaForwardLimits {
   bool resident_steps = true;      // one-token steps as one kernel, where the model allows it
   bool counts_experts = false;     // by layer; then no step is one kernel
   unsigned dependent_launches = kDependByDefault;  // DependentLaunch bits
-  // Of the weights (SetWeights in memory_needs.h): the largest tiled matrix of a layer in bf16, and
+  // Of the weights (LimitsOf in memory_needs.h): the largest tiled matrix of a layer in bf16, and
   // rows that a one-kernel step deals to its blocks at a time.
   int64_t dequantised_bytes = 0;
   int row_granule = 2;

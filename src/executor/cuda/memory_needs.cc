@@ -93,6 +93,8 @@ int64_t VectorBytes(const PlannedWeight& vector) {
   return (vector.loaded_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+namespace {
+
 void SetWeights(const WeightPlan& weights, CudaForwardLimits& limits) {
   std::map<std::tuple<int, TensorComponent, int64_t>, int64_t> stacks;
   for (const PlannedWeight& weight : weights.weights()) {
@@ -103,6 +105,20 @@ void SetWeights(const WeightPlan& weights, CudaForwardLimits& limits) {
     stack += weight.rows() * weight.cols() * kBf16;
     limits.dequantised_bytes = std::max(limits.dequantised_bytes, stack);
   }
+}
+
+}  // namespace
+
+ExecutorLimits LimitsOf(const CudaExecutorOptions& options_with_padding, int num_sms,
+                        const WeightPlan& weights, const std::optional<WeightPlan>& drafter) {
+  CudaForwardLimits of_options = ForwardLimits(options_with_padding);
+  if (num_sms > 0) of_options.num_sms = num_sms;
+  ExecutorLimits limits{.forward = of_options, .drafting = of_options};
+  SetWeights(weights, limits.forward);
+  if (drafter) SetWeights(*drafter, limits.drafting);
+  limits.forward.dequantised_bytes = limits.drafting.dequantised_bytes =
+      std::max(limits.forward.dequantised_bytes, limits.drafting.dequantised_bytes);
+  return limits;
 }
 
 WeightBytes PlanWeights(const WeightPlan& weights, PlePlacement ple_placement) {

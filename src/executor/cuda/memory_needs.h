@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "executor/cuda/forward_limits.h"
 #include "kv/kv_layout.h"
@@ -24,8 +25,14 @@ struct WeightBytes {
   int64_t on_device() const { return matrices + vectors; }
 };
 WeightBytes PlanWeights(const WeightPlan& weights, PlePlacement ple_placement);
-// What steps need for weights in tiles.
-void SetWeights(const WeightPlan& weights, CudaForwardLimits& limits);
+// The limits of an executor's steps, with what its weights in tiles ask for: of the model's program
+// and of its drafter's, which share their scratch. `num_sms`: 0 where no GPU is known.
+struct ExecutorLimits {
+  CudaForwardLimits forward;
+  CudaForwardLimits drafting;
+};
+ExecutorLimits LimitsOf(const CudaExecutorOptions& options_with_padding, int num_sms,
+                        const WeightPlan& weights, const std::optional<WeightPlan>& drafter);
 
 int64_t VectorBytes(const PlannedWeight& vector);
 // The table of per-layer embeddings, which may live on the host.
