@@ -86,7 +86,7 @@ void BenchPlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
 void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer,
                     const BenchSink& sink) {
   for (const ProductShape& shape : shapes) {
-    for (const int rows : {16, 32, 80, 128}) {
+    for (const int rows : {16, 32, 64, 80, 128}) {
       const WidePlan standard = cuda::PlanWide(sink.device, timer.MakeCall(shape, rows));
       double standard_us = 0.0;
       const auto add = [&](const std::string& variant, const WidePlan& plan) {
@@ -207,8 +207,8 @@ void BenchLinear(const std::string& model, const ModelPlan& plan, ProductTimer& 
   BenchShapes(shapes, timer, sink);
   if (!sink.variants) return;
   BenchPlans(shapes, timer, sink);
-  if (weights != WeightFormat{}) return;
   BenchWidePlans(shapes, timer, sink);
+  if (weights != WeightFormat{}) return;
   BenchLargePlans(shapes, timer, sink);
   BenchLayerChain(model, plan, timer, sink);
 }

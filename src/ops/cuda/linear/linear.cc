@@ -74,7 +74,8 @@ struct LinearRunner::Impl {
   }
 
   void RunGemm(const LaunchContext& context, const LinearCall& call);
-  void RunStreamed(const LaunchContext& context, LinearCall call);
+  void RunBf16(const LaunchContext& context, const LinearCall& call);
+  void RunTiled(const LaunchContext& context, const LinearCall& call);
   MatrixRef Dequantised(const LaunchContext& context, const MatrixRef& weight);
 
   LinearOptions options;
@@ -82,26 +83,6 @@ struct LinearRunner::Impl {
   DeviceBuffer scratch;
   DeviceBuffer dequantised;
 };
-
-// A product to f32 of any number of rows, by the streaming kernel: some rows after the others.
-void LinearRunner::Impl::RunStreamed(const LaunchContext& context, LinearCall call) {
-  const ResidualUpdate* const residual = call.residual;
-  const int num_rows = call.rows;
-  const int most_rows = std::min(num_rows, kMaxStreamedRows);
-  if (residual != nullptr && num_rows > most_rows) {
-    RunResidualUpdate(context, *residual, num_rows, call.in_dim(), call.x);
-    call.residual = nullptr;
-  }
-  auto* const y = static_cast<float*>(call.y);
-  bf16* const x = call.x;
-  const SkinnyPlan plan = PlanSkinny(call);
-  for (int row = 0; row < num_rows; row += most_rows) {
-    call.rows = std::min(most_rows, num_rows - row);
-    call.x = x + static_cast<int64_t>(row) * call.in_dim();
-    call.y = y + static_cast<int64_t>(row) * call.out_dim();
-    RunSkinny(context, call, plan);
-  }
-}
 
 MatrixRef LinearRunner::Impl::Dequantised(const LaunchContext& context, const MatrixRef& weight) {
   const int64_t num_bytes = int64_t{weight.rows} * weight.cols * sizeof(bf16);
@@ -159,38 +140,46 @@ void LinearRunner::Load(const MatrixRef& weight, Epilogue epilogue, int most_row
 void LinearRunner::Run(const LaunchContext& context, const LinearCall& call) {
   CheckCall(call, impl_->options.max_rows);
   if (IsTiled(call.weight)) {
-    if (call.epilogue == Epilogue::kSoftcap) {
-      impl_->RunStreamed(context, call);
-    } else if (!impl_->options.batch_invariant &&
-               SkinnyFits(context.Device(), call, PlanSkinny(call))) {
-      RunSkinny(context, call, PlanSkinny(call));
-    } else if (call.rows <= kMaxTiledRows) {
-      RunWide(context, call,
-              impl_->options.batch_invariant ? PlanInvariant(context.Device(), call)
-                                             : PlanWide(context.Device(), call));
-    } else {
-      LinearCall in_bf16 = call;
-      in_bf16.weight = impl_->Dequantised(context, call.weight);
-      // A dependent product would read weights while they are made.
-      LaunchContext after = context;
-      after.dependent = false;
-      Run(after, in_bf16);
-    }
-    return;
+    impl_->RunTiled(context, call);
+  } else {
+    impl_->RunBf16(context, call);
   }
-  if (impl_->options.batch_invariant) {
-    RunWide(context, call, PlanInvariant(context.Device(), call));
+}
+
+void LinearRunner::Impl::RunBf16(const LaunchContext& context, const LinearCall& call) {
+  const DeviceInfo& device = context.Device();
+  if (options.batch_invariant) {
+    RunWide(context, call, PlanInvariant(device, call));
     return;
   }
   const SkinnyPlan plan = PlanSkinny(call);
-  if (SkinnyFits(context.Device(), call, plan)) {
+  if (SkinnyFits(device, call, plan)) {
     RunSkinny(context, call, plan);
-  } else if (WideIsWorthwhile(context.Device(), call)) {
-    RunWide(context, call, PlanWide(context.Device(), call));
-  } else if (LargeIsWorthwhile(context.Device(), call)) {
-    RunLarge(context, call, PlanLarge(context.Device(), call).plan);
+  } else if (WideIsWorthwhile(device, call)) {
+    RunWide(context, call, PlanWide(device, call));
+  } else if (LargeIsWorthwhile(device, call)) {
+    RunLarge(context, call, PlanLarge(device, call).plan);
   } else {
-    impl_->RunGemm(context, call);
+    RunGemm(context, call);
+  }
+}
+
+void LinearRunner::Impl::RunTiled(const LaunchContext& context, const LinearCall& call) {
+  const DeviceInfo& device = context.Device();
+  // The head is larger than the scratch that other weights are dequantised in.
+  const bool is_head = call.epilogue == Epilogue::kSoftcap;
+  if (!options.batch_invariant && SkinnyFits(device, call, PlanSkinny(call))) {
+    RunSkinny(context, call, PlanSkinny(call));
+  } else if (call.rows <= kMaxTiledRows || is_head) {
+    RunWide(context, call,
+            options.batch_invariant ? PlanInvariant(device, call) : PlanWide(device, call));
+  } else {
+    LinearCall in_bf16 = call;
+    in_bf16.weight = Dequantised(context, call.weight);
+    // A dependent product would read weights while they are made.
+    LaunchContext after = context;
+    after.dependent = false;
+    RunBf16(after, in_bf16);
   }
 }
 

@@ -60,7 +60,8 @@ struct LinearOptions {
   bool batch_invariant = false;
   int max_rows = 8192;  // of a call; sizes the scratch
   // Scratch for a tiled weight in bf16, where a call has more rows than kernels for tiles take: of
-  // the largest one but the head, which streams at any number of rows. 0: no such calls.
+  // the largest one but the head, whose tiles are multiplied as they are for any number of rows.
+  // 0: no such calls.
   int64_t dequantised_bytes = 0;
 };
 

@@ -19,7 +19,7 @@
 namespace lapidary::cuda {
 
 constexpr int kMaxWideRows = 128;       // of one part
-constexpr int kMaxScaledLastRows = 64;  // likewise
+constexpr int kMaxScaledLastRows = 32;  // likewise
 constexpr int kFewestGemmRows = 97;     // fewer always go through this kernel, or the streaming one
 
 // `split` and `scales_last` are part of the result's rounding, the rest is not.

@@ -223,75 +223,132 @@ __device__ __forceinline__ void MultiplyUnit(uint32_t low, uint32_t x, int lane,
   multiply(std::integral_constant<int, 1>());
 }
 
-// The products of a tile, of the block's part of k.
-template <TileType kType, int kTileRows, int kColumns, bool kScalesLast>
-__device__ __forceinline__ void MultiplyTile(const WarpPart<kTileRows, kColumns>& part,
-                                             const WideRing& ring, int k_begin, int k_end,
-                                             int num_stages, RingPosition& at,
-                                             typename WarpPart<kTileRows, kColumns>::Sums& acc) {
-  constexpr int kGroupColumns = WarpPart<kTileRows, kColumns>::kGroupColumns;
-  constexpr int kInputBytes = WideInputBytes(kType, kColumns);
-  constexpr int kBlocks = WideStageBlocks(kType);
-#pragma unroll
-  for (float& value : acc) value = 0.0f;
-  int last_slot = -1;
-  // All but the newest products are done, so the slot before is free.
-  const auto release_last = [&] {
-    if (part.lane == 0 && last_slot >= 0) ArriveAtBarrier(ring.empty + 8 * last_slot);
-    last_slot = at.slot;
-  };
-  for (int k = k_begin; k < k_end; k += kBlocks) {
+// Where a warp reads a stage of the ring.
+template <TileType kType, int kTileRows, int kColumns>
+struct StageReader {
+  static constexpr int kInputBytes = WideInputBytes(kType, kColumns);
+
+  const WideRing& ring;
+  const WarpPart<kTileRows, kColumns>& part;
+
+  __device__ __forceinline__ void Await(const RingPosition& at) const {
     AwaitBarrier(ring.full + 8 * at.slot, at.parity);
-    const uint32_t stage = ring.stages + at.slot * WideStageBytes(kType, kTileRows, kColumns);
-    const uint32_t x = stage + part.first_column * kSwizzledRowBytes;
-    if constexpr (kType == TileType::kBf16) {
-      const uint64_t a =
-          SwizzledOperand(stage + kInputBytes + part.first_weight_row * kSwizzledRowBytes);
-      const uint64_t b = SwizzledOperand(x);
-      WgmmaBegin();
+  }
+  __device__ __forceinline__ void Release(int slot) const {
+    if (part.lane == 0) ArriveAtBarrier(ring.empty + 8 * slot);
+  }
+  __device__ __forceinline__ uint32_t Stage(int slot) const {
+    return ring.stages + slot * WideStageBytes(kType, kTileRows, kColumns);
+  }
+  // The warpgroup's rows of x, of a block of k of the stage.
+  __device__ __forceinline__ uint32_t Input(int slot, int block) const {
+    return Stage(slot) + part.first_column * kSwizzledRowBytes +
+           block * (kInputBytes / WideStageBlocks(kType));
+  }
+  // The warp's unit of its first eight weight rows, with quantised weights.
+  __device__ __forceinline__ uint32_t Unit(int slot, int block) const {
+    const int stripe = part.first_weight_row / lapidary::kTileRows + 2 * (part.warp % 4);
+    return Stage(slot) + kInputBytes + stripe * WideStripeBytes(kType) +
+           block * TileUnitBytes(kType);
+  }
+};
+
+// The products of a tile in bf16, of the block's part of k.
+template <int kTileRows, int kColumns>
+__device__ __forceinline__ void MultiplyTile(
+    const StageReader<TileType::kBf16, kTileRows, kColumns>& reader, int k_begin, int k_end,
+    int num_stages, RingPosition& at, typename WarpPart<kTileRows, kColumns>::Sums& acc) {
+  constexpr int kGroupColumns = WarpPart<kTileRows, kColumns>::kGroupColumns;
+  int last_slot = -1;
+  for (int k = k_begin; k < k_end; ++k) {
+    reader.Await(at);
+    const uint64_t a = SwizzledOperand(reader.Stage(at.slot) + reader.kInputBytes +
+                                       reader.part.first_weight_row * kSwizzledRowBytes);
+    const uint64_t b = SwizzledOperand(reader.Input(at.slot, 0));
+    WgmmaBegin();
 #pragma unroll
-      for (int step = 0; step < kSwizzledRowValues / 16; ++step) {
-        Wgmma<kGroupColumns>::Run(acc, a + 2 * step, b + 2 * step);
-      }
-      WgmmaCommit();
-      WgmmaWait<1>();
-      release_last();
-    } else {
-      const uint32_t low = stage + kInputBytes +
-                           (part.first_weight_row / lapidary::kTileRows + 2 * (part.warp % 4)) *
-                               WideStripeBytes(kType);
-      const int num_blocks = min(kBlocks, k_end - k);
-      if constexpr (kScalesLast) {
-#pragma unroll 1
-        for (int block = 0; block < num_blocks; ++block) {
-          MultiplyUnit<kType, kColumns>(low + block * TileUnitBytes(kType),
-                                        x + block * (kInputBytes / kBlocks), part.lane, acc);
-        }
-        __syncwarp();
-      } else {
-        // The compiler lets no operands be made while products are under way: meanwhile other
-        // warpgroups make theirs.
-#pragma unroll 1
-        for (int block = 0; block < num_blocks; ++block) {
-          const uint32_t unit = low + block * TileUnitBytes(kType);
-          WeightFragments fragments;
-          LoadFragments<kType>(unit, unit + WideStripeBytes(kType), part.lane, fragments);
-          const uint64_t b = SwizzledOperand(x + block * (kInputBytes / kBlocks));
-          WgmmaBegin();
-#pragma unroll
-          for (int step = 0; step < kSwizzledRowValues / 16; ++step) {
-            WgmmaOfWeights<kGroupColumns>::Run(acc, fragments[step], b + 2 * step);
-          }
-          WgmmaCommit();
-          WgmmaWait<0>();
-        }
-      }
-      release_last();
+    for (int step = 0; step < kSwizzledRowValues / 16; ++step) {
+      Wgmma<kGroupColumns>::Run(acc, a + 2 * step, b + 2 * step);
     }
+    WgmmaCommit();
+    WgmmaWait<1>();
+    // All but the newest products are done, so the slot before is free.
+    if (last_slot >= 0) reader.Release(last_slot);
+    last_slot = at.slot;
     at.Advance(num_stages);
   }
   WgmmaWait<0>();
-  if (part.lane == 0) ArriveAtBarrier(ring.empty + 8 * last_slot);
+  reader.Release(last_slot);
+}
+
+// The same of quantised weights that are scaled in f32.
+template <TileType kType, int kTileRows, int kColumns>
+__device__ __forceinline__ void MultiplyTileScaledLast(
+    const StageReader<kType, kTileRows, kColumns>& reader, int k_begin, int k_end, int num_stages,
+    RingPosition& at, typename WarpPart<kTileRows, kColumns>::Sums& acc) {
+  constexpr int kBlocks = WideStageBlocks(kType);
+  for (int k = k_begin; k < k_end; k += kBlocks) {
+    reader.Await(at);
+    const int num_blocks = min(kBlocks, k_end - k);
+#pragma unroll 1
+    for (int block = 0; block < num_blocks; ++block) {
+      MultiplyUnit<kType, kColumns>(reader.Unit(at.slot, block), reader.Input(at.slot, block),
+                                    reader.part.lane, acc);
+    }
+    __syncwarp();
+    reader.Release(at.slot);
+    at.Advance(num_stages);
+  }
+}
+
+// Starts the products of a warpgroup's 64 weight rows and 64 columns of k with kColumns rows of x.
+template <int kColumns>
+__device__ __forceinline__ void MultiplyFragments(const WeightFragments& fragments, uint32_t x,
+                                                  float (&acc)[kColumns / 2]) {
+  const uint64_t b = SwizzledOperand(x);
+  WgmmaBegin();
+#pragma unroll
+  for (int step = 0; step < kSwizzledRowValues / 16; ++step) {
+    WgmmaOfWeights<kColumns>::Run(acc, fragments[step], b + 2 * step);
+  }
+  WgmmaCommit();
+}
+
+// The same of quantised weights that are rounded to bf16. The operands of a block of k are made
+// while the products of the block before it run: the compiler puts the instructions for the former
+// between those of the latter where nothing stands in the way, so the wait for the next stage comes
+// before both. What the last stage has beyond k_end is multiplied by 0.
+template <TileType kType, int kTileRows, int kColumns>
+__device__ __forceinline__ void MultiplyTileRounded(
+    const StageReader<kType, kTileRows, kColumns>& reader, int k_begin, int k_end, int num_stages,
+    RingPosition& at, typename WarpPart<kTileRows, kColumns>::Sums& acc) {
+  constexpr int kGroupColumns = WarpPart<kTileRows, kColumns>::kGroupColumns;
+  static_assert(WideStageBlocks(kType) == 2);
+  WeightFragments first, second;
+  const auto load = [&](int block, bool is_zero, WeightFragments& fragments) {
+    const uint32_t unit = reader.Unit(at.slot, block);
+    LoadFragments<kType>(unit, unit + WideStripeBytes(kType), reader.part.lane, is_zero, fragments);
+  };
+  reader.Await(at);
+  load(0, false, first);
+  for (int k = k_begin;;) {
+    MultiplyFragments<kGroupColumns>(first, reader.Input(at.slot, 0), acc);
+    load(1, k + 1 >= k_end, second);
+    WgmmaWait<0>();
+    k += 2;
+    if (k >= k_end) break;
+    const int last_slot = at.slot;
+    at.Advance(num_stages);
+    reader.Await(at);
+    MultiplyFragments<kGroupColumns>(second, reader.Input(last_slot, 1), acc);
+    load(0, false, first);
+    WgmmaWait<0>();
+    reader.Release(last_slot);
+  }
+  MultiplyFragments<kGroupColumns>(second, reader.Input(at.slot, 1), acc);
+  WgmmaWait<0>();
+  reader.Release(at.slot);
+  at.Advance(num_stages);
 }
 
 // The sums into shared memory, f32 [kColumns][kTileRows + kWidePadding].
@@ -373,14 +430,22 @@ __global__ void __launch_bounds__(WideThreads(kTileRows),
     }
   } else {
     const WarpPart<kTileRows, kColumns> part(warp, threadIdx.x % 32);
+    const StageReader<kType, kTileRows, kColumns> reader{ring, part};
     const uint32_t staging = ring.stages + p.staging;
     float* const staged =
         reinterpret_cast<float*>(dynamic_shared + (staging - SharedAddress(dynamic_shared)));
     RingPosition at;
     for (int tile = work.first_tile; tile < p.num_tiles; tile += work.tiles_at_once) {
       typename WarpPart<kTileRows, kColumns>::Sums acc;
-      MultiplyTile<kType, kTileRows, kColumns, kScalesLast>(part, ring, work.k_begin, work.k_end,
-                                                            p.stages, at, acc);
+#pragma unroll
+      for (float& value : acc) value = 0.0f;
+      if constexpr (kType == TileType::kBf16) {
+        MultiplyTile(reader, work.k_begin, work.k_end, p.stages, at, acc);
+      } else if constexpr (kScalesLast) {
+        MultiplyTileScaledLast(reader, work.k_begin, work.k_end, p.stages, at, acc);
+      } else {
+        MultiplyTileRounded(reader, work.k_begin, work.k_end, p.stages, at, acc);
+      }
       if (p.split > 1) TellCluster();  // that this ring is out of use
       // The staged sums' place is free: of the ring or of the tile before.
       SyncConsumers<kTileRows>();
@@ -423,9 +488,11 @@ WideKernelPointer TiledWideKernelFor(int columns, bool scales_last) {
     case 32:
       return scales_last ? WideKernel<kType, kRows, 32, true> : WideKernel<kType, kRows, 32>;
     case 48:
-      return scales_last ? WideKernel<kType, kRows, 48, true> : WideKernel<kType, kRows, 48>;
+      CHECK(!scales_last);
+      return WideKernel<kType, kRows, 48>;
     case 64:
-      return scales_last ? WideKernel<kType, kRows, 64, true> : WideKernel<kType, kRows, 64>;
+      CHECK(!scales_last);
+      return WideKernel<kType, kRows, 64>;
     case 96:
       CHECK(!scales_last);
       return WideKernel<kType, kRows, 96>;

@@ -63,7 +63,7 @@ WidePlan PlanTiled(const DeviceInfo& device, const LinearCall& call) {
   double best_cost = 0.0;
   for (int split = 1; split <= std::min(DeviceInfo::kMaxCluster, num_k_blocks); ++split) {
     const int blocks = NumWideTiles(call, kTiledWideRows) * row_parts * split;
-    if (split > 1 && blocks > 2 * at_once) break;
+    if (split > 1 && blocks > 4 * at_once) break;
     const int turns = (blocks + at_once - 1) / at_once;
     const int k_blocks = (num_k_blocks + split - 1) / split;
     const double cost =

@@ -25,7 +25,7 @@ LAPIDARY_HOST_DEVICE constexpr int WideThreads(int tile_rows) {
 }
 // What registers allow.
 constexpr int WideBlocksPerSm(TileType type, int tile_rows, int columns) {
-  if (IsTiled(type)) return columns <= (Is4Bit(type) ? 64 : 48) ? 2 : 1;
+  if (IsTiled(type)) return columns <= 32 ? 2 : 1;
   return tile_rows <= 128 ? 2 : 1;
 }
 

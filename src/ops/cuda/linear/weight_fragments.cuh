@@ -51,9 +51,10 @@ struct FragmentLoader<8> {
   }
 };
 
-// `low`, `high`: units of the stripes of rows 0 .. 7 and 8 .. 15, in shared memory.
+// `low`, `high`: units of the stripes of rows 0 .. 7 and 8 .. 15, in shared memory. `is_zero`: all
+// fragments become 0.
 template <TileType kType>
-__device__ __forceinline__ void LoadFragments(uint32_t low, uint32_t high, int lane,
+__device__ __forceinline__ void LoadFragments(uint32_t low, uint32_t high, int lane, bool is_zero,
                                               WeightFragments& fragments) {
   using Loader = FragmentLoader<Is4Bit(kType) ? 4 : 8>;
   const int g = lane / 4;
@@ -61,7 +62,8 @@ __device__ __forceinline__ void LoadFragments(uint32_t low, uint32_t high, int l
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t unit = half == 0 ? low : high;
-    const uint32_t scales = LoadShared4(unit + Loader::kCodeBytes + 4 * g);
+    const uint32_t stored = LoadShared4(unit + Loader::kCodeBytes + 4 * g);
+    const uint32_t scales = is_zero ? 0 : stored;
     uint32_t pairs[8];
     Loader::LoadPairs(unit + g * (Loader::kCodeBytes / 8), t, pairs);
 #pragma unroll
