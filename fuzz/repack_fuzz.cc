@@ -13,6 +13,7 @@
 #include "tensor/random_matrix.h"
 #include "tensor/repack.h"
 #include "tensor/tile_row.h"
+#include "tensor/weight_tiles.h"
 
 namespace lapidary {
 namespace {
@@ -26,6 +27,34 @@ std::vector<uint8_t> Plane(int64_t bytes, std::span<const uint8_t> input, size_t
 
 const void* DataOf(const std::vector<uint8_t>& plane) {
   return plane.empty() ? nullptr : plane.data();
+}
+
+// Where a scale is beyond all measure, a minimum may be infinite and the weight not.
+void CheckWeight(float got, float want, const WeightFormat& format) {
+  if (std::isfinite(got) && std::isfinite(want)) CHECK_EQ(got, want) << FormatName(format);
+}
+
+void CheckTiles(const MatrixRef& matrix, const std::vector<float>& weights,
+                const WeightFormat& tiles) {
+  TileRow row;
+  for (int idx = 0; idx < matrix.rows; ++idx) {
+    MakeTileRow(matrix, idx, tiles, &row);
+    for (int col = 0; col < matrix.cols; ++col) {
+      CheckWeight(TileWeight(tiles, row, col), weights[int64_t{idx} * matrix.cols + col], tiles);
+    }
+  }
+  if (matrix.cols % kTileCols != 0) return;
+  std::vector<std::byte> bytes(BytesOf(tiles, matrix.rows, matrix.cols).total());
+  RepackRows(matrix, 0, matrix.rows, tiles, bytes.data());
+  const MatrixRef tiled{
+      .data = bytes.data(), .format = tiles, .rows = matrix.rows, .cols = matrix.cols};
+  std::vector<float> found(matrix.cols);
+  for (int idx = 0; idx < matrix.rows; ++idx) {
+    UnpackTileRow(tiled, idx, found.data());
+    for (int col = 0; col < matrix.cols; ++col) {
+      CheckWeight(found[col], weights[int64_t{idx} * matrix.cols + col], tiles);
+    }
+  }
 }
 
 void CheckRows(const MatrixRef& matrix) {
@@ -46,16 +75,10 @@ void CheckRows(const MatrixRef& matrix) {
   }
   const std::optional<WeightFormat> tiles = TileFormatFor(matrix.format);
   if (!tiles) return;
-  TileRow row;
-  for (int idx = 0; idx < matrix.rows; ++idx) {
-    MakeTileRow(matrix, idx, *tiles, &row);
-    for (int col = 0; col < matrix.cols; ++col) {
-      // Where a scale is beyond all measure, a minimum may be infinite and the weight not.
-      const float got = TileWeight(*tiles, row, col);
-      const float want = weights[int64_t{idx} * matrix.cols + col];
-      if (std::isfinite(got) && std::isfinite(want)) CHECK_EQ(got, want) << FormatName(*tiles);
-    }
-  }
+  CheckTiles(matrix, weights, *tiles);
+  // What it becomes beside others, at the widest.
+  const WeightFormat widest = *TileFormatFor(FormatOf(DType::kQ5_K));
+  if (TilesHold(widest, matrix.format)) CheckTiles(matrix, weights, widest);
 }
 
 }  // namespace

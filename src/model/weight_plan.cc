@@ -83,6 +83,13 @@ bool MayBeTiled(const PlannedWeight& weight) {
          weight.cols() % kTileCols == 0;
 }
 
+// Tile formats that GPU kernels have.
+bool HasKernels(const WeightFormat& tiles) {
+  return HasTileLayout(tiles) &&
+         (tiles.scale == ScaleType::kF16 || tiles.scale == ScaleType::kBF16) &&
+         (tiles.offset == OffsetType::kNone || tiles.offset == OffsetType::kMiddle);
+}
+
 // The table of per-layer embeddings, of which a step gathers rows: in the blocks it is stored in,
 // or in those that hold what is stored. Rounded, it takes 8 bits.
 void PlanTableForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
@@ -113,7 +120,7 @@ void PlanForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& reques
   });
   const WeightFormat from = weight.rounding ? FormatOf(*weight.rounding) : weight.stored;
   const std::optional<WeightFormat> tiles = TileFormatFor(from);
-  if (agree && tiles && HasTileLayout(*tiles)) weight.loaded = *tiles;
+  if (agree && tiles && HasKernels(*tiles)) weight.loaded = *tiles;
 }
 
 // Matrices that are read as one, q, k and v or gate and up, have one format: those that differ

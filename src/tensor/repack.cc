@@ -97,7 +97,7 @@ void RoundToFloat8(float* values, int64_t count) {
 bool CanRepack(const WeightFormat& from, const WeightFormat& to) {
   if (from == to) return from.has_dtype();
   if (from.layout == WeightLayout::kTiles) return false;
-  if (to.layout == WeightLayout::kTiles) return TileFormatFor(from) == to && HasTileLayout(to);
+  if (to.layout == WeightLayout::kTiles) return TilesHold(to, from) && HasTileLayout(to);
   if (to.is_plain()) return to.unit == DType::kF32 || to.unit == DType::kBF16;
   if (to.layout == WeightLayout::kPanels) {
     return from.layout == WeightLayout::kBlocks && PanelDType(from.unit) == to.unit;

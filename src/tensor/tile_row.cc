@@ -1,69 +1,121 @@
 #include "tensor/tile_row.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "base/check.h"
 #include "tensor/block_formats.h"
+#include "tensor/block_values.h"
 #include "tensor/decode.h"
 
 namespace lapidary {
 namespace {
 
+using Code = CodeType;
+using Scale = ScaleType;
+using Offset = OffsetType;
+
 constexpr int kMiddle4 = 8;
-constexpr int kMiddle8 = 128;
+constexpr int kBlockCols = 256;  // of Q4_K, Q5_K, Q6_K and IQ4_XS
 
-bool IsFloat(CodeType code) { return code == CodeType::kE4M3 || code == CodeType::kE2M1; }
+bool HasSixteenBits(Scale scale) { return scale == Scale::kF16 || scale == Scale::kBF16; }
 
-// What codes and offsets become.
-struct TileCodes {
-  CodeType code;
-  OffsetType offset;
-  bool widens_scale;
+// Signed bytes with the scale as it is.
+WeightFormat Bytes(Scale scale) { return TileFormat(Code::kS8, kTileGroup, scale, Offset::kNone); }
+// The formats with scales that are halves times integers.
+WeightFormat FineBytes(Offset offset) {
+  return TileFormat(Code::kS8, kFineTileGroup, Scale::kF16TimesInteger, offset);
+}
+
+WeightFormat TilesOf4Bits(const WeightFormat& stored) {
+  const bool has_points = stored.offset == Offset::kZeroPoint;
+  // A code less its zero point has five bits.
+  const bool takes_bytes =
+      stored.scale == Scale::kF32 || (has_points && stored.scale == Scale::kF16);
+  if (takes_bytes) return Bytes(stored.scale);
+  return TileFormat(Code::kU4, kTileGroup, stored.scale, stored.offset);
+}
+
+// Of a block of 256 columns: two halves and what they are multiplied by.
+struct BlockScales {
+  float scale;
+  float minimum;
+  int8_t scale_steps[kBlockCols / kFineTileGroup];
+  uint8_t minimum_steps[kBlockCols / kTileGroup];
 };
-
-std::optional<TileCodes> CodesFor(const WeightFormat& stored) {
-  const bool has_points = stored.offset == OffsetType::kZeroPoint;
-  switch (stored.code) {
-    case CodeType::kE4M3:
-    case CodeType::kE2M1:
-      return TileCodes{stored.code, OffsetType::kNone, false};
-    case CodeType::kU4:
-      if (stored.offset != OffsetType::kZeroPoint) {
-        return TileCodes{CodeType::kU4, stored.offset, false};
+BlockScales ScalesOf(DType type, const uint8_t* bytes) {
+  const BlockBytes block(bytes);
+  BlockScales scales{};
+  switch (type) {
+    case DType::kQ4_K:
+    case DType::kQ5_K: {
+      const KScales steps = UnpackKScales(bytes + 4);
+      scales.scale = block.Half(0);
+      scales.minimum = -block.Half(2);
+      for (int run = 0; run < 8; ++run) {
+        scales.scale_steps[2 * run] = static_cast<int8_t>(steps.scale[run]);
+        scales.scale_steps[2 * run + 1] = static_cast<int8_t>(steps.scale[run]);
+        scales.minimum_steps[run] = steps.min[run];
       }
-      // -scale * zero is exact of a scale of 11 bits, and not of an f32.
-      if (stored.scale == ScaleType::kF32) {
-        return TileCodes{CodeType::kS8, OffsetType::kNone, false};
-      }
-      return TileCodes{CodeType::kU4, OffsetType::kMinimum, true};
-    case CodeType::kU8:
-      if (!has_points) return TileCodes{CodeType::kS8, OffsetType::kNone, false};
-      if (stored.scale == ScaleType::kF32) return std::nullopt;
-      return TileCodes{CodeType::kS8, OffsetType::kMinimum, true};
-    case CodeType::kU5:
-    case CodeType::kU6:
-    case CodeType::kIq4:
-    case CodeType::kS8: {
-      const bool has_minimum = stored.offset == OffsetType::kMinimum;
-      return TileCodes{CodeType::kS8, has_minimum ? OffsetType::kMinimum : OffsetType::kNone,
-                       false};
+      return scales;
     }
+    case DType::kQ6_K:
+      scales.scale = block.Half(208);
+      for (int run = 0; run < 16; ++run) {
+        scales.scale_steps[run] = static_cast<int8_t>(block.Signed(192 + run));
+      }
+      return scales;
+    case DType::kIQ4_XS:
+      scales.scale = block.Half(0);
+      for (int run = 0; run < 8; ++run) {
+        const int low = block[4 + run / 2] >> run % 2 * 4 & 15;
+        const int steps = (low | (block.Word(2) >> 2 * run & 3) << 4) - 32;
+        scales.scale_steps[2 * run] = static_cast<int8_t>(steps);
+        scales.scale_steps[2 * run + 1] = static_cast<int8_t>(steps);
+      }
+      return scales;
     default:
-      return std::nullopt;
+      CHECK(false) << DTypeName(type) << " has no scales of two factors";
+  }
+  return scales;
+}
+
+// Scales and offsets that are halves times integers, from blocks that have them so.
+void CopyBlockScales(const MatrixRef& matrix, int64_t row, TileRow* out) {
+  const auto* bytes = matrix.As<uint8_t>() + row * matrix.row_bytes();
+  const DTypeBlock block = BlockOf(matrix.format.unit);
+  CHECK_EQ(block.elements, kBlockCols) << FormatName(matrix.format);
+  for (int col = 0; col < matrix.cols; col += kBlockCols, bytes += block.bytes) {
+    const BlockScales scales = ScalesOf(matrix.format.unit, bytes);
+    const int first = col / kTileGroup;
+    std::copy(std::begin(scales.scale_steps), std::end(scales.scale_steps),
+              out->scale_steps.begin() + 2 * first);
+    for (int chunk = 0; chunk < kBlockCols / kTileGroup; ++chunk) {
+      out->scale[first + chunk] = scales.scale;
+      if (out->minimum.empty()) continue;
+      // Nothing added leaves the sign of a zero as it is.
+      const bool has_minimum = matrix.format.offset == Offset::kMinimum;
+      out->minimum[first + chunk] = has_minimum ? scales.minimum : kNoOffset;
+      out->minimum_steps[first + chunk] = has_minimum ? scales.minimum_steps[chunk] : 1;
+    }
   }
 }
 
-ScaleType TileScale(const WeightFormat& stored, bool widens) {
-  const bool is_kept = stored.scale == ScaleType::kF16 || stored.scale == ScaleType::kBF16;
-  return is_kept && !widens ? stored.scale : ScaleType::kF32;
-}
-
-// 32 columns of one scale where that is possible, so that one kernel reads groups of 32, 64 and
-// more; a scale for each row where codes are bytes.
-std::optional<int> GroupFor(const WeightFormat& stored, CodeType code) {
-  const int cols = stored.group.cols;
-  if (CodeBits(code) == 8 && cols == 0) return 0;
-  if (code == CodeType::kE4M3 && cols % kTileCols == 0) return cols;
-  if (cols % 32 == 0) return 32;
-  return cols % 16 == 0 ? std::optional(16) : std::nullopt;
+// The same from one scale, and perhaps one offset, for each run of columns.
+void CopyScales(const UnpackedRow& stored, TileRow* out) {
+  for (size_t chunk = 0; chunk < out->scale.size(); ++chunk) {
+    const size_t run = chunk * kTileGroup / stored.run_len;
+    out->scale[chunk] = stored.scale[run];
+    if (out->minimum.empty()) {
+      if (!out->minimum_steps.empty()) {
+        out->minimum_steps[chunk] = static_cast<uint8_t>(stored.zero[run]);
+      }
+      continue;
+    }
+    out->minimum[chunk] = stored.minimum[run];
+    if (!out->minimum_steps.empty()) out->minimum_steps[chunk] = 1;
+  }
+  std::fill(out->scale_steps.begin(), out->scale_steps.end(), int8_t{1});
 }
 
 }  // namespace
@@ -71,58 +123,105 @@ std::optional<int> GroupFor(const WeightFormat& stored, CodeType code) {
 std::optional<WeightFormat> TileFormatFor(const WeightFormat& stored) {
   const bool is_known =
       stored.layout == WeightLayout::kRowMajor || stored.layout == WeightLayout::kBlocks;
-  if (!is_known || !stored.has_scales()) return std::nullopt;
-  const std::optional<TileCodes> codes = CodesFor(stored);
-  if (!codes) return std::nullopt;
-  const std::optional<int> group = GroupFor(stored, codes->code);
-  if (!group) return std::nullopt;
-  return TileFormat(codes->code, *group, TileScale(stored, codes->widens_scale), codes->offset);
+  const bool has_whole_groups =
+      stored.group.cols % kTileGroup == 0 || stored.layout == WeightLayout::kBlocks;
+  if (!is_known || !stored.has_scales() || !has_whole_groups) return std::nullopt;
+  switch (stored.code) {
+    case Code::kU4:
+      return TilesOf4Bits(stored);
+    case Code::kU5:
+      return stored.offset == Offset::kMinimum ? FineBytes(Offset::kMinimum) : Bytes(stored.scale);
+    case Code::kU6:
+      return FineBytes(Offset::kNone);
+    case Code::kIq4:
+      return stored.scale == Scale::kF16 ? Bytes(stored.scale) : FineBytes(Offset::kNone);
+    case Code::kU8:
+      if (stored.offset == Offset::kZeroPoint) return std::nullopt;
+      return Bytes(stored.scale);
+    case Code::kS8:
+      return Bytes(stored.scale);
+    case Code::kE4M3:
+      return TileFormat(Code::kE4M3, kTileGroup, Scale::kF32, Offset::kNone);
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<WeightFormat> CommonTiles(const WeightFormat& one, const WeightFormat& other) {
+  if (one == other) return one;
+  const auto is_integer = [](const WeightFormat& tiles) { return tiles.code != Code::kE4M3; };
+  if (!is_integer(one) || !is_integer(other)) return std::nullopt;
+  const auto is_plain = [](const WeightFormat& tiles) {
+    return HasSixteenBits(tiles.scale) &&
+           (tiles.offset == Offset::kNone || tiles.offset == Offset::kMiddle);
+  };
+  if (is_plain(one) && is_plain(other) && one.scale == other.scale) return Bytes(one.scale);
+  const auto has_halves = [](const WeightFormat& tiles) {
+    return (tiles.scale == Scale::kF16 || tiles.scale == Scale::kF16TimesInteger) &&
+           tiles.offset != Offset::kZeroPoint;
+  };
+  if (has_halves(one) && has_halves(other)) return FineBytes(Offset::kMinimum);
+  return std::nullopt;
+}
+
+bool TilesHold(const WeightFormat& tiles, const WeightFormat& stored) {
+  const std::optional<WeightFormat> fitting = TileFormatFor(stored);
+  return fitting && CommonTiles(*fitting, tiles) == tiles;
 }
 
 void MakeTileRow(const MatrixRef& matrix, int64_t row, const WeightFormat& tiles, TileRow* out) {
-  const std::optional<WeightFormat> fitting = TileFormatFor(matrix.format);
-  CHECK(fitting && fitting->code == tiles.code && fitting->offset == tiles.offset &&
-        fitting->group == tiles.group &&
-        (tiles.scale == fitting->scale || tiles.scale == ScaleType::kF32))
+  CHECK(TilesHold(tiles, matrix.format))
       << FormatName(matrix.format) << " to " << FormatName(tiles);
   thread_local UnpackedRow stored;
   UnpackRow(matrix, row, &stored);
-  const int group_cols = tiles.group.cols == 0 ? matrix.cols : tiles.group.cols;
-  const int num_groups = (matrix.cols + group_cols - 1) / group_cols;
-  const bool has_minimum = tiles.offset == OffsetType::kMinimum;
-  // A tile's code is the stored one less this, where it does not keep a zero of its own.
-  const bool keeps_codes = tiles.code == CodeType::kU4 || IsFloat(tiles.code);
-  const bool is_recentred = has_minimum && matrix.format.code == CodeType::kU8;
-  out->codes.resize(matrix.cols);
-  out->scale.resize(num_groups);
-  out->minimum.resize(has_minimum ? num_groups : 0);
-  for (int group = 0; group < num_groups; ++group) {
-    const int run = group * group_cols / stored.run_len;
-    out->scale[group] = stored.scale[run];
-    if (!has_minimum) continue;
-    const int zero = stored.zero[run] - (is_recentred ? kMiddle8 : 0);
-    out->minimum[group] = matrix.format.offset == OffsetType::kMinimum
-                              ? stored.minimum[run]
-                              : stored.scale[run] * static_cast<float>(-zero);
+  const int chunks = (matrix.cols + kTileGroup - 1) / kTileGroup;
+  const bool has_steps = tiles.scale == Scale::kF16TimesInteger;
+  const bool has_minimum = tiles.offset == Offset::kMinimum;
+  const bool has_points = tiles.offset == Offset::kZeroPoint;
+  out->scale.resize(chunks);
+  out->scale_steps.resize(has_steps ? 2 * chunks : 0);
+  out->minimum.resize(has_minimum ? chunks : 0);
+  out->minimum_steps.resize((has_minimum && has_steps) || has_points ? chunks : 0);
+  if (matrix.format.scale == Scale::kF16TimesInteger) {
+    CopyBlockScales(matrix, row, out);
+  } else {
+    CopyScales(stored, out);
   }
+  out->codes.resize(matrix.cols);
+  if (tiles.code == Code::kE4M3) {
+    for (int col = 0; col < matrix.cols; ++col) {
+      out->codes[col] = static_cast<uint8_t>(stored.codes[col]);
+      // Kernels know no NaN among codes, but their product with one is.
+      if ((stored.codes[col] & 0x7f) == 0x7f) {
+        out->scale[col / kTileGroup] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+    return;
+  }
+  const bool keeps_codes = tiles.code == Code::kU4;
   for (int col = 0; col < matrix.cols; ++col) {
-    const int less = keeps_codes ? 0 : is_recentred ? kMiddle8 : stored.zero[col / stored.run_len];
+    const int less = keeps_codes ? 0 : stored.zero[col / stored.run_len];
     out->codes[col] = static_cast<uint8_t>(stored.codes[col] - less);
   }
 }
 
 float TileWeight(const WeightFormat& tiles, const TileRow& row, int64_t col) {
-  const int64_t group = tiles.group.cols == 0 ? 0 : col / tiles.group.cols;
-  const uint8_t bits = row.codes[col];
-  float code;
-  if (IsFloat(tiles.code)) {
-    code = CodeValue(tiles.code, bits);
-  } else if (tiles.code == CodeType::kS8) {
-    code = static_cast<float>(static_cast<int8_t>(bits));
-  } else {
-    code = static_cast<float>(bits - (tiles.offset == OffsetType::kMiddle ? kMiddle4 : 0));
+  const int64_t chunk = col / kTileGroup;
+  float scale = row.scale[chunk];
+  if (!row.scale_steps.empty()) {
+    scale *= static_cast<float>(row.scale_steps[col / kFineTileGroup]);
   }
-  return row.scale[group] * code + (row.minimum.empty() ? kNoOffset : row.minimum[group]);
+  const uint8_t bits = row.codes[col];
+  if (tiles.code == Code::kE4M3) return scale * CodeValue(tiles.code, bits);
+  int code = tiles.code == Code::kS8 ? static_cast<int8_t>(bits) : bits;
+  if (tiles.offset == Offset::kMiddle) code -= kMiddle4;
+  if (tiles.offset == Offset::kZeroPoint) code -= row.minimum_steps[chunk];
+  float minimum = kNoOffset;
+  if (!row.minimum.empty()) {
+    minimum = row.minimum[chunk];
+    if (!row.minimum_steps.empty()) minimum *= static_cast<float>(row.minimum_steps[chunk]);
+  }
+  return scale * static_cast<float>(code) + minimum;
 }
 
 }  // namespace lapidary

@@ -65,29 +65,27 @@ const char* ScaleName(Scale scale) {
 }
 
 std::string TileName(const WeightFormat& format) {
-  const char* family = format.code == kE4M3         ? "F8"
-                       : format.code == kE2M1       ? "N4"
-                       : format.code == kIq4        ? "I4"
-                       : CodeBits(format.code) == 4 ? "W4"
-                                                    : "W8";
-  return fmt::format("{}{} {}/{}", family, format.offset == Offset::kMinimum ? "M" : "",
-                     ScaleName(format.scale),
-                     format.group.cols == 0 ? "row" : std::to_string(format.group.cols));
+  const char* codes = format.code == kE4M3 ? "F8" : CodeBits(format.code) == 4 ? "W4" : "W8";
+  const char* offset = format.offset == Offset::kMinimum     ? "M"
+                       : format.offset == Offset::kZeroPoint ? "Z"
+                                                             : "";
+  return fmt::format("{}{} {}/{}", codes, offset, ScaleName(format.scale), format.group.cols);
 }
 
 int64_t CeilDiv(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
-// Whether a group's scale lies behind the codes of its tile.
-bool IsInTile(const WeightFormat& format) {
-  return format.layout == kTiles && format.group.cols > 0 && format.group.cols <= kTileCols;
-}
-
-// Bytes of scales and offsets of one group in a tile, and what the codes take.
-int64_t TileBytes(const WeightFormat& format) {
-  const int64_t codes = int64_t{kTileRows} * kTileCols * CodeBits(format.code) / 8;
-  if (!IsInTile(format)) return codes;
-  const int per_group = ScaleBytes(format.scale) * (format.offset == Offset::kMinimum ? 2 : 1);
-  return codes + int64_t{kTileRows} * (kTileCols / format.group.cols) * per_group;
+// Of scales and offsets of a row in a tile: those of two groups of 32 columns, or four of 16.
+int TileScaleBytes(const WeightFormat& format) {
+  const bool has_offsets = format.offset == Offset::kMinimum || format.offset == Offset::kZeroPoint;
+  switch (format.scale) {
+    case Scale::kF16:
+    case Scale::kBF16:
+      return has_offsets ? 8 : 4;
+    case Scale::kF16TimesInteger:
+      return has_offsets && format.group.cols == 16 ? 16 : 8;
+    default:
+      return 8;
+  }
 }
 
 int64_t OffsetBytes(const WeightFormat& format, int64_t rows, const ScaleGrid& grid) {
@@ -116,9 +114,7 @@ int ScaleBytes(Scale scale) {
   return kBytes[static_cast<int>(scale)];
 }
 
-bool WeightFormat::has_scale_plane() const {
-  return has_scales() && (layout == kRowMajor || (layout == kTiles && !IsInTile(*this)));
-}
+bool WeightFormat::has_scale_plane() const { return has_scales() && layout == kRowMajor; }
 
 WeightFormat FormatOf(DType dtype) {
   const TypeRow& row = RowOf(dtype);
@@ -147,11 +143,11 @@ WeightFormat RowMajorFormat(CodeType code, WeightGroup group, Scale scale, Offse
 }
 
 WeightFormat TileFormat(CodeType code, int group_cols, Scale scale, Offset offset) {
-  CHECK(CodeBits(code) == 4 || CodeBits(code) == 8) << CodeName(code);
-  CHECK(scale == Scale::kF32 || scale == Scale::kF16 || scale == Scale::kBF16);
-  CHECK(offset != Offset::kZeroPoint);
-  CHECK(group_cols == 0 || kTileCols % group_cols == 0 || group_cols % kTileCols == 0)
-      << group_cols;
+  CHECK(code == kU4 || code == kS8 || code == kE4M3) << CodeName(code);
+  CHECK(scale == Scale::kF32 || scale == Scale::kF16 || scale == Scale::kBF16 ||
+        scale == Scale::kF16TimesInteger)
+      << ScaleName(scale);
+  CHECK(group_cols == 16 || group_cols == 32) << group_cols;
   return {.code = code,
           .scale = scale,
           .offset = offset,
@@ -185,7 +181,10 @@ bool FitsColumns(const WeightFormat& format, int64_t cols) {
 
 int64_t RowBytes(const WeightFormat& format, int64_t cols) {
   if (format.has_dtype()) return DTypeBytes(format.unit, cols);
-  if (format.layout == kTiles) return CeilDiv(cols, kTileCols) * TileBytes(format) / kTileRows;
+  if (format.layout == kTiles) {
+    return CeilDiv(cols, kTileCols) *
+           (kTileCols * CodeBits(format.code) / 8 + TileScaleBytes(format));
+  }
   const int64_t unit_bytes = DTypeSize(format.unit);
   return CeilDiv(cols * CodeBits(format.code), 8 * unit_bytes) * unit_bytes;
 }

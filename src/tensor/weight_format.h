@@ -47,7 +47,7 @@ enum class OffsetType : uint8_t {
   kNone,       // code 0 is 0
   kMiddle,     // half of what the bits can say is 0: 8 of kU4, 128 of kU8
   kZeroPoint,  // a code of each group is 0
-  kMinimum,    // of each group, in the type of the scale, is added
+  kMinimum,    // of each group, in the type of the scale, is added (in tiles, of 32 columns)
 };
 
 enum class WeightLayout : uint8_t {
@@ -95,15 +95,14 @@ WeightFormat FormatOf(DType dtype);
 WeightFormat RowMajorFormat(CodeType code, WeightGroup group, ScaleType scale,
                             OffsetType offset = OffsetType::kNone);
 
-// For the GPU: codes of 4 or 8 bits in tiles. A group is some columns of one row. Where it is at
-// most a tile's columns, scales and then offsets lie behind the codes of their tile; elsewhere they
-// lie in planes.
+// For the GPU: codes of 4 or 8 bits in tiles (weight_tiles.h), with the scales and offsets of a
+// tile behind its codes. A group is 16 or 32 columns of one row.
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileCols = 64;
 WeightFormat TileFormat(CodeType code, int group_cols, ScaleType scale, OffsetType offset);
 
 // "BF16", "Q4_K", "PANEL4", or what it is made of: "U4 BF16/1x32 zero points"; of tiles "W4
-// F16/32", "W4M F32/32" with minima, "W8 F32/row", "F8 F32/128", "N4 F32/16" of codes of E2M1.
+// F16/32", "W4M F16*INT/32" with minima, "W4Z BF16/32" with zero points, "F8 F32/32".
 std::string FormatName(const WeightFormat& format);
 
 // Bytes of a matrix. A row of blocks or panels must be whole blocks.

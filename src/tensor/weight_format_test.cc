@@ -35,14 +35,15 @@ TEST(WeightFormat, ATypeSaysWhatItsBlocksHold) {
 TEST(WeightFormat, EveryFormatHasAName) {
   std::set<std::string> names;
   std::vector<WeightFormat> formats = StoredFormats();
-  for (const ScaleType scale : {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16}) {
-    for (const int group : {16, 32, 128, 0}) {
+  for (const ScaleType scale :
+       {ScaleType::kF32, ScaleType::kF16, ScaleType::kBF16, ScaleType::kF16TimesInteger}) {
+    for (const int group : {16, 32}) {
       formats.push_back(TileFormat(CodeType::kU4, group, scale, OffsetType::kMiddle));
       formats.push_back(TileFormat(CodeType::kU4, group, scale, OffsetType::kMinimum));
+      formats.push_back(TileFormat(CodeType::kU4, group, scale, OffsetType::kZeroPoint));
       formats.push_back(TileFormat(CodeType::kS8, group, scale, OffsetType::kNone));
       formats.push_back(TileFormat(CodeType::kS8, group, scale, OffsetType::kMinimum));
       formats.push_back(TileFormat(CodeType::kE4M3, group, scale, OffsetType::kNone));
-      formats.push_back(TileFormat(CodeType::kE2M1, group, scale, OffsetType::kNone));
     }
   }
   for (const WeightFormat& format : formats) {
@@ -59,8 +60,9 @@ TEST(WeightFormat, EveryFormatHasAName) {
             "E2M1 F8_E4M3/F32/1x16");
   EXPECT_EQ(FormatName(TileFormat(CodeType::kU4, 32, ScaleType::kF16, OffsetType::kMiddle)),
             "W4 F16/32");
-  EXPECT_EQ(FormatName(TileFormat(CodeType::kS8, 0, ScaleType::kF32, OffsetType::kNone)),
-            "W8 F32/row");
+  EXPECT_EQ(
+      FormatName(TileFormat(CodeType::kU4, 32, ScaleType::kF16TimesInteger, OffsetType::kMinimum)),
+      "W4M F16*INT/32");
 }
 
 TEST(WeightFormat, PlanesAreWhatTheFilesHave) {
@@ -82,12 +84,15 @@ TEST(WeightFormat, PlanesAreWhatTheFilesHave) {
       {RowMajorFormat(kE4M3, {0, 0}, Scale::kF32), 130, 192, {130 * 192, 4, 0, 0}},
       {RowMajorFormat(kE4M3, {128, 128}, Scale::kF32), 130, 192, {130 * 192, 16, 0, 0}},
       {RowMajorFormat(kE2M1, {1, 16}, Scale::kE4M3OverTensors), 10, 32, {160, 20, 0, 4}},
-      // Two tiles of 8 x 64: 256 bytes of codes and 16 scales of f32 each; minima are as many.
-      {TileFormat(kU4, 32, Scale::kF32, Offset::kMiddle), 16, 64, {512 + 128, 0, 0, 0}},
-      {TileFormat(kU4, 32, Scale::kF32, Offset::kMinimum), 16, 64, {512 + 256, 0, 0, 0}},
+      // Two tiles of 8 x 64: 256 bytes of codes and 16 scales each; minima are as many.
+      {TileFormat(kU4, 32, Scale::kF16, Offset::kMiddle), 16, 64, {512 + 64, 0, 0, 0}},
+      {TileFormat(kU4, 32, Scale::kF16, Offset::kMinimum), 16, 64, {512 + 128, 0, 0, 0}},
       {TileFormat(kU4, 32, Scale::kBF16, Offset::kMiddle), 17, 65, {6 * (256 + 32), 0, 0, 0}},
-      {TileFormat(kS8, 16, Scale::kF32, Offset::kNone), 32, 64, {2 * (1024 + 256), 0, 0, 0}},
-      {TileFormat(kE4M3, 0, Scale::kF32, Offset::kNone), 17, 128, {6 * 512, 17 * 4, 0, 0}},
+      // A half, two halves, or two floats for each row of a tile, and bytes beside the halves.
+      {TileFormat(kU4, 32, Scale::kF16TimesInteger, Offset::kMinimum), 8, 64, {320, 0, 0, 0}},
+      {TileFormat(kS8, 16, Scale::kF16TimesInteger, Offset::kNone), 32, 64, {2304, 0, 0, 0}},
+      {TileFormat(kS8, 16, Scale::kF16TimesInteger, Offset::kMinimum), 8, 64, {640, 0, 0, 0}},
+      {TileFormat(kE4M3, 32, Scale::kF32, Offset::kNone), 17, 128, {6 * 576, 0, 0, 0}},
   };
   for (const Case& test : cases) {
     const PlaneBytes bytes = BytesOf(test.format, test.rows, test.cols);

@@ -1,11 +1,15 @@
 #include "tensor/weight_tiles.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace lapidary {
 namespace {
+
+constexpr int kChunks = kTileCols / kTileGroup;
+constexpr int kFineGroups = kTileCols / kFineTileGroup;
 
 bool Is4Bit(const WeightFormat& format) { return format.code == CodeType::kU4; }
 
@@ -14,12 +18,13 @@ struct CodePlace {
   int byte;
   int shift;
 };
-CodePlace PlaceOf(bool is_4bit, int row, int col) {
+CodePlace PlaceOf(const WeightFormat& format, int row, int col) {
   const int chunk = col / kTileGroup;
-  const int quarter = col % kTileGroup / 8;
-  const int idx = col % 8;
-  const int lane_chunk = (row * 4 + quarter) * 2 + chunk;
-  if (is_4bit) {
+  const bool is_fine = format.group.cols == kFineTileGroup;
+  const int lane = is_fine ? col % kFineTileGroup / 4 : col % kTileGroup / 8;
+  const int idx = is_fine ? col % kTileGroup / kFineTileGroup * 4 + col % 4 : col % 8;
+  const int lane_chunk = (row * 4 + lane) * kChunks + chunk;
+  if (Is4Bit(format)) {
     const int bit = 16 * (idx % 2) + 4 * (idx / 2);
     return {.byte = lane_chunk * 4 + bit / 8, .shift = bit % 8};
   }
@@ -28,64 +33,184 @@ CodePlace PlaceOf(bool is_4bit, int row, int col) {
 }
 
 int64_t UnitBytes(const WeightFormat& format) { return RowBytes(format, kTileCols) * kTileRows; }
-int64_t CodeBytes(const WeightFormat& format) {
-  return int64_t{kTileRows} * kTileCols * CodeBits(format.code) / 8;
+
+// The scales and offsets of a row in a unit.
+int64_t ScalesPlace(const WeightFormat& format, int row) {
+  const int64_t codes = int64_t{kTileCols} * CodeBits(format.code) / 8;
+  return kTileRows * codes + row * (RowBytes(format, kTileCols) - codes);
 }
-// In a unit, of a row and a chunk.
-int64_t ScalePlace(const WeightFormat& format, int row, int chunk) {
-  return CodeBytes(format) + (row * 2 + chunk) * 2;
+
+// Scales and offsets are fields one after the other, the same ones for reading and for writing.
+template <typename Fields>
+void VisitScales(const WeightFormat& format, Fields& fields) {
+  const bool has_minimum = format.offset == OffsetType::kMinimum;
+  const bool has_steps = format.scale == ScaleType::kF16TimesInteger;
+  const bool is_fine = format.group.cols == kFineTileGroup;
+  // Where the columns of a unit share a half, it is stored once.
+  const int halves = has_steps && !(is_fine && has_minimum) ? 1 : kChunks;
+  for (int idx = 0; idx < halves; ++idx) fields.Scale(idx);
+  for (int idx = 0; idx < (has_minimum ? halves : 0); ++idx) fields.Minimum(idx);
+  if (has_steps && is_fine) {
+    for (int idx = 0; idx < kFineGroups; ++idx) fields.ScaleSteps(idx);
+  } else if (has_steps) {
+    for (int idx = 0; idx < kChunks; ++idx) fields.ScaleSteps(2 * idx);
+  }
+  if ((has_steps && has_minimum) || format.offset == OffsetType::kZeroPoint) {
+    for (int idx = 0; idx < kChunks; ++idx) fields.MinimumSteps(idx);
+  }
+}
+
+class ScaleWriter {
+ public:
+  ScaleWriter(const WeightFormat& format, const TileRow& row, int64_t col, uint8_t* to)
+      : format_(format), row_(row), chunk_(col / kTileGroup), to_(to) {}
+  void Scale(int idx) { PutScale(row_.scale[chunk_ + idx], format_.scale); }
+  void Minimum(int idx) { PutScale(row_.minimum[chunk_ + idx], ScaleType::kF16); }
+  void ScaleSteps(int idx) { Put(static_cast<uint8_t>(row_.scale_steps[2 * chunk_ + idx])); }
+  void MinimumSteps(int idx) { Put(row_.minimum_steps[chunk_ + idx]); }
+
+ private:
+  template <typename T>
+  void Put(T value) {
+    std::memcpy(to_, &value, sizeof(value));
+    to_ += sizeof(value);
+  }
+  void PutScale(float value, ScaleType type) {
+    if (type == ScaleType::kF32) return Put(value);
+    Put(type == ScaleType::kBF16 ? FloatToBf16(value) : FloatToF16(value));
+  }
+
+  const WeightFormat& format_;
+  const TileRow& row_;
+  const int64_t chunk_;
+  uint8_t* to_;
+};
+
+// Of the 64 columns of a unit, into a row of as many.
+class ScaleReader {
+ public:
+  ScaleReader(const WeightFormat& format, const uint8_t* from, TileRow& row)
+      : format_(format), from_(from), row_(row) {}
+  void Scale(int idx) { Spread(TakeScale(format_.scale), idx, row_.scale); }
+  void Minimum(int idx) { Spread(TakeScale(ScaleType::kF16), idx, row_.minimum); }
+  void ScaleSteps(int idx) {
+    row_.scale_steps[idx] = Take<int8_t>();
+    if (format_.group.cols == kTileGroup) row_.scale_steps[idx + 1] = row_.scale_steps[idx];
+  }
+  void MinimumSteps(int idx) { row_.minimum_steps[idx] = Take<uint8_t>(); }
+
+ private:
+  template <typename T>
+  T Take() {
+    T value;
+    std::memcpy(&value, from_, sizeof(value));
+    from_ += sizeof(value);
+    return value;
+  }
+  float TakeScale(ScaleType type) {
+    if (type == ScaleType::kF32) return Take<float>();
+    const auto bits = Take<uint16_t>();
+    return type == ScaleType::kBF16 ? Bf16ToFloat(bits) : F16ToFloat(bits);
+  }
+  // A half that the unit shares is the first, and the second until that is read.
+  static void Spread(float value, int idx, std::vector<float>& to) {
+    std::fill(to.begin() + idx, to.end(), value);
+  }
+
+  const WeightFormat& format_;
+  const uint8_t* from_;
+  TileRow& row_;
+};
+
+// A row of a unit's columns, with room for what the format has.
+TileRow MakeUnitRow(const WeightFormat& format) {
+  const bool has_steps = format.scale == ScaleType::kF16TimesInteger;
+  const bool has_minimum = format.offset == OffsetType::kMinimum;
+  TileRow row;
+  row.codes.resize(kTileCols);
+  row.scale.resize(kChunks);
+  row.minimum.resize(has_minimum ? kChunks : 0);
+  row.scale_steps.resize(has_steps ? kFineGroups : 0);
+  row.minimum_steps.resize(
+      (has_steps && has_minimum) || format.offset == OffsetType::kZeroPoint ? kChunks : 0);
+  return row;
 }
 
 }  // namespace
 
 bool HasTileLayout(const WeightFormat& format) {
-  const bool has_codes = (format.code == CodeType::kU4 && format.offset == OffsetType::kMiddle) ||
-                         (format.code == CodeType::kS8 && format.offset == OffsetType::kNone);
-  return format.layout == WeightLayout::kTiles && has_codes &&
-         format.group == WeightGroup{1, kTileGroup} &&
-         (format.scale == ScaleType::kF16 || format.scale == ScaleType::kBF16);
+  if (format.layout != WeightLayout::kTiles || format.group.rows != 1) return false;
+  using Code = CodeType;
+  using Scale = ScaleType;
+  using Offset = OffsetType;
+  struct Kind {
+    Code code;
+    Scale scale;
+    Offset offset;
+    int group_cols;
+  };
+  constexpr Kind kKinds[] = {
+      {Code::kU4, Scale::kF16, Offset::kMiddle, kTileGroup},
+      {Code::kU4, Scale::kBF16, Offset::kMiddle, kTileGroup},
+      {Code::kU4, Scale::kF16, Offset::kMinimum, kTileGroup},
+      {Code::kU4, Scale::kBF16, Offset::kZeroPoint, kTileGroup},
+      {Code::kU4, Scale::kF16TimesInteger, Offset::kMinimum, kTileGroup},
+      {Code::kS8, Scale::kF16, Offset::kNone, kTileGroup},
+      {Code::kS8, Scale::kBF16, Offset::kNone, kTileGroup},
+      {Code::kS8, Scale::kF32, Offset::kNone, kTileGroup},
+      {Code::kS8, Scale::kF16TimesInteger, Offset::kNone, kFineTileGroup},
+      {Code::kS8, Scale::kF16TimesInteger, Offset::kMinimum, kFineTileGroup},
+      {Code::kE4M3, Scale::kF32, Offset::kNone, kTileGroup},
+  };
+  return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& kind) {
+    return format.code == kind.code && format.scale == kind.scale && format.offset == kind.offset &&
+           format.group.cols == kind.group_cols;
+  });
 }
 
 void StoreTileRow(const TileRow& values, const WeightFormat& tiles, int64_t row, int64_t cols,
                   std::byte* matrix) {
   CHECK(HasTileLayout(tiles) && cols % kTileCols == 0) << FormatName(tiles) << " of " << cols;
-  const bool is_4bit = Is4Bit(tiles);
-  auto* const stripe =
-      reinterpret_cast<uint8_t*>(matrix) + row / kTileRows * kTileRows * RowBytes(tiles, cols);
+  const bool is_signed = tiles.code == CodeType::kS8;
+  const int64_t unit_bytes = UnitBytes(tiles);
   const int lane_row = static_cast<int>(row % kTileRows);
-  for (int64_t col = 0; col < cols; ++col) {
-    uint8_t* const unit = stripe + col / kTileCols * UnitBytes(tiles);
-    const int unit_col = static_cast<int>(col % kTileCols);
-    const CodePlace at = PlaceOf(is_4bit, lane_row, unit_col);
-    const uint8_t code = is_4bit ? values.codes[col] & 0xf : values.codes[col] ^ 0x80;
-    // The low half of a byte is written first and clears the high one.
-    if (at.shift == 0) {
-      unit[at.byte] = code;
-    } else {
-      unit[at.byte] |= static_cast<uint8_t>(code << at.shift);
+  const int64_t row_scales = ScalesPlace(tiles, lane_row);
+  const int64_t scale_bytes = ScalesPlace(tiles, 1) - ScalesPlace(tiles, 0);
+  auto* unit =
+      reinterpret_cast<uint8_t*>(matrix) + row / kTileRows * kTileRows * RowBytes(tiles, cols);
+  for (int64_t first = 0; first < cols; first += kTileCols, unit += unit_bytes) {
+    for (int col = 0; col < kTileCols; ++col) {
+      const CodePlace at = PlaceOf(tiles, lane_row, col);
+      const uint8_t code = values.codes[first + col];
+      // The low half of a byte is written first and clears the high one.
+      if (at.shift == 0) {
+        unit[at.byte] = is_signed ? code ^ 0x80 : code;
+      } else {
+        unit[at.byte] |= static_cast<uint8_t>(code << at.shift);
+      }
     }
-    if (col % kTileGroup != 0) continue;
-    const float scale = values.scale[col / kTileGroup];
-    const uint16_t bits = tiles.scale == ScaleType::kF16 ? FloatToF16(scale) : FloatToBf16(scale);
-    std::memcpy(unit + ScalePlace(tiles, lane_row, unit_col / kTileGroup), &bits, sizeof(bits));
+    std::memset(unit + row_scales, 0, scale_bytes);
+    ScaleWriter writer(tiles, values, first, unit + row_scales);
+    VisitScales(tiles, writer);
   }
 }
 
 void UnpackTileRow(const MatrixRef& tiles, int64_t row, float* out) {
   CHECK(HasTileLayout(tiles.format)) << FormatName(tiles.format);
   const bool is_4bit = Is4Bit(tiles.format);
+  const bool is_signed = tiles.format.code == CodeType::kS8;
   const int lane_row = static_cast<int>(row % kTileRows);
-  const auto* stripe = tiles.As<uint8_t>() + row / kTileRows * kTileRows * tiles.row_bytes();
-  for (int col = 0; col < tiles.cols; ++col) {
-    const uint8_t* unit = stripe + col / kTileCols * UnitBytes(tiles.format);
-    const int unit_col = col % kTileCols;
-    const CodePlace at = PlaceOf(is_4bit, lane_row, unit_col);
-    const uint8_t bits = unit[at.byte];
-    const int code = is_4bit ? ((bits >> at.shift) & 0xf) - 8 : static_cast<int8_t>(bits ^ 0x80);
-    uint16_t scale = 0;
-    std::memcpy(&scale, unit + ScalePlace(tiles.format, lane_row, unit_col / kTileGroup), 2);
-    out[col] = (tiles.format.scale == ScaleType::kF16 ? F16ToFloat(scale) : Bf16ToFloat(scale)) *
-               static_cast<float>(code);
+  const auto* unit = tiles.As<uint8_t>() + row / kTileRows * kTileRows * tiles.row_bytes();
+  TileRow values = MakeUnitRow(tiles.format);
+  for (int first = 0; first < tiles.cols; first += kTileCols, unit += UnitBytes(tiles.format)) {
+    ScaleReader reader(tiles.format, unit + ScalesPlace(tiles.format, lane_row), values);
+    VisitScales(tiles.format, reader);
+    for (int col = 0; col < kTileCols; ++col) {
+      const CodePlace at = PlaceOf(tiles.format, lane_row, col);
+      const uint8_t bits = unit[at.byte];
+      values.codes[col] = is_4bit ? bits >> at.shift & 0xf : is_signed ? bits ^ 0x80 : bits;
+      out[first + col] = TileWeight(tiles.format, values, col);
+    }
   }
 }
 

@@ -1,22 +1,34 @@
 // Quantised weights as GPU kernels read them: every byte where a tensor core's operand needs it.
 //
 // A matrix [rows, cols] in a tile format (WeightLayout::kTiles) is stripes of kTileRows rows; a
-// stripe is its units of kTileCols columns, one after the other, each with its scales:
+// stripe is its units of kTileCols columns, one after the other:
 //
-//   uint8 codes[8][4][2][n]    row g, quarter t, chunk c of 32 columns: the codes of columns
-//                              32 c + 8 t .. 32 c + 8 t + 7, in n = 4 or 8 bytes
-//   half scales[8][2]          row g, chunk c: f16 or bf16 bits
+//   uint8 codes[8][4][2][n]    row g, lane t, chunk c of 32 columns: 8 codes in n = 4 or 8 bytes
+//   uint8 scales[8][s]         row g: scales and offsets of its 64 columns, in s = 4, 8 or 16 bytes
 //
 // Lane 4 g + t of a warp reads codes[g][t] in one load: its share of two m16n8k16 A operands for
-// each chunk (ops/cuda/ptx/mma.cuh). Any two stripes make the 16 rows of an operand.
+// each chunk (ops/cuda/ptx/mma.cuh). Any two stripes make the 16 rows of an operand. The 8 codes
+// are columns 8 t .. 8 t + 7 of the chunk; where 16 columns share a scale, 4 t .. 4 t + 3 and 16 +
+// 4 t .. 16 + 4 t + 3, so that an operand has one scale.
 //
-//   U4  n = 4: column 2 i in bits 4 i .. 4 i + 3 of the word, column 2 i + 1 in bits
-//       16 + 4 i .. 16 + 4 i + 3;  w = scale * (code - 8)
-//   S8  n = 8: columns 4 i, 4 i + 2, 4 i + 1, 4 i + 3 in bytes 4 i .. 4 i + 3, each with its
-//       highest bit flipped;  w = scale * code
+//   U4    n = 4: code 2 i in bits 4 i .. 4 i + 3 of the word, code 2 i + 1 in bits 16 + 4 i ..
+//         16 + 4 i + 3
+//   S8    n = 8: codes 4 i, 4 i + 2, 4 i + 1, 4 i + 3 in bytes 4 i .. 4 i + 3, each with its
+//         highest bit flipped
+//   E4M3  n = 8: in the same order, as they are
 //
-// So a row of 64 columns takes 36 or 68 bytes. Multiplying scale and code in f32 gives the weight's
-// exact value: 11 bits of scale, at most 8 of code.
+// Scales, of chunk c or its half f = 0 .. 3, for the weight of a code (tile_row.h):
+//
+//   W4 F16/32, W8 F16/32, BF16        half scale[2]
+//   W4M F16/32                        half scale[2], minimum[2]
+//   W4Z BF16/32                       half scale[2]; uint8 zero[2], 0[2]
+//   W4M F16*INT/32                    half scale, minimum; uint8 scale_steps[2], minimum_steps[2]
+//   W8 F16*INT/16                     half scale; int8 scale_steps[4]; uint8 0[2]
+//   W8M F16*INT/16                    half scale[2], minimum[2]; int8 scale_steps[4];
+//                                     uint8 minimum_steps[2], 0[2]
+//   W8 F32/32, F8 F32/32              float scale[2]
+//
+// So a row of 64 columns takes 36 to 80 bytes.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +38,6 @@
 #include "tensor/tile_row.h"
 
 namespace lapidary {
-
-inline constexpr int kTileGroup = 32;  // columns that share a scale
 
 // Whether this header says where the bytes of a tile format lie.
 bool HasTileLayout(const WeightFormat& format);

@@ -32,7 +32,10 @@ LAPIDARY_HOST_DEVICE constexpr int TileUnitBytes(TileType type) { return Is4Bit(
 // None: no kernel multiplies with it.
 inline std::optional<TileType> FindTileType(const WeightFormat& format) {
   if (format == FormatOf(DType::kBF16)) return TileType::kBf16;
-  if (!HasTileLayout(format)) return std::nullopt;
+  const bool has_offset =
+      format.offset == OffsetType::kMinimum || format.offset == OffsetType::kZeroPoint;
+  const bool has_scale = format.scale == ScaleType::kF16 || format.scale == ScaleType::kBF16;
+  if (!HasTileLayout(format) || has_offset || !has_scale) return std::nullopt;
   const bool has_f16_scales = format.scale == ScaleType::kF16;
   if (format.code == CodeType::kU4) return has_f16_scales ? TileType::kU4F16 : TileType::kU4Bf16;
   return has_f16_scales ? TileType::kS8F16 : TileType::kS8Bf16;
