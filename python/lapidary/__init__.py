@@ -9,7 +9,7 @@ Where it differs from vLLM:
 
 - What a request leaves out (``temperature``, ``top_p``, ``top_k``, ...) is as the checkpoint says
   (``generation_config.json``), also when a ``SamplingParams`` is given; vLLM then takes neutral values.
-- Without any ``SamplingParams`` a chat answer goes on to its end; vLLM cuts it after 16 tokens.
+- Without any ``SamplingParams`` a chat answer runs to its end; vLLM cuts it after 16 tokens.
 - The ``text`` of a chat answer has neither thoughts nor tool calls; they are in ``reasoning`` and ``tool_calls``.
 
 Bad input raises ``ValueError``; a failing device raises ``DeviceError``, and then only a new ``LLM`` helps.

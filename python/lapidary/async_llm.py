@@ -47,7 +47,7 @@ class AsyncLLM(Engine):
     ) -> AsyncIterator[RequestOutput]:
         """Answers a conversation; see LLM.chat.
 
-        Pictures and sounds are encoded before it returns, which takes its time: with such messages, call it by
+        Images and audio are encoded before it returns, which takes its time: with such messages, call it by
         ``await asyncio.to_thread(llm.chat, messages)``.
         """
         fields = conversation(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Prompt = Union[str, Sequence[int], Mapping[str, Any]]
-"""Text to go on with, token ids used as they stand, or {"prompt": text} / {"prompt_token_ids": ids}."""
+"""Text to continue, token ids used as they stand, or {"prompt": text} / {"prompt_token_ids": ids}."""
 Messages = Sequence[Mapping[str, Any]]
 """A conversation in the shape of OpenAI's chat API. Beside its ``image_url`` and ``input_audio`` (with ``data:`` and
 ``file:`` addresses) a part of a message may be {"type": "image", "image": a path, bytes or one of PIL's images} or
@@ -76,7 +76,7 @@ class Engine:
             max_num_seqs: Most answers that are generated at once.
             max_num_batched_tokens: Most tokens of one step.
             kv_cache_memory_bytes: Memory for keys and values.
-            limit_mm_per_prompt: Most pictures, sounds and videos of a conversation; None: {"image": 4, "audio": 1,
+            limit_mm_per_prompt: Most images, audio files and videos of a conversation; None: {"image": 4, "audio": 1,
                 "video": 1}, where the model takes any. Of what is not named, none.
             enable_prefix_caching: Keep what prompts have in common.
             speculative_config: {"model": directory, "num_speculative_tokens": 4} names the assistant that drafts; None:
@@ -164,7 +164,7 @@ class Engine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt that the model's chat template makes of a conversation; a picture or sound is one token in it."""
+        """The prompt that the model's chat template makes of a conversation; an image or audio file is one token in it."""
         fields = conversation(messages, tools, None, chat_template_kwargs, add_generation_prompt)
         return self._session.render(_dump(fields))
 

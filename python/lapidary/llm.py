@@ -58,12 +58,12 @@ class LLM(Engine):
         """Answers one conversation, or each of several.
 
         Args:
-            messages: In the shape of OpenAI's chat API; see Messages for pictures and sounds.
-            sampling_params: As for generate; None: the checkpoint's own, and answers go on to their ends.
+            messages: In the shape of OpenAI's chat API; see Messages for images and audio.
+            sampling_params: As for generate; None: the checkpoint's own, and answers run to their ends.
             tools: What the model may call, in OpenAI's shape; calls are in the outputs' ``tool_calls``.
             tool_choice: "auto", "none", "required" or one function, as in OpenAI's API.
             chat_template_kwargs: Further variables of the template, such as {"enable_thinking": True}.
-            mm_processor_kwargs: {"max_soft_tokens": 560}: what a picture may cost; 70, 140, 280 (the default), 560 or
+            mm_processor_kwargs: {"max_soft_tokens": 560}: most tokens of an image; 70, 140, 280 (the default), 560 or
                 1120.
         """
         is_one = len(messages) > 0 and isinstance(messages[0], Mapping)

@@ -1,4 +1,4 @@
-"""Pictures, sounds and videos in messages: files, bytes and PIL's images as the data: URIs that the engine reads."""
+"""Images, audio and videos in messages: files, bytes and PIL's images as the data: URIs that the engine reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-# The part that the engine reads, by the names that vLLM and transformers have for pictures and sounds that are at hand.
+# The part that the engine reads, by the names that vLLM and transformers have for images and audio that are at hand.
 _PART_OF = {"image": "image_url", "image_pil": "image_url", "audio": "audio_url"}
 
 
 def with_inline_media(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages, with every picture and sound, and the frames of every video, in them."""
+    """The messages, with every image and audio file, and the frames of every video, in them."""
     inlined: list[Mapping[str, Any]] = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
@@ -48,7 +48,7 @@ def _inline(part: Any) -> Any:
 
 
 def _inline_frame(frame: Any) -> dict[str, Any]:
-    """A picture of any kind or its address, by itself or as {"image" or "url": ..., "timestamp": seconds}."""
+    """An image of any kind or its address, by itself or as {"image" or "url": ..., "timestamp": seconds}."""
     timed = dict(frame) if isinstance(frame, Mapping) else {"image": frame}
     picture = timed.pop("image", timed.get("url"))
     if not isinstance(picture, str) or not picture.startswith(("data:", "http:", "https:", "file:")):

@@ -17,7 +17,7 @@ class Logprob:
 
     logprob: float
     rank: int | None = None
-    """1 for the likeliest token; None where it is not among those asked for."""
+    """1 for the most probable token; None where it is not among those asked for."""
     decoded_token: str | None = None
 
 

@@ -63,7 +63,7 @@ class SamplingParams:
     n: int = 1
     """Answers to the prompt, each with its own seed: the given one plus its index."""
     temperature: float | None = None
-    """Above 1 bolder, below 1 safer, 0: always the likeliest token."""
+    """Above 1 bolder, below 1 safer, 0: always the most probable token."""
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
@@ -84,7 +84,7 @@ class SamplingParams:
     bad_words: list[str] | None = None
     """The tokens that spell one, as it stands or behind a space, never follow each other."""
     logprobs: int | None = None
-    """Up to 20: that many of the likeliest tokens beside each one drawn; 0: the drawn one alone."""
+    """Up to 20: that many of the most probable tokens beside each sampled one; 0: the sampled one alone."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
     skip_special_tokens: bool = True

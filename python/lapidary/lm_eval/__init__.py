@@ -139,7 +139,7 @@ def _windows(ids: list[int], prefix_id: int, max_length: int) -> Iterator[tuple[
 
 
 def _score(output: RequestOutput, num_tokens: int) -> tuple[float, bool]:
-    """The logprob of a prompt's last tokens, and whether each was the likeliest."""
+    """The logprob of a prompt's last tokens, and whether each was the most probable."""
     assert output.prompt_logprobs is not None
     total, is_greedy = 0.0, True
     scored = list(zip(output.prompt_token_ids, output.prompt_logprobs))[-num_tokens:] if num_tokens else []
