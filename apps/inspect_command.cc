@@ -11,7 +11,9 @@
 #include "gguf/mmproj.h"
 #include "kv/kv_layout.h"
 #include "load/model_directory.h"
+#include "load/stored_weights.h"
 #include "model/footprint.h"
+#include "model/weight_table.h"
 
 namespace lapidary {
 namespace {
@@ -184,6 +186,52 @@ void PrintStoredTypes(const std::map<std::string, StoredType>& types) {
   }
 }
 
+// How CPU and GPU would keep the weights of a file.
+struct DeviceTable {
+  const char* device;
+  std::vector<WeightRow> rows;
+};
+Result<std::vector<DeviceTable>> TabulateDevices(const ModelDescription& model) {
+  ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
+  if (source == nullptr) return std::vector<DeviceTable>();
+  std::vector<DeviceTable> tables = {{"gpu", {}}, {"cpu", {}}};
+  for (DeviceTable& table : tables) {
+    const bool is_gpu = table.device == std::string_view("gpu");
+    ASSIGN_OR_RETURN(
+        const WeightPlan plan,
+        WeightPlan::Make(RequiredTensors(model.plan), source.get(),
+                         {.reader = is_gpu ? WeightReader::kGpu : WeightReader::kCpu}));
+    table.rows = TabulateWeights(plan);
+  }
+  return tables;
+}
+
+void PrintWeights(const DeviceTable& table) {
+  const bool is_gpu = table.device == std::string_view("gpu");
+  fmt::print("\n{:<22}{:>8}  {:<22}{:>10}  {:<14}{:>10}  {}\n",
+             is_gpu ? "weights on a GPU" : "weights on a CPU", "tensors", "stored as", "GB",
+             "in memory as", "GB", "kernels read");
+  for (const WeightRow& row : table.rows) {
+    fmt::print("{:<22}{:>8}  {:<22}{:>10.3f}  {:<14}{:>10.3f}  {}\n", row.tensors, row.num_tensors,
+               row.stored, 1e-9 * static_cast<double>(row.stored_bytes), row.loaded,
+               1e-9 * static_cast<double>(row.loaded_bytes), row.kernels);
+  }
+}
+
+Json WeightsJson(const std::vector<WeightRow>& rows) {
+  Json json = Json::array();
+  for (const WeightRow& row : rows) {
+    json.push_back({{"tensors", row.tensors},
+                    {"count", row.num_tensors},
+                    {"stored", row.stored},
+                    {"stored_bytes", row.stored_bytes},
+                    {"loaded", row.loaded},
+                    {"loaded_bytes", row.loaded_bytes},
+                    {"kernels", row.kernels}});
+  }
+  return json;
+}
+
 void PrintTowerFile(const TowerFile& file) {
   if (!file.problem.empty()) {
     fmt::print("\n{} beside it cannot be read: {}\n", file.name, file.problem);
@@ -202,8 +250,12 @@ Status Inspect(const std::string& name, bool as_json) {
     ASSIGN_OR_RETURN(stored, StoredTypes(*model.gguf_file));
     towers = FilesOfTowers(model);
   }
+  ASSIGN_OR_RETURN(const std::vector<DeviceTable> tables, TabulateDevices(model));
   if (as_json) {
     Json json = InspectJson(model);
+    for (const DeviceTable& table : tables) {
+      json["weights"][table.device] = WeightsJson(table.rows);
+    }
     for (const auto& [type_name, type] : stored) {
       json["stored"][type_name] = {{"tensors", type.num_tensors}, {"bytes", type.num_bytes}};
     }
@@ -223,6 +275,7 @@ Status Inspect(const std::string& name, bool as_json) {
              model.plan.max_context);
   PrintLayers(model.plan);
   PrintSizes(model.plan);
+  for (const DeviceTable& table : tables) PrintWeights(table);
   if (!model.gguf_file) return {};
   PrintStoredTypes(stored);
   for (const TowerFile& file : towers) PrintTowerFile(file);

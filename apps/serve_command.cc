@@ -270,6 +270,7 @@ Status Serve(ServeFlags flags) {
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine(),
                         session->media_encoder(), expert_counts.get(),
                         [&session = *session] { return session.grammar_stats(); });
+  metrics.SetWeights(session->weight_table());
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
@@ -389,8 +390,7 @@ void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   add("--kv-cache-memory-bytes", flags.kv_cache_memory_bytes,
       "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM; "
-      "on a "
-      "GPU what --gpu-memory-utilization leaves)")
+      "on a GPU what --gpu-memory-utilization or --gpu-memory leaves)")
       ->transform(SizeWords())
       ->check(CLI::PositiveNumber);
   WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,

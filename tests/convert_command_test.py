@@ -55,6 +55,17 @@ class ConvertTest(command_harness.CommandTest):
         self.assertEqual(errors["F32"], "exact")
         self.assertLess(float(errors["Q4_0"]), 0.2)
 
+    def test_every_kind_of_tensor_is_shown_with_its_formats_on_each_device(self):
+        path, _ = self.convert("q4_0", "formats.gguf")
+        weights = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["weights"]
+        on_gpu = {row["tensors"]: row for row in weights["gpu"]}
+        on_cpu = {row["tensors"]: row for row in weights["cpu"]}
+        self.assertEqual((on_gpu["MLP"]["stored"], on_gpu["MLP"]["loaded"]), ("Q4_0", "W4 F16/32"))
+        self.assertEqual(on_gpu["MLP"]["kernels"], "4-bit codes")
+        self.assertEqual(on_cpu["MLP"]["loaded"], "Q4_0")
+        self.assertEqual(on_gpu["MLP"]["stored_bytes"], on_cpu["MLP"]["loaded_bytes"])
+        self.assertIn(b"weights on a GPU", self.run_lapidary("inspect", path).stdout)
+
     def test_rows_too_short_for_blocks_of_256_become_q5_0(self):
         path, _ = self.convert("q4_k", "q4_k.gguf")
         stored = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["stored"]

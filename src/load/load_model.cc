@@ -98,7 +98,9 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
                          {.reader = WeightReader::kCpu, .rounding = options.quantisation}));
     ASSIGN_OR_RETURN(source, ConvertedSource::Wrap(weights, std::move(source), threads,
                                                    /*release_stored=*/true));
+    spdlog::info("weights on the CPU: {}", weights.Summary());
     loaded.weights = MakeFootprint(model.plan, weights);
+    loaded.weight_table = TabulateWeights(weights);
     if (drafter) {
       loaded.assistant = drafter->name;
       executor_options.drafter = std::move(drafter->options);
@@ -135,6 +137,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   }
   spdlog::info("weights on the GPU: {}", weights->Summary());
   loaded.weights = MakeFootprint(model.plan, *weights);
+  loaded.weight_table = TabulateWeights(*weights);
   cuda::CudaExecutorOptions executor_options = options.cuda;
   executor_options.gpu_ordinal = options.device.gpu_ordinal;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
@@ -194,6 +197,7 @@ Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions&
   loaded.assistant = model.assistant;
   loaded.limits = model.limits;
   loaded.weights = model.weights;
+  loaded.weight_table = std::move(model.weight_table);
   loaded.load_ms = model.load_ms;
   loaded.engine = std::make_unique<Engine>(std::move(model.executor), limited);
   return loaded;

@@ -15,6 +15,7 @@
 #include "load/model_directory.h"
 #include "model/expert_counts.h"
 #include "model/footprint.h"
+#include "model/weight_table.h"
 
 namespace lapidary {
 
@@ -54,6 +55,7 @@ struct LoadedModel {
   std::unique_ptr<Executor> executor;
   std::string assistant;  // that drafts; empty: none does
   Footprint weights;      // bytes, as they are computed with
+  std::vector<WeightRow> weight_table;
   double load_ms = 0.0;
 };
 
@@ -65,6 +67,7 @@ struct LoadedEngine {
   std::unique_ptr<Engine> engine;
   std::string assistant;  // that drafts; empty: none does
   Footprint weights;      // bytes, as they are computed with
+  std::vector<WeightRow> weight_table;
   double load_ms = 0.0;
 };
 

@@ -116,6 +116,20 @@ class ServerMetrics::Impl {
         .Add(labels)
         .Set(1);
   }
+  void AddWeights(const std::vector<WeightRow>& rows) {
+    auto& family = prometheus::BuildGauge()
+                       .Name(prefix_ + "weight_bytes")
+                       .Help(
+                           "Bytes of weights in memory, by kind of tensor, format in the file "
+                           "and format in memory.")
+                       .Register(registry_);
+    for (const WeightRow& row : rows) {
+      prometheus::Labels labels = With("tensors", row.tensors);
+      labels["stored"] = row.stored;
+      labels["loaded"] = row.loaded;
+      family.Add(labels).Set(static_cast<double>(row.loaded_bytes));
+    }
+  }
   int NumPages() const { return engine_.stats().scheduler.num_pages; }
 
   // 1, 2, 5, 10, 20, ... up to the longest sequence, as vLLM's.
@@ -355,6 +369,7 @@ ServerMetrics::ServerMetrics(const std::string& prefix, const std::string& model
                                    std::move(grammar_stats))) {}
 ServerMetrics::~ServerMetrics() = default;
 
+void ServerMetrics::SetWeights(const std::vector<WeightRow>& rows) { impl_->AddWeights(rows); }
 void ServerMetrics::AddFirstToken(double seconds) { impl_->first_token_.Observe(seconds); }
 void ServerMetrics::AddInterTokenLatency(double seconds) { impl_->inter_token_.Observe(seconds); }
 void ServerMetrics::AddTokens(size_t num_tokens) {

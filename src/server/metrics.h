@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "model/weight_table.h"
 #include "server/answer_memory.h"
 #include "server/media_pool.h"
 #include "session/constraint_compiler.h"
@@ -33,6 +34,9 @@ class ServerMetrics {
 
   // An HTTP response: of which endpoint, its status (0: the client left first), the error's code.
   void AddResponse(const std::string& path, int status, const std::string& error_code);
+
+  // The formats of the weights, once they are loaded.
+  void SetWeights(const std::vector<WeightRow>& rows);
 
   // What media wait, as of now.
   void SetMediaQueue(const MediaPool::Stats& stats);

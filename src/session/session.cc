@@ -32,6 +32,7 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
                                            options.jump_forward, options.max_grammar_bytes);
   session->load_ms_ = loaded.load_ms;
   session->weights_ = loaded.weights;
+  session->weight_table_ = std::move(loaded.weight_table);
   session->media_limits_ = media_limits;
   session->media_encoder_ = std::move(encoder);
   return session;

@@ -63,6 +63,7 @@ class Session {
   double load_ms() const { return load_ms_; }
   // In bytes, as they are computed with; all 0 over an engine that was there already.
   const Footprint& weights() const { return weights_; }
+  const std::vector<WeightRow>& weight_table() const { return weight_table_; }
   Engine& engine() const { return *engine_; }
 
   // What was asked for and the model has.
@@ -111,6 +112,7 @@ class Session {
   std::unique_ptr<MediaEncoder> media_encoder_;
   double load_ms_ = 0.0;
   Footprint weights_;
+  std::vector<WeightRow> weight_table_;
 };
 
 }  // namespace lapidary

@@ -197,6 +197,13 @@ def test_the_inference_gateway_finds_what_it_routes_by(vllm_scrape):
     assert int(info["block_size"]) > 0 and int(info["num_gpu_blocks"]) > 0
 
 
+def test_formats_of_the_weights_are_shown(start):
+    scrape = Scrape(start("--quantization", "q8_0"))
+    formats = {labels["tensors"]: labels["loaded"] for labels in scrape.labels["lapidary:weight_bytes"]}
+    assert formats["MLP"] == "Q8_0"
+    assert formats["attention"] == "Q8_0"
+
+
 def test_reasons_are_there_before_they_happen(start):
     scrape = Scrape(start())
     reasons = {labels["finished_reason"] for labels in scrape.labels["lapidary:request_success_total"]}
