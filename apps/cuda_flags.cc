@@ -1,5 +1,7 @@
 #include "apps/cuda_flags.h"
 
+#include "apps/size_words.h"
+
 namespace lapidary {
 
 std::vector<CLI::Option*> CudaFlags::AddTo(CLI::App& command) {
@@ -11,6 +13,12 @@ std::vector<CLI::Option*> CudaFlags::AddTo(CLI::App& command) {
                       "what is left of it goes to KV")
           ->check(CLI::Range(0.01, 1.0))
           ->capture_default_str(),
+      command
+          .add_option("--gpu-memory", gpu_memory,
+                      "The most GPU memory that this process may use, all in all: 16GB, 24GiB "
+                      "(default: no cap but --gpu-memory-utilization)")
+          ->transform(SizeWords())
+          ->check(CLI::PositiveNumber),
       command
           .add_option("--ple", ple,
                       "Where the per-layer embedding table (E2B, E4B) lives: on the device, or "
@@ -29,7 +37,7 @@ std::vector<CLI::Option*> CudaFlags::AddTo(CLI::App& command) {
 
 cuda::CudaExecutorOptions CudaFlags::Options() const {
   cuda::CudaExecutorOptions options;
-  options.memory_utilization = gpu_memory_utilization;
+  options.memory = {.share = gpu_memory_utilization, .cap = gpu_memory};
   options.ple_placement = ple == "host" ? cuda::PlePlacement::kHost : cuda::PlePlacement::kDevice;
   options.batch_invariant = batch_invariant;
   options.use_graphs = !enforce_eager;

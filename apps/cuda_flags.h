@@ -1,6 +1,7 @@
 // Flags that matter on a GPU alone, the same on every command that runs a model.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "apps/command_line.h"
@@ -10,6 +11,7 @@ namespace lapidary {
 
 struct CudaFlags {
   double gpu_memory_utilization = 0.9;
+  int64_t gpu_memory = 0;  // bytes; 0: no cap
   std::string ple = "device";
   bool batch_invariant = false;
   bool enforce_eager = false;

@@ -36,7 +36,7 @@ Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
   Json json;
   json["device"] = flags.device;
   json["memory_bytes"] = flags.request.memory_bytes;
-  json["utilization"] = flags.request.cuda.memory_utilization;
+  json["utilization"] = flags.request.cuda.memory.share;
   json["usable_bytes"] = plan.usable_bytes;
   json["weight_bytes"] = plan.weight_bytes;
   json["tower_bytes"] = plan.tower_bytes;
@@ -60,8 +60,7 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
   };
   if (flags.request.kv_cache_bytes == 0) {
     gigabytes("memory", flags.request.memory_bytes);
-    gigabytes(fmt::format("usable ({:.0f}%)", 100 * flags.request.cuda.memory_utilization).c_str(),
-              plan.usable_bytes);
+    gigabytes("usable", plan.usable_bytes);
     gigabytes("- weights", plan.weight_bytes);
     if (plan.tower_bytes > 0) gigabytes("- images and audio", plan.tower_bytes);
     gigabytes("- workspace", plan.workspace_bytes);
@@ -111,7 +110,6 @@ Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
   const std::vector<TensorSpec> specs = RequiredTensors(model.plan);
   auto weights = WeightPlan::Make(specs, source.get(), request);
   std::string problem = weights.ok() ? "" : weights.error().message;
-  if (model.plan.has_own_head) problem = "their head is not the embeddings";
   if (flags.device == "cuda" && !problem.empty()) {
     return MakeError("these weights run on the CPU only ({}): leave --device cuda out", problem);
   }
@@ -189,10 +187,24 @@ void AddPlanCommand(CommandLine& command_line) {
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
                       "that of the GPU here)");
   command
-      ->add_option("--gpu-memory-utilization", flags->request.cuda.memory_utilization,
+      ->add_option("--gpu-memory-utilization", flags->request.cuda.memory.share,
                    "Share of it that may be used")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  command
+      ->add_option("--gpu-memory", flags->request.cuda.memory.cap,
+                   "The most of it that may be used, the driver's part included: 16GB, 24GiB")
+      ->transform(SizeWords())
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option_function<std::string>(
+          "--ple",
+          [flags](const std::string& place) {
+            flags->request.cuda.ple_placement =
+                place == "host" ? cuda::PlePlacement::kHost : cuda::PlePlacement::kDevice;
+          },
+          "Where the per-layer embedding table (E2B, E4B) lives: device, or host (default: device)")
+      ->check(CLI::IsMember({"device", "host"}));
   command->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory,
                       "Size of the KV pool itself, instead of --memory");
   command

@@ -565,7 +565,7 @@ TEST(CudaExecutorErrorTest, TooSmallAShareOfMemoryIsExplained) {
   LAPIDARY_SKIP_WITHOUT_GPU();
   const ModelPlan plan =
       MakeModelPlan(ParseModelConfig(TestConfig("tiny-e"), "tiny-e").value()).value();
-  const auto executor = cuda::CudaExecutor::Create(plan, nullptr, {.memory_utilization = 0.0001});
+  const auto executor = cuda::CudaExecutor::Create(plan, nullptr, {.memory = {.share = 0.0001}});
   ASSERT_FALSE(executor.ok());
   EXPECT_NE(executor.error().message.find("--gpu-memory-utilization"), std::string::npos);
 }

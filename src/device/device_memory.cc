@@ -11,7 +11,7 @@ void ThrowOutOfMemory(cudaError_t code, int64_t num_bytes, const char* purpose,
   cudaMemGetInfo(&free_bytes, &total_bytes);
   throw CudaOutOfMemory(
       code, fmt::format("out of {} memory: {:.2f} GB for {} were refused ({}); the GPU has {:.2f} "
-                        "of {:.2f} GB free. Ask for less with --gpu-memory-utilization, "
+                        "of {:.2f} GB free. Ask for less with --gpu-memory, "
                         "--max-num-seqs or --max-num-batched-tokens",
                         memory_name, 1e-9 * static_cast<double>(num_bytes), purpose,
                         cudaGetErrorString(code), 1e-9 * static_cast<double>(free_bytes),

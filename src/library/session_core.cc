@@ -33,7 +33,7 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.drafting.enabled = wanted.drafting;
   load.drafting.assistant = wanted.draft_model;
   if (wanted.num_draft_tokens > 0) load.drafting.num_drafts = wanted.num_draft_tokens;
-  load.cuda.memory_utilization = wanted.gpu_memory_utilization;
+  load.cuda.memory.share = wanted.gpu_memory_utilization;
   load.cuda.batch_invariant = wanted.batch_invariant;
   load.cuda.use_graphs = !wanted.enforce_eager;
   // Random weights are those of the decoder.

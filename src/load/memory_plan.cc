@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "engine/scheduler.h"
 #include "executor/cuda/memory_needs.h"
@@ -18,8 +17,7 @@ Result<MemoryPlan> FillPool(const ModelPlan& plan, const MemoryRequest& request,
   if (request.kv_cache_bytes > 0) {
     memory.pool_bytes = request.kv_cache_bytes;
   } else {
-    memory.usable_bytes = static_cast<int64_t>(
-        std::floor(static_cast<double>(request.memory_bytes) * request.cuda.memory_utilization));
+    memory.usable_bytes = cuda::UsableBytes(request.memory_bytes, request.cuda.memory);
     memory.pool_bytes =
         memory.usable_bytes - memory.weight_bytes - memory.tower_bytes - memory.workspace_bytes;
   }

@@ -59,6 +59,15 @@ Result<WeightPlan> PlanGpuWeights(const std::vector<TensorSpec>& specs, const Te
   return weights;
 }
 
+std::string LimitText(const MemoryLimit& limit) {
+  std::string text = fmt::format("--gpu-memory-utilization {:.2f}", limit.share);
+  if (limit.cap > 0) {
+    text += fmt::format(", --gpu-memory {:.2f} GB, of which {:.2f} GB for the driver",
+                        1e-9 * static_cast<double>(limit.cap), 1e-9 * kDriverBytes);
+  }
+  return text;
+}
+
 }  // namespace
 
 // One step between Submit and Collect, and the page-locked memory it needs; reused.
@@ -113,9 +122,6 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   try {
     LAPIDARY_CUDA_CHECK(cudaSetDevice(options.gpu_ordinal));
     const DeviceInfo device = DescribeDevice(options.gpu_ordinal);
-    size_t free_before = 0;
-    size_t total = 0;
-    LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
     std::unique_ptr<CudaExecutor> executor(
         new CudaExecutor(device, plan, weights, source, options));
     RETURN_IF_ERROR(executor->LoadWeights());
@@ -136,7 +142,7 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
       executor->forward_->set_drafter(executor->drafter_.get());
     }
     executor->AllocateStepBuffers();
-    RETURN_IF_ERROR(executor->AllocatePool(static_cast<int64_t>(free_before)));
+    RETURN_IF_ERROR(executor->AllocatePool());
     return executor;
   } catch (const CudaError& error) {
     return MakeError("{}", error.what());
@@ -192,7 +198,7 @@ Status CudaExecutor::LoadAssistant(const WeightPlan& weights) {
   return {};
 }
 
-int64_t CudaExecutor::PlannedBytes() const {
+int64_t CudaExecutor::AllocatedBytes() const {
   int64_t total = storage_->device_bytes() + PlanWorkspace(plan_, layout_, limits_.forward).total();
   if (options_.drafter) {
     total += assistant_storage_->device_bytes() +
@@ -201,23 +207,23 @@ int64_t CudaExecutor::PlannedBytes() const {
   return total;
 }
 
-Status CudaExecutor::AllocatePool(int64_t free_before) {
+Status CudaExecutor::AllocatePool() {
   size_t free_now = 0;
   size_t total = 0;
   LAPIDARY_CUDA_CHECK(cudaMemGetInfo(&free_now, &total));
-  const MemoryShare share =
-      ShareMemory(static_cast<int64_t>(total), free_before, static_cast<int64_t>(free_now),
-                  PlannedBytes(), options_.memory_utilization);
-  const auto gigabytes = [](int64_t num_bytes) { return 1e-9 * static_cast<double>(num_bytes); };
-  int64_t num_pages = options_.num_pages ? *options_.num_pages : share.pool / layout_.page_bytes;
+  const int64_t usable = UsableBytes(static_cast<int64_t>(total), options_.memory);
+  const int64_t allocated = AllocatedBytes();
+  const int64_t pool_bytes =
+      PoolBytes(static_cast<int64_t>(total), usable, allocated, static_cast<int64_t>(free_now));
+  const auto gigabytes = [](size_t num_bytes) { return 1e-9 * static_cast<double>(num_bytes); };
+  int64_t num_pages = options_.num_pages ? *options_.num_pages : pool_bytes / layout_.page_bytes;
   if (num_pages < 2) {
     return MakeError(
-        "no room for KV on the GPU: {:.2f} GB in all, {:.2f} GB usable (--gpu-memory-utilization "
-        "{:.2f}), {:.2f} GB held by others, {:.2f} GB by weights and workspace, and a page takes "
-        "{:.2f} MB",
-        gigabytes(static_cast<int64_t>(total)), gigabytes(share.usable),
-        options_.memory_utilization, gigabytes(share.others), gigabytes(share.taken),
-        1e-6 * static_cast<double>(layout_.page_bytes));
+        "no room for KV on the GPU: {:.2f} GB of its {:.2f} GB are usable ({}), {:.2f} GB are "
+        "free; weights and workspace took {:.2f} GB, and a page takes {:.2f} MB. Allow more, or "
+        "ask for less with --max-num-seqs or --max-num-batched-tokens",
+        gigabytes(usable), gigabytes(total), LimitText(options_.memory), gigabytes(free_now),
+        gigabytes(allocated), 1e-6 * static_cast<double>(layout_.page_bytes));
   }
   num_pages = std::min<int64_t>(num_pages, int64_t{1} << 30);
   num_pages_ = static_cast<int>(num_pages);
@@ -226,9 +232,9 @@ Status CudaExecutor::AllocatePool(int64_t free_before) {
   if (drafter_) drafter_->set_pool(pool_.As<std::byte>());
   spdlog::info(
       "KV pool: {} pages of {:.2f} MB = {:.2f} GB; of {:.2f} GB usable, weights and workspace take "
-      "{:.2f} GB; others hold {:.2f} GB",
+      "{:.2f} GB; {:.2f} GB were free",
       num_pages_, 1e-6 * static_cast<double>(layout_.page_bytes), gigabytes(pool_.num_bytes()),
-      gigabytes(share.usable), gigabytes(share.taken), gigabytes(share.others));
+      gigabytes(usable), gigabytes(allocated), gigabytes(free_now));
   return {};
 }
 

@@ -53,8 +53,8 @@ class CudaExecutor : public Executor {
   Status LoadWeights();
   Status LoadAssistant(const WeightPlan& weights);
   // On the device, before there is a pool: by memory_needs.h, as `lapidary plan` adds it up.
-  int64_t PlannedBytes() const;
-  Status AllocatePool(int64_t free_before);
+  int64_t AllocatedBytes() const;
+  Status AllocatePool();
 
   struct InFlight;
   struct Graph;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "executor/cuda/memory_share.h"
 #include "executor/draft_options.h"
 #include "executor/executor.h"
 #include "kv/kv_layout.h"
@@ -38,10 +39,10 @@ struct CudaExecutorOptions {
   int max_num_batched_tokens = 2048;
   std::optional<DrafterOptions> drafter = {};
   int max_drafts = 0;  // of a round; with a drafter
-  // The KV pool: so many pages (scratch page included), or what this share of the GPU's memory
+  // The KV pool: so many pages (scratch page included), or what this part of the GPU's memory
   // leaves when everything else has its place.
   std::optional<int> num_pages = {};
-  double memory_utilization = 0.9;
+  MemoryLimit memory = {};
   std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
   PlePlacement ple_placement = PlePlacement::kDevice;
   uint64_t dummy_seed = 0;                 // without a source

@@ -6,30 +6,29 @@
 
 namespace lapidary::cuda {
 
-// What the driver may still allocate behind the pool, for graphs above all.
-inline constexpr int64_t kUnpooledBytes = int64_t{1} << 30;
+// What the driver allocates for a process beside its buffers: context, code of kernels, graphs.
+inline constexpr int64_t kDriverBytes = int64_t{1} << 30;
 
-struct MemoryShare {
-  int64_t usable = 0;  // by this process
-  int64_t taken = 0;   // of that, before the pool
-  int64_t others = 0;  // held by other processes
-  int64_t pool = 0;    // left for the pool
+// How much of the GPU a process may use, whoever else is there: two of 0.4 run beside each other.
+struct MemoryLimit {
+  double share = 0.9;  // --gpu-memory-utilization, of the whole
+  int64_t cap = 0;     // --gpu-memory, with what the driver takes for it; 0: none
 };
 
-// `utilization` is this process's share of the whole, whoever else is there: two of 0.4 run beside
-// each other. The pool is never more than is free, though. `free_before`: when this process had
-// nothing yet. `planned`: what it has taken since by its own account, for others may have given
-// memory back meanwhile.
-inline MemoryShare ShareMemory(int64_t total, int64_t free_before, int64_t free_now,
-                               int64_t planned, double utilization) {
-  MemoryShare share;
-  share.usable = static_cast<int64_t>(static_cast<double>(total) * utilization);
-  share.taken = std::max(free_before - free_now, planned);
-  share.others = total - free_before;
+// Of a GPU with so much memory, for weights, workspace and the pool.
+inline int64_t UsableBytes(int64_t total, const MemoryLimit& limit) {
+  const auto share = static_cast<int64_t>(static_cast<double>(total) * limit.share);
+  if (limit.cap == 0) return share;
+  return std::min(share, std::max<int64_t>(0, limit.cap - kDriverBytes));
+}
+
+// The pool is what `allocated`, the bytes of this executor's buffers so far, leave of `usable`, but
+// never more than is free. What other processes take or give back meanwhile shows in `free_now`
+// alone.
+inline int64_t PoolBytes(int64_t total, int64_t usable, int64_t allocated, int64_t free_now) {
   // Where nobody else is, what is not usable is left to the driver.
-  const int64_t unpooled = std::min(kUnpooledBytes, total - share.usable);
-  share.pool = std::max<int64_t>(0, std::min(share.usable - share.taken, free_now - unpooled));
-  return share;
+  const int64_t unpooled = std::min(kDriverBytes, total - usable);
+  return std::max<int64_t>(0, std::min(usable - allocated, free_now - unpooled));
 }
 
 }  // namespace lapidary::cuda
