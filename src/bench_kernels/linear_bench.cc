@@ -99,16 +99,25 @@ void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer
         sink.Time(std::move(row), [&] { return timer.TimePlan(shape, rows, plan); });
       };
       const bool is_tiled = cuda::IsTiled(timer.MakeCall(shape, rows).weight);
-      for (const int tile_rows : {64, 128, 192}) {
-        if (is_tiled && tile_rows != 128) continue;
+      for (const int tile_rows : {64, 128, 192, 256}) {
+        if (is_tiled ? tile_rows % 128 != 0 : tile_rows == 256) continue;
+        if (tile_rows == 256 && (rows > cuda::kMostTallRows || rows < cuda::kFewestTallRows))
+          continue;
         const int tiles = (shape.out_dim + tile_rows - 1) / tile_rows;
         for (int split = 1; split <= 8; ++split) {
-          if (tiles * split > (split == 1 ? 4096 : 300) || 64 * split > shape.in_dim) continue;
+          if (tiles * split > (split == 1 ? 4096
+                               : is_tiled ? 600
+                                          : 300) ||
+              64 * split > shape.in_dim)
+            continue;
           if (split < 8 && tiles * split < 88 && 128 * split <= shape.in_dim) continue;
           for (const bool alone : {false, true}) {
-            if (alone ? tiles * split > sink.device.num_sms : tile_rows > 128) continue;
+            if (is_tiled ? alone : alone ? tiles * split > sink.device.num_sms : tile_rows > 128)
+              continue;
             for (const bool scales_last : {false, true}) {
-              if (scales_last && !(is_tiled && rows <= cuda::kMaxScaledLastRows)) continue;
+              if (scales_last &&
+                  !(is_tiled && tile_rows == 128 && rows <= cuda::kMaxScaledLastRows))
+                continue;
               add(fmt::format("t{} k{}{}{}", tile_rows, split, alone ? " alone" : "",
                               scales_last ? " last" : ""),
                   {.tile_rows = tile_rows,
@@ -118,7 +127,7 @@ void BenchWidePlans(const std::vector<ProductShape>& shapes, ProductTimer& timer
             }
           }
         }
-        if (tiles > sink.device.num_sms) {
+        if (tiles > sink.device.num_sms && !is_tiled) {
           add(fmt::format("t{} persistent", tile_rows),
               {.tile_rows = tile_rows, .persistent = true});
         }

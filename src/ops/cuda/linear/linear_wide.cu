@@ -41,7 +41,7 @@ void RunWide(const LaunchContext& context, const LinearCall& call, const WidePla
   const int max_shared_bytes = MaxSharedBytes(device);
   CHECK_GE(plan.row_parts, 1);
   CHECK(call.rows >= 1 && call.rows <= kMaxWideRows * plan.row_parts) << call.rows;
-  CHECK(plan.tile_rows % 64 == 0 && plan.tile_rows >= 64 && plan.tile_rows <= 192);
+  CHECK(plan.tile_rows % 64 == 0 && plan.tile_rows >= 64 && plan.tile_rows <= 256);
   const TileType type = TileTypeOf(call.weight);
   CHECK(plan.split >= 1 && plan.split <= 8) << plan.split;
   CHECK(plan.split == 1 || !plan.persistent);

@@ -20,11 +20,16 @@ namespace lapidary::cuda {
 
 constexpr int kMaxWideRows = 128;       // of one part
 constexpr int kMaxScaledLastRows = 32;  // likewise
-constexpr int kFewestGemmRows = 97;     // fewer always go through this kernel, or the streaming one
+// Tiles of so many quantised weight rows, for 17 to 64 rows of x: the fewer bits a weight has, the
+// more of what comes from L2 is x, and a taller tile reads it less often.
+constexpr int kTallWideRows = 256;
+constexpr int kFewestTallRows = 17;
+constexpr int kMostTallRows = 64;
+constexpr int kFewestGemmRows = 97;  // fewer always go through this kernel, or the streaming one
 
 // `split` and `scales_last` are part of the result's rounding, the rest is not.
 struct WidePlan {
-  int tile_rows = 128;      // of the weight: 64, 128 or 192; 128 where it is quantised
+  int tile_rows = 128;      // of the weight: 64, 128 or 192; 128 or 256 where it is quantised
   int split = 1;            // blocks that split the sum: 1 to 8
   bool alone = false;       // one block on a multiprocessor, with all its shared memory
   bool persistent = false;  // with split 1: such blocks, which take tile after tile

@@ -324,6 +324,24 @@ __device__ __forceinline__ void MultiplyTileRounded(
     RingPosition& at, typename WarpPart<kTileRows, kColumns>::Sums& acc) {
   constexpr int kGroupColumns = WarpPart<kTileRows, kColumns>::kGroupColumns;
   static_assert(WideStageBlocks(kType) == 2);
+  if constexpr (kTileRows == kTallWideRows) {
+    // Four warpgroups: while one waits for its products, the others make operands.
+    for (int k = k_begin; k < k_end; k += 2) {
+      reader.Await(at);
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        WeightFragments fragments;
+        const uint32_t unit = reader.Unit(at.slot, block);
+        LoadFragments<kType>(unit, unit + WideStripeBytes(kType), reader.part.lane,
+                             k + block >= k_end, fragments);
+        MultiplyFragments<kGroupColumns>(fragments, reader.Input(at.slot, block), acc);
+        WgmmaWait<0>();
+      }
+      reader.Release(at.slot);
+      at.Advance(num_stages);
+    }
+    return;
+  }
   WeightFragments first, second;
   const auto load = [&](int block, bool is_zero, WeightFragments& fragments) {
     const uint32_t unit = reader.Unit(at.slot, block);
@@ -478,9 +496,26 @@ using WideKernelPointer = void (*)(CUtensorMap, CUtensorMap, WideParams);
 template <TileType kType>
 WideKernelPointer WideKernelFor(int tile_rows, int columns, bool scales_last);
 
-// Of quantised weights: tiles of kTiledWideRows rows.
+// Of quantised weights.
 template <TileType kType>
-WideKernelPointer TiledWideKernelFor(int columns, bool scales_last) {
+WideKernelPointer TallWideKernelFor(int columns) {
+  switch (columns) {
+    case 32:
+      return WideKernel<kType, kTallWideRows, 32>;
+    case 48:
+      return WideKernel<kType, kTallWideRows, 48>;
+    default:
+      CHECK_EQ(columns, 64);
+      return WideKernel<kType, kTallWideRows, 64>;
+  }
+}
+template <TileType kType>
+WideKernelPointer TiledWideKernelFor(int tile_rows, int columns, bool scales_last) {
+  if (tile_rows == kTallWideRows) {
+    CHECK(!scales_last);
+    return TallWideKernelFor<kType>(columns);
+  }
+  CHECK_EQ(tile_rows, kTiledWideRows);
   constexpr int kRows = kTiledWideRows;
   switch (columns) {
     case 16:

@@ -5,13 +5,11 @@ namespace lapidary::cuda {
 
 template <>
 WideKernelPointer WideKernelFor<TileType::kS8F16>(int tile_rows, int columns, bool scales_last) {
-  CHECK_EQ(tile_rows, kTiledWideRows);
-  return TiledWideKernelFor<TileType::kS8F16>(columns, scales_last);
+  return TiledWideKernelFor<TileType::kS8F16>(tile_rows, columns, scales_last);
 }
 template <>
 WideKernelPointer WideKernelFor<TileType::kS8Bf16>(int tile_rows, int columns, bool scales_last) {
-  CHECK_EQ(tile_rows, kTiledWideRows);
-  return TiledWideKernelFor<TileType::kS8Bf16>(columns, scales_last);
+  return TiledWideKernelFor<TileType::kS8Bf16>(tile_rows, columns, scales_last);
 }
 
 }  // namespace lapidary::cuda

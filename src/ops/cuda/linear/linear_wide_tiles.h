@@ -25,7 +25,7 @@ LAPIDARY_HOST_DEVICE constexpr int WideThreads(int tile_rows) {
 }
 // What registers allow.
 constexpr int WideBlocksPerSm(TileType type, int tile_rows, int columns) {
-  if (IsTiled(type)) return columns <= 32 ? 2 : 1;
+  if (IsTiled(type)) return tile_rows <= 128 && columns <= 32 ? 2 : 1;
   return tile_rows <= 128 ? 2 : 1;
 }
 
@@ -51,7 +51,7 @@ LAPIDARY_HOST_DEVICE constexpr int WideStagingBytes(int tile_rows, int columns) 
   return columns * WideRowBytes(tile_rows);
 }
 
-// Quantised weights have but these tiles.
+// Quantised weights have tiles of so many rows, or twice that (WidePlan).
 inline constexpr int kTiledWideRows = 128;
 
 // Rows of x that a kernel multiplies at once: there is one for each multiple of 16, with quantised
