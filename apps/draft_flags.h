@@ -1,4 +1,4 @@
-// Flags of drafting, the same on every command that generates.
+// Flags of speculative decoding, the same on every command that generates.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What drafting came to in a run, as the commands print it.
+// The statistics of speculative decoding in a run, as the commands print them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-// What to say of a flag that a command does not have.
+// The error message for an unknown flag.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What would be of more use on this machine than the bundled toy.
+// Suggests a published model that fits this machine, to who runs the bundled toy.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The least that a decode step must read, and so the least time it can take.
+// The lower bound of a decode step: the bytes that it must read, and so the least time it can take.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a list of measurements comes to. All are 0 for an empty list.
+// Mean, deviation and percentiles of a list of measurements. All are 0 for an empty list.
 #pragma once
 
 #include <span>

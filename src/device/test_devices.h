@@ -1,4 +1,4 @@
-// Cards for tests of planners.
+// GPUs of several sizes, for tests of planners.
 #pragma once
 
 #include "device/device_info.h"

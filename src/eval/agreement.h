@@ -1,4 +1,5 @@
-// How far answers to the Pebble set are a reference's: token for token, and by the judge's verdict.
+// The agreement of answers to the Pebble set with a reference's: token for token, and by the
+// judge's verdict.
 #pragma once
 
 #include <cstdint>

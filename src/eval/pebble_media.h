@@ -1,4 +1,4 @@
-// Questions about pictures and sounds, asked of the Pebble models that see and hear.
+// Questions about images and audio, asked of the Pebble models that see and hear.
 //
 // One JSON object a line; tools/pebble/media_evalset.py writes the set and explains its fields,
 // tools/pebble/evaluate_media.py records answers.

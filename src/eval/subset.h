@@ -1,4 +1,4 @@
-// Which items of an evaluation are asked when not all are.
+// A stratified sample of an evaluation's items, where not all are asked.
 #pragma once
 
 #include <cstdint>

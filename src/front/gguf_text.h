@@ -1,4 +1,4 @@
-// What a GGUF file says about text.
+// The tokenizer, chat template and sampling defaults of a GGUF file.
 #pragma once
 
 #include <filesystem>

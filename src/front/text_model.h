@@ -1,4 +1,4 @@
-// What a checkpoint says about text: its tokenizer, its chat template and its sampling defaults.
+// The text side of a checkpoint: its tokenizer, its chat template and its sampling defaults.
 // Whatever a directory or a GGUF file may lack is a Result that says why it is not there.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A video is shown as images, its frames, each behind the time it is from.
+// A video in a prompt: its frames, as images that each follow their timestamp.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Image and audio towers of a GGUF model, which are a file of their own beside it (mmproj), in the
-// form that llama.cpp's converter writes.
+// The vision and audio encoders of a GGUF model, which are a file of their own beside it (mmproj),
+// in the form that llama.cpp's converter writes.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// What all compiled grammars of a model take, so that they share a limit.
+// A limit that all compiled grammars of a model share: each says how much memory it takes.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What a constraint is to a generation: which tokens may come next, token after token.
+// A constraint as a generation goes through it: which tokens may come next, token after token.
 #pragma once
 
 #include <cstdint>

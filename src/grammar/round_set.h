@@ -1,5 +1,5 @@
-// A set of numbers that is emptied often: what was there before the last Clear is told by its
-// round.
+// A set of numbers that is cleared often, at no cost: what was there before the last Clear is known
+// by its round.
 #pragma once
 
 #include <cstddef>

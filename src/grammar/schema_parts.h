@@ -1,4 +1,4 @@
-// Small shapes and how they are put together: what the parts of SchemaAlgebra share.
+// Small shapes and functions to combine them: what the parts of SchemaAlgebra share.
 #pragma once
 
 #include <array>

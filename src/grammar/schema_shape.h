@@ -1,4 +1,4 @@
-// What a JSON Schema comes down to: alternatives, each about values of one type.
+// The normal form of a JSON Schema: alternatives, each about values of one type.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where a parser stands in its text; what the parsers of this folder are made of.
+// A cursor over a text, on which the parsers of this folder are built.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The sums that the Hub names files by.
+// The checksums by which the Hub names files.
 #pragma once
 
 #include <cstdint>

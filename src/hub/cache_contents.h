@@ -1,4 +1,4 @@
-// Which models the cache holds, and how one is taken out of it.
+// Lists the models in the cache, and removes one.
 #pragma once
 
 #include <cstdint>

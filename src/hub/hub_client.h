@@ -1,4 +1,4 @@
-// The questions that we ask the Hub.
+// Requests to the API of the Hugging Face Hub.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the Hub's refusals mean, as a sentence that says what to do.
+// The Hub's refusals as sentences that say what to do.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// A file of known length on its way here in pieces, in any order, which outlives its process.
+// A download in progress: a file of known length whose pieces arrive in any order, and which
+// outlives its process.
 //
 //   [ the bytes, with holes where nothing is yet | how many bytes of each piece are there | mark ]
 //

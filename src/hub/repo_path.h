@@ -1,4 +1,4 @@
-// What names from outside must look like before they become parts of a path on this machine.
+// Checks of names from outside, before they become parts of a path on this machine.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// The events of one answer to what a caller sees of them.
+// Turns the engine's events of one answer into what a caller sees.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// Where the engine's thread leaves events for one reader, who may wait for them in its own way.
+// A mailbox in which the engine's thread leaves events for one reader, who may wait for them in its
+// own way.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a session of the interface and its streams share.
+// What a session of the public interface and its streams share.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// The inside of a Stream.
+// The implementation of Stream.
 #pragma once
 
 #include <memory>

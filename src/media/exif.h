@@ -1,4 +1,4 @@
-// How a camera was held: the only EXIF field that changes a picture.
+// The orientation of a camera, the only EXIF field that changes an image.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// One decoder of each kind of file; DecodeImage (decode_image.h) is the door.
+// One decoder for each kind of image file; DecodeImage (decode_image.h) chooses.
 #pragma once
 
 #include <string_view>

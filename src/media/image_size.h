@@ -1,4 +1,4 @@
-// How large a picture is made before it is cut into patches, and how many tokens it becomes.
+// The size an image is resized to before it is cut into patches, and how many tokens it becomes.
 #pragma once
 
 #include "base/result.h"

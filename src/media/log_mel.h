@@ -1,4 +1,4 @@
-// The audio tower's front end: frames of 20 ms every 10 ms, as logarithms of 128 mel bands.
+// The audio encoder's front end: frames of 20 ms every 10 ms, as logarithms of 128 mel bands.
 #pragma once
 
 #include <cstdint>

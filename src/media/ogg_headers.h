@@ -1,4 +1,4 @@
-// The headers of Ogg files from outside.
+// Checks the headers of Ogg files from outside.
 #pragma once
 
 #include <string_view>

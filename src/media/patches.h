@@ -1,4 +1,4 @@
-// A picture cut into square patches, as towers read them.
+// An image cut into square patches, as vision encoders read them.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
-// What a request says about an answer's tokens beside its form: how many there are at least, and
-// words that are not said. Both join the constraint on the answer, so they hold wherever
-// constraints do: drafted or not, under a grammar or not, on every device.
+// Rules on an answer's tokens beside its form: a least number, and words to avoid. Both join the
+// constraint on the answer, so they hold wherever constraints do: drafted or not, under a grammar
+// or not, on every device.
 #pragma once
 
 #include <cstddef>

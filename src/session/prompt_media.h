@@ -1,4 +1,4 @@
-// Pictures and sounds in a prompt: which placeholder tokens they stand behind.
+// Images and audio in a prompt: which placeholder tokens they belong to.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Sounds to soft tokens on the CPU: the reference that other devices are compared with.
+// The audio encoder on the CPU, from samples to soft tokens: the reference that other devices are
+// compared with.
 #pragma once
 
 #include <span>

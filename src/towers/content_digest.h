@@ -1,4 +1,4 @@
-// What tells one picture or sound from another: 128 bits of SHA-256.
+// The digest by which equal images and audio are known: 128 bits of SHA-256.
 #pragma once
 
 #include <compare>

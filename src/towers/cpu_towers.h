@@ -1,4 +1,4 @@
-// All towers of a model on the CPU.
+// The vision and audio encoders of a model on the CPU.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What towers made of pictures and sounds, remembered by content within a budget of bytes.
+// A cache of encoded images and audio, by content, within a budget of bytes.
 #pragma once
 
 #include <cstdint>

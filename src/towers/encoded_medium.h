@@ -1,4 +1,4 @@
-// A picture or a sound as the rows that replace its placeholder tokens.
+// An encoded image or audio file: the rows that replace its placeholder tokens.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Pictures and sounds to the rows that replace placeholder tokens, with whatever towers a
+// Encodes images and audio to the rows that replace placeholder tokens, with whatever encoders a
 // checkpoint has.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The seam between towers and whoever needs their rows: one implementation for each device.
+// The interface of vision and audio encoders: one implementation for each device.
 #pragma once
 
 #include <span>

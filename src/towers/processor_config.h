@@ -1,4 +1,4 @@
-// What a checkpoint's processor_config.json says about pictures.
+// The settings for images in a checkpoint's processor_config.json.
 #pragma once
 
 #include <filesystem>

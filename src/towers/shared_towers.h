@@ -1,4 +1,4 @@
-// Towers that many threads ask at once.
+// Vision and audio encoders that many threads share.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,5 @@
-// What the towers add to the CPU operations: clipped products, the norms they use, plain loops.
+// Operations that encoders need beside those of the decoder: clipped products, the norms they use,
+// plain loops.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a checkpoint's config.json says about pictures and sounds: which towers it has and their
-// shapes. The decoder's own facts are ModelPlan's (model/plan.h).
+// The vision and audio encoders of a checkpoint, by its config.json: which it has and their shapes.
+// The decoder's own facts are ModelPlan's (model/plan.h).
 #pragma once
 
 #include <array>

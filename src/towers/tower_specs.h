@@ -1,4 +1,4 @@
-// Which tensors the towers of a plan have: names as in the files (prefix stripped), shapes.
+// The tensors that the encoders of a plan have: names as in the files (prefix stripped), shapes.
 //
 // One list serves loading and `synth`, as the decoder's does (model/tensor_specs.h). Clip bounds
 // (roles kClipMin and kClipMax) may be missing from a file: then nothing is clipped.

@@ -1,4 +1,4 @@
-// The towers' tensors of one checkpoint directory or mmproj file, checked against the plan when
+// The encoders' tensors of one checkpoint directory or mmproj file, checked against the plan when
 // they are opened.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Pictures to soft tokens on the CPU: the reference that other devices are compared with.
+// The vision encoder on the CPU, from images to soft tokens: the reference that other devices are
+// compared with.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Sounds to soft tokens on a GPU: what cpu::AudioTower and cpu::WaveEmbedder compute
+// The audio encoder on a GPU: what cpu::AudioTower and cpu::WaveEmbedder compute
 // (towers/audio_tower.h), in bf16 with sums and the residual stream in f32.
 #pragma once
 

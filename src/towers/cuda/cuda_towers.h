@@ -1,4 +1,4 @@
-// The towers on a GPU as the rest of the program sees them: a factory, no CUDA types.
+// The encoders on a GPU as the rest of the program sees them: a factory, no CUDA types.
 #pragma once
 
 #include <memory>

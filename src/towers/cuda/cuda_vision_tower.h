@@ -1,4 +1,4 @@
-// Pictures to soft tokens on a GPU: what cpu::VisionTower and cpu::CellEmbedder compute
+// The vision encoder on a GPU: what cpu::VisionTower and cpu::CellEmbedder compute
 // (towers/vision_tower.h), in bf16 with sums and the residual stream in f32.
 #pragma once
 

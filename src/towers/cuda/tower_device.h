@@ -1,4 +1,4 @@
-// What all towers on a GPU share: a stream, matrix products, and the place where weights lie.
+// What all encoders on a GPU share: a stream, matrix products, and the place where weights lie.
 #pragma once
 
 #include <algorithm>

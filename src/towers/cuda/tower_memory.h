@@ -1,5 +1,5 @@
-// What towers take of a GPU's memory, in closed form: the towers take their sizes here, and `plan`
-// says them before anything is loaded. No CUDA types.
+// The GPU memory of vision and audio encoders, in closed form: they take their sizes here, and
+// `plan` says them before anything is loaded. No CUDA types.
 #pragma once
 
 #include <cstdint>
