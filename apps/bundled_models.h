@@ -20,7 +20,7 @@ inline constexpr const char* kDefaultModelHelp =
 Result<std::string> FindBundled(std::string_view name);
 
 // Replaces the name of a bundled model ("pebble-moe") by its directory; a directory of that name in
-// the current one goes before it. Anything else stays as it is.
+// the current one takes precedence. Anything else stays as it is.
 void ResolveBundled(std::string* model);
 
 // The same for commands that run the bundled pebble-e when the user named none.

@@ -34,7 +34,7 @@ constexpr const char* kCommands =
     "Ctrl-C stops an answer; twice at an empty prompt, it leaves.";
 constexpr const char* kLeaveHint = "(Ctrl-C again leaves, as do Ctrl-D and /exit)";
 
-// Pictures and sounds are bounded by the context alone.
+// Images and audio are bounded by the context alone.
 constexpr int kMostMedia = 1 << 20;
 
 struct ChatFlags {

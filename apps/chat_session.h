@@ -30,7 +30,7 @@ class ChatSession {
 
   Conversation& conversation() { return conversation_; }
 
-  // Reads a picture or a sound that goes with the next message. Returns what to tell the user.
+  // Reads an image or audio that goes with the next message. Returns what to tell the user.
   Result<std::string> Attach(MediaKind kind, const std::string& path);
   // Forgets every turn and what was attached.
   void Reset();

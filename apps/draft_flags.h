@@ -28,7 +28,7 @@ struct DraftFlags {
   // --spec-simulate-*: for benchmarks alone.
   void AddSimulationTo(CLI::App& command);
 
-  // --no-spec goes before --spec-*, those before --speculative-config, that before the assistant
+  // --no-spec overrides --spec-*, those --speculative-config, that the assistant
   // beside the model.
   Result<DraftingRequest> Request() const;
 };

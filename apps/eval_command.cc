@@ -214,7 +214,7 @@ Judged Judge(const EvalFlags& flags, const ModelFiles& model, const Questions& q
   return judged;
 }
 
-// The bundled set, all of it, has questions about pictures and sounds for models that take any.
+// The bundled set, all of it, has questions about images and audio for models that take any.
 Result<std::optional<TowersPlan>> AskedTowers(const EvalFlags& flags, const ModelFiles& model) {
   const bool is_whole = flags.num_items == 0 && flags.items.empty() && flags.answers.empty() &&
                         flags.save_answers.empty();
@@ -236,7 +236,7 @@ Status EvalPebble(const EvalFlags& flags) {
   ASSIGN_OR_RETURN(const std::optional<TowersPlan> towers, AskedTowers(flags, model));
   const bool asks_text = flags.suite == "pebble";
   Questions questions;  // the suite's own
-  Questions beside;     // about pictures and sounds, where the suite is text
+  Questions beside;     // about images and audio, where the suite is text
   if (asks_text) {
     ASSIGN_OR_RETURN(questions, TextQuestions(flags, model));
   }

@@ -1,4 +1,4 @@
-// Times a model's towers on the GPU: pictures that lie on the device to soft tokens, one and
+// Times a model's towers on the GPU: images that lie on the device to soft tokens, one and
 // several at once, and ten seconds of sound.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -65,7 +65,7 @@ double VisionTflop(const TowersPlan& plan, double patches, double num_pictures) 
 void TimeVision(const TowersPlan& plan, const TowerTensors& tensors, TowerDevice& device,
                 float* out) {
   CudaVisionTower tower(plan, tensors, device);
-  // Runs of as many pictures as fit: sixteen are four runs of four.
+  // Runs of as many images as fit: sixteen are four runs of four.
   for (const auto& [height, width, count, runs] : {std::tuple{24, 24, 1, 1},
                                                    {42, 57, 1, 1},
                                                    {42, 57, 4, 1},

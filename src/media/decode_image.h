@@ -4,7 +4,7 @@
 // ignored; EXIF orientation is applied, as transformers' load_image does. Of 16-bit channels the
 // high byte is taken. The size is checked before memory for pixels is taken.
 //
-// Pictures are decoded at their full size, however much smaller a tower wants them: libjpeg's
+// Images are decoded at their full size, however much smaller a tower wants them: libjpeg's
 // scaled decoding gives other pixels than decoding and then resizing, which is what the reference
 // does. What is too large to be decoded so is refused.
 #pragma once

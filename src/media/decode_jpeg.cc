@@ -33,7 +33,7 @@ class JpegDecoder {
       info->err->format_message(info, error->message);
       longjmp(error->jump, 1);
     };
-    error_.manager.output_message = [](j_common_ptr) {};  // warnings: the picture is still decoded
+    error_.manager.output_message = [](j_common_ptr) {};  // warnings: the image is still decoded
     error_.max_scans = max_scans;
     progress_.progress_monitor = [](j_common_ptr info) {
       auto* error = reinterpret_cast<JpegError*>(info->err);
@@ -60,7 +60,7 @@ class JpegDecoder {
     return true;
   }
 
-  // `ink_row` [4 * width] is used for pictures of four inks only.
+  // `ink_row` [4 * width] is used for images of four inks only.
   bool ReadPixels(uint8_t* rgb, uint8_t* ink_row) {
     if (setjmp(error_.jump) != 0) return false;
     jpeg_start_decompress(&info_);

@@ -7,7 +7,7 @@
 
 namespace lapidary {
 
-// The stored picture is mirrored (left to right), then turned clockwise.
+// The stored image is mirrored (left to right), then turned clockwise.
 struct Orientation {
   bool mirrored = false;
   int quarter_turns = 0;  // 0..3

@@ -1,4 +1,4 @@
-// Pictures as the vision towers' preprocessing takes them: 8-bit RGB, whatever file they came from.
+// Images as the vision encoders' preprocessing takes them: 8-bit RGB, whatever file they came from.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ Result<ImageSize> TargetSize(ImageSize size, PatchGrid grid, int64_t max_patches
   int64_t target_height = static_cast<int64_t>(std::floor(factor * height / cell)) * cell;
   int64_t target_width = static_cast<int64_t>(std::floor(factor * width / cell)) * cell;
 
-  // A picture that is long and thin becomes one row of cells.
+  // An image that is long and thin becomes one row of cells.
   const int64_t max_side = max_patches / (grid.kernel * grid.kernel) * cell;
   if (target_height == 0 && target_width == 0) {
     return MakeError("a budget of {} patches is too small for an image of {} x {} pixels",

@@ -26,7 +26,7 @@ struct ImageSize {
 };
 
 // The largest size of about the same aspect ratio with whole cells and at most `max_patches`
-// patches. Small pictures are enlarged.
+// patches. Small images are enlarged.
 Result<ImageSize> TargetSize(ImageSize size, PatchGrid grid, int64_t max_patches);
 
 // Both sides must be whole cells.

@@ -24,7 +24,7 @@ struct Request {
   // What the answer may be (Session::CompileConstraint); none: anything. It ends where the
   // checkpoint's stop tokens end it.
   std::shared_ptr<const grammar::CompiledGrammar> grammar = {};
-  // Pictures and sounds behind placeholder tokens of the prompt, and their digests
+  // Images and audio behind placeholder tokens of the prompt, and their digests
   // (session/prompt_media.h).
   std::shared_ptr<const SoftTokenRuns> media = {};
   std::vector<MediaDigest> media_digests = {};

@@ -26,11 +26,11 @@
 
 namespace lapidary {
 
-// Pictures and sounds that a prompt may hold; without any of a kind its tower is not read.
+// Images and audio that a prompt may hold; without any of a kind its tower is not read.
 struct MediaLimits {
   int images = 0;
   int audio = 0;
-  int videos = 0;                          // pictures, too: their frames do not count as images
+  int videos = 0;                          // their frames do not count as images
   std::filesystem::path local_files = {};  // the directory of those that requests may name
   std::vector<std::string> hosts = {};     // that files may be fetched from (server/media_hosts.h)
 };

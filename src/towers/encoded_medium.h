@@ -14,7 +14,7 @@ const char* MediaKindName(MediaKind kind);
 struct EncodedMedium {
   MediaKind kind = MediaKind::kImage;
   int num_tokens = 0;
-  // Of a picture as the tower saw it.
+  // Of an image as the tower saw it.
   int height = 0;
   int width = 0;
   std::shared_ptr<const std::vector<float>> rows;  // [num_tokens, text hidden]

@@ -32,7 +32,7 @@ class MediaEncoder {
                                                     const DeviceChoice& device = {},
                                                     int64_t cache_bytes = kDefaultCacheBytes);
 
-  // From many threads at once. An error is one of the picture or sound; a device that fails throws.
+  // From many threads at once. An error is one of the image or audio; a device that fails throws.
   // `max_soft_tokens`: see CheckSoftTokenBudget; 0: what the checkpoint says.
   Result<EncodedMedium> EncodeImage(const Image& image, int max_soft_tokens);
   // Samples at kAudioSampleRate.

@@ -7,7 +7,7 @@
 
 namespace lapidary {
 
-// Soft tokens that a picture may become where nobody says how many: image_processor's
+// Soft tokens that an image may become where nobody says how many: image_processor's
 // max_soft_tokens, kDefaultSoftTokens without such a file or field.
 Result<int> ReadDefaultSoftTokens(const std::filesystem::path& directory);
 

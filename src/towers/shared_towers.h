@@ -11,7 +11,7 @@
 
 namespace lapidary {
 
-// Pictures that wait for each other become a batch where that is faster. What a failing device
+// Images that wait for each other become a batch where that is faster. What a failing device
 // throws, everybody gets who was in that batch; the next one begins anew.
 class SharedTowers {
  public:
@@ -23,7 +23,7 @@ class SharedTowers {
   std::vector<float> EncodeSamples(std::span<const float> samples);
 
  private:
-  // A picture between its arrival and its rows.
+  // An image between its arrival and its rows.
   struct WaitingImage {
     const ImagePatches* patches = nullptr;
     bool is_done = false;

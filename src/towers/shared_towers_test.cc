@@ -8,7 +8,7 @@
 namespace lapidary {
 namespace {
 
-// Answers with each picture's own first value. The first call waits until it is let go.
+// Answers with each image's own first value. The first call waits until it is let go.
 class GatedTowers : public MediaTowers {
  public:
   std::vector<std::vector<float>> EncodeImages(

@@ -39,7 +39,7 @@ void AddPlaces(const ImagePatches& image, std::vector<GridPlace>& places) {
   }
 }
 
-// One picture directly behind the other.
+// One image directly behind the other.
 const float* StagePixels(std::span<const ImagePatches* const> images, StagedArray& staged) {
   int64_t count = 0;
   for (const ImagePatches* image : images) count += std::ssize(image->values);

@@ -19,7 +19,7 @@ class CudaVisionTower {
   // `device` must outlive this.
   CudaVisionTower(const TowersPlan& plan, const TowerTensors& tensors, TowerDevice& device);
 
-  // Pictures on the device.
+  // Images on the device.
   struct Batch {
     int patches = 0;
     int cells = 0;
@@ -29,7 +29,7 @@ class CudaVisionTower {
     const PatchTile* tiles = nullptr;
     const PooledCell* cell_places = nullptr;
   };
-  // Pictures of any sizes, at most kMaxTowerPatches patches in all, on their way.
+  // Images of any sizes, at most kMaxTowerPatches patches in all, on their way.
   Batch Stage(std::span<const ImagePatches* const> images);
   // Queues the work: rows of all of them go to `out` [cells, text hidden], page-locked.
   void Run(const Batch& batch, float* out);

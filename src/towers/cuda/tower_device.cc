@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kPurpose = "the towers' weights";
 constexpr int64_t kAlignment = 256;
-// Pictures have all numbers of rows, and what suits 3,072 is a fifth slower at 2,400.
+// Images have all numbers of rows, and what suits 3,072 is a fifth slower at 2,400.
 constexpr int kGemmRowStep = 128;
 
 int64_t Aligned(int64_t num_bytes) {

@@ -8,7 +8,7 @@
 
 namespace lapidary::cuda {
 
-// A batch of pictures has at most so many patches or cells: as many as the largest picture.
+// A batch of images has at most so many patches or cells: as many as the largest image.
 inline constexpr int kMaxTowerCells = 1120;
 inline constexpr int kMaxTowerPatches = kMaxTowerCells * 9;
 // A clip for a conformer is cut to 30 s; samples for an embedder come in calls of so many tokens.
