@@ -1,4 +1,4 @@
-// What a session answers.
+// The answers of a session.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Logprob {
 struct Token {
   int32_t id = -1;
   float logprob = 0;              // if asked for
-  std::vector<Logprob> top = {};  // the likeliest first, as many as were asked for
+  std::vector<Logprob> top = {};  // the most probable first, as many as were asked for
 };
 
 struct ToolCall {
@@ -31,7 +31,7 @@ enum class Finish {
   kLength,     // max_tokens
   kToolCalls,  // it ended, and wants tools to be called
   kAborted,    // cancelled, or the session was closed
-  kError,      // the device failed, or nothing could be drawn
+  kError,      // the device failed, or nothing could be sampled
 };
 LAPIDARY_EXPORT const char* FinishName(Finish finish);  // "stop", "length", "tool_calls", ...
 

@@ -1,4 +1,5 @@
-// What goes wrong is thrown. The message is one sentence: what is wrong, where, and what to do.
+// The exceptions of this library. The message is one sentence: what is wrong, where, and what to
+// do.
 #pragma once
 
 #include <stdexcept>

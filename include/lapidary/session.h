@@ -23,7 +23,7 @@
 
 namespace lapidary::v0 {
 
-// 0 and empty: as the device and the model like it.
+// 0 and empty: the default of the device and the model.
 struct SessionOptions {
   std::string device = "auto";     // or "cpu", "cuda"
   std::string tokenizer = {};      // a directory or GGUF file, if not the model
@@ -39,7 +39,7 @@ struct SessionOptions {
   std::string draft_model = {};  // empty: the one beside the model, if there is one
   int num_draft_tokens = 0;
 
-  // Most pictures, sounds and videos of a conversation, where the model takes any; 0: none, and
+  // Most images, audio files and videos of a conversation, where the model takes any; 0: none, and
   // what reads them is not loaded.
   int max_images = 4;
   int max_sounds = 1;
@@ -87,7 +87,7 @@ class LAPIDARY_EXPORT Session {
 
   // A conversation is a JSON object with fields of OpenAI's chat requests: "messages", and if
   // wanted "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
-  // "mm_processor_kwargs", "add_generation_prompt". Pictures and sounds in it are encoded here.
+  // "mm_processor_kwargs", "add_generation_prompt". Images and audio in it are encoded here.
   Prompt EncodeChat(std::string_view conversation) const;
   // The text that the model's chat template makes of one.
   std::string Render(std::string_view conversation) const;

@@ -1,4 +1,4 @@
-// Requests read as they are answered.
+// A stream of requests, whose answers are read as they are made.
 //
 //   lapidary::Stream stream = session.Open();
 //   stream.Add({.prompt = session.EncodePrompt("Once")});

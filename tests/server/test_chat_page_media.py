@@ -56,7 +56,7 @@ def test_large_pictures_are_made_smaller_and_what_is_none_is_told(visitor, tmp_p
     asked = visitor.answers_with(stream({"content": "ok"}))
     visitor.page.set_input_files("#media-file", [tmp_path / "words.png"])
     visitor.page.wait_for_selector("#toast")
-    assert "words.png is neither a picture nor a sound." in visitor.text("#toast")
+    assert "words.png is neither an image nor audio." in visitor.text("#toast")
     data = visitor.page.evaluate("""() => {
         const canvas = Object.assign(document.createElement('canvas'), {width: 3200, height: 800});
         canvas.getContext('2d').fillRect(0, 0, 100, 100);
