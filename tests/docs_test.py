@@ -3,6 +3,7 @@
 Each check takes the tree's root and a page and returns its problems as sentences, so that the checks
 themselves are tested on pages that are wrong."""
 
+import functools
 import pathlib
 import re
 import sys
@@ -93,6 +94,7 @@ def missing_paths(root, page):
     return problems
 
 
+@functools.cache
 def known_flags(root):
     known = set(FOREIGN_FLAGS)
     for pattern in FLAG_SOURCES:
@@ -134,8 +136,17 @@ def private_words_of(root, page, words):
             if re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)]
 
 
+def unmapped_folders(root, page):
+    if name_of(root, page) != "docs/architecture.md":
+        return []
+    text = page.read_text()
+    folders = sorted(folder.relative_to(root).as_posix() for folder in (root / "src").iterdir() if folder.is_dir())
+    return [f"leaves {folder} out of its map" for folder in folders
+            if not re.search(rf"^\| `{re.escape(folder)}(/\w+)?` \|", text, re.MULTILINE)]
+
+
 def problems_of(root, page):
-    found = broken_links(root, page) + too_long(root, page)
+    found = broken_links(root, page) + too_long(root, page) + unmapped_folders(root, page)
     found += private_words_of(root, page, private_words(root))
     if not name_of(root, page).startswith(LOGS):
         found += missing_paths(root, page) + unknown_flags(root, page, known_flags(root))
@@ -200,8 +211,12 @@ class Checks(unittest.TestCase):
 
     def test_long_pages_are_found(self):
         self.assert_found("a\n" * 201, "has 201 lines")
-        self.assert_found("a\n" * 150, "has 150 lines", "docs/architecture.md")
+        self.assert_found("| `src/kv` |\n" + "a\n" * 149, "has 150 lines", "docs/architecture.md")
         self.assert_found("a\n" * 81, "has 81 lines", "docs/design/a.md")
+
+    def test_folders_without_a_place_in_the_map_are_found(self):
+        self.assert_found("| `apps` | no row of `src/kv` |\n", "leaves src/kv out", "docs/architecture.md")
+        self.assertEqual(self.problems("| `src/kv` | pages |\n", "docs/architecture.md"), [])
 
     def test_private_words_are_found(self):
         self.assert_found("The waist.", "'waist'")
