@@ -14,7 +14,7 @@
 
 namespace lapidary::cuda {
 
-// In shared memory; behind it the experts' input, bf16 [hidden] at InputPlace.
+// In shared memory; behind it the experts' input, [hidden].
 struct ResidentExpertState {
   ResidentChoice choice;
   alignas(16) ResidentExperts phases[kPreparedPhases];

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/cuda/linear/weight_tile.cuh"
 #include "ops/cuda/ptx/mma.cuh"
 #include "ops/cuda/ptx/tma.cuh"
 #include "ops/cuda/ptx/warp_mma.cuh"
+#include "ops/cuda/resident/resident_digit_tile.cuh"
+#include "ops/cuda/resident/resident_digits.h"
 #include "ops/cuda/resident/resident_exchange.cuh"
 #include "ops/cuda/resident/resident_program.h"
 
@@ -73,7 +74,8 @@ __device__ __forceinline__ float SumInPairs(const float (&values)[kResidentWarps
 template <int kSlotBytes, bool kTiled>
 class PartMultiplier {
  public:
-  // `x`: bf16 in shared memory at InputPlace (StoreInput), zeros to a multiple of 64.
+  // `x`: in shared memory; bf16 at InputPlace (StoreInput), zeros to a multiple of 64, or for tiled
+  // weights StoreDigits.
   __device__ PartMultiplier(const Ring<kSlotBytes>& ring, const TeamPosition& position,
                             const MatrixPart& part, int num_tiles, const std::byte* x)
       : warp_(ThreadOfPhase() / 32),
@@ -92,8 +94,9 @@ class PartMultiplier {
     arrived_ = Opaque(static_cast<int>(ring.arrived));
     num_slots_ = Opaque(ring.num_slots);
     if (kTiled && part.matrix.is_tiled()) {
-      units_ = {.input = static_cast<int>(SharedAddress(x)),
-                .bytes = part.matrix.unit_bytes,
+      const int digits = static_cast<int>(SharedAddress(x));
+      units_ = {.digits = digits,
+                .scales = digits + DigitScalesPlace(part.matrix.in_dim),
                 .high = part.matrix.stripe_place()};
     } else {
       SetSize(part, 0);
@@ -111,19 +114,13 @@ class PartMultiplier {
     for (int tile = 0; tile < num_tiles_; ++tile) {
       if (tile > 0 && tile == last_tile_ && (!kTiled || format_ == TileType::kBf16))
         SetSize(part, tile);
-      float acc[4][4] = {};
-#pragma unroll 1
-      for (int chunk = position_.has_turn ? 0 : slot_chunks_; chunk < num_chunks_;
-           chunk += kTeams * slot_chunks_) {
-        MultiplySlot(chunk, min(slot_chunks_, num_chunks_ - chunk), acc);
-        position_.at.Advance(num_slots_, kTeams);
-      }
+      // Of rows g and g + 8: lanes 4 g and 4 g + 1.
+      const float sum =
+          !kTiled || format_ == TileType::kBf16 ? MultiplyTile() : MultiplyTiledTile();
       position_.has_turn ^= turn_flips_;
       const int in_batch = tile % kBatchTiles;
-      if (lane_ % 4 == 0) {
-        float* tile_sums = batch_sums + in_batch * kTileSums + warp_ * kSlotRows + lane_ / 4;
-        tile_sums[0] = (acc[0][0] + acc[1][0]) + (acc[2][0] + acc[3][0]);
-        tile_sums[8] = (acc[0][2] + acc[1][2]) + (acc[2][2] + acc[3][2]);
+      if (lane_ % 4 < 2) {
+        batch_sums[in_batch * kTileSums + warp_ * kSlotRows + lane_ % 2 * 8 + lane_ / 4] = sum;
       }
       if (in_batch != kBatchTiles - 1 && tile != num_tiles_ - 1) continue;
       SyncWorkers();
@@ -153,77 +150,95 @@ class PartMultiplier {
     place_.step = Opaque(place_.step);
   }
 
-  // Adds the first `end` chunks of the team's next slot, which hold the part's from `chunk` on.
-  __device__ __forceinline__ void MultiplySlot(int chunk, int end, float (&acc)[4][4]) {
-    const uint32_t arrived = arrived_ + position_.at.slot * 8;
-    AwaitBarrier(arrived, position_.at.parity);
-    const uint32_t slot = slots_ + position_.at.slot * kSlotBytes;
-    if (!kTiled || format_ == TileType::kBf16) {
-      AddSlot(slot, chunk, end, acc);
-    } else {
-      AddTiledSlot(slot, chunk, end, acc);
-    }
-    __syncwarp();
-    // The barriers of consumed slots lie behind those of arrived ones; each warp for one of the
-    // other team too.
-    if (lane_ == 0) ArriveAtBarrier(arrived + kMaxSlots * 8, kTeams);
-  }
-
-  __device__ __forceinline__ void AddTiledSlot(uint32_t slot, int chunk, int end,
-                                               float (&acc)[4][4]) const {
-    switch (format_) {
-      case TileType::kU4F16:
-        AddUnits<TileType::kU4F16>(slot, chunk, end, acc);
-        break;
-      case TileType::kU4Bf16:
-        AddUnits<TileType::kU4Bf16>(slot, chunk, end, acc);
-        break;
-      case TileType::kS8F16:
-        AddUnits<TileType::kS8F16>(slot, chunk, end, acc);
-        break;
-      default:
-        AddUnits<TileType::kS8Bf16>(slot, chunk, end, acc);
+  // add(slot, chunk, end) for the team's slots of a tile: the first `end` chunks of the slot are
+  // the part's from `chunk` on.
+  template <typename Add>
+  __device__ __forceinline__ void ForEachSlot(const Add& add) {
+#pragma unroll 1
+    for (int chunk = position_.has_turn ? 0 : slot_chunks_; chunk < num_chunks_;
+         chunk += kTeams * slot_chunks_) {
+      const uint32_t arrived = arrived_ + position_.at.slot * 8;
+      AwaitBarrier(arrived, position_.at.parity);
+      add(slots_ + position_.at.slot * kSlotBytes, chunk, min(slot_chunks_, num_chunks_ - chunk));
+      __syncwarp();
+      // The barriers of consumed slots lie behind those of arrived ones; each warp for one of the
+      // other team too.
+      if (lane_ == 0) ArriveAtBarrier(arrived + kMaxSlots * 8, kTeams);
+      position_.at.Advance(num_slots_, kTeams);
     }
   }
 
-  // A warp takes every kSlotWarps-th unit of two stripes.
+  __device__ __forceinline__ float MultiplyTiledTile() {
+    float acc[2] = {};  // of rows g and g + 8, of every fourth chunk
+    ForEachSlot([&](uint32_t slot, int chunk, int end) {
+      switch (format_) {
+        case TileType::kU4F16:
+          AddUnits<TileType::kU4F16>(slot, chunk, end, acc);
+          break;
+        case TileType::kU4Bf16:
+          AddUnits<TileType::kU4Bf16>(slot, chunk, end, acc);
+          break;
+        case TileType::kS8F16:
+          AddUnits<TileType::kS8F16>(slot, chunk, end, acc);
+          break;
+        default:
+          AddUnits<TileType::kS8Bf16>(slot, chunk, end, acc);
+      }
+    });
+    const bool is_odd = lane_ % 2 != 0;
+    float sum = is_odd ? acc[1] : acc[0];
+    sum += __shfl_xor_sync(0xffffffffu, is_odd ? acc[0] : acc[1], 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+  }
+
+  // A warp takes every kSlotWarps-th pair of units of two stripes. The last pair may lack one.
   template <TileType kType>
   __device__ __forceinline__ void AddUnits(uint32_t slot, int chunk, int end,
-                                           float (&acc)[4][4]) const {
-    using Tile = WeightTile<kType>;
+                                           float (&acc)[2]) const {
+    using Tile = DigitTile<kType>;
     const int first = warp_ % kSlotWarps;
-    uint32_t codes = slot + first * Tile::kUnitBytes + Tile::CodesOfLane(lane_);
-    uint32_t scales = slot + first * Tile::kUnitBytes + Tile::ScalesOfLane(lane_);
-    uint32_t input = units_.input + (chunk + first) * kChunkRowBytes + lane_ % 4 * 16;
-    const uint32_t high = units_.high;
-    int left = (end - first + kSlotWarps - 1) / kSlotWarps;
-    const auto add = [&](auto count) {
-      constexpr int kCount = decltype(count)::value;
-      // All loads, then all products.
-      typename Tile::Stage stages[kCount];
-      uint4 x[kCount][2];
-#pragma unroll
-      for (int idx = 0; idx < kCount; ++idx) {
-        Tile::LoadShared(stages[idx], codes, scales, high);
-        x[idx][0] = LoadShared(input);
-        x[idx][1] = LoadShared(input + kChunkRowBytes / 2);
-        codes += kSlotWarps * Tile::kUnitBytes;
-        scales += kSlotWarps * Tile::kUnitBytes;
-        input += kSlotWarps * kChunkRowBytes;
-      }
-#pragma unroll
-      for (int idx = 0; idx < kCount; ++idx) {
-        Tile::template Multiply<true>(acc[idx], stages[idx], x[idx]);
-      }
-      left -= kCount;
-    };
+    const int num_pairs = (end + 1) / 2;
+    typename Tile::Places at = Tile::PlacesOfLane(lane_, slot + first * Tile::kPairBytes,
+                                                  units_.digits, units_.scales, chunk + 2 * first);
+    int left = (num_pairs - first + kSlotWarps - 1) / kSlotWarps;
+    const int num_single = end % 2 != 0 && (num_pairs - 1) % kSlotWarps == first ? 1 : 0;
 #pragma unroll 1
-    while (left >= 4) add(std::integral_constant<int, 4>());
-    if (left >= 2) add(std::integral_constant<int, 2>());
-    if (left >= 1) add(std::integral_constant<int, 1>());
+    for (; left >= 4 + num_single; left -= 4) AddPairs<kType, 4>(at, true, acc);
+    const int whole = left - num_single;
+    if (whole == 3) {
+      AddPairs<kType, 3>(at, true, acc);
+    } else if (whole == 2) {
+      AddPairs<kType, 2>(at, true, acc);
+    }
+    if (whole >= 2) left = num_single;
+#pragma unroll 1
+    for (; left > 0; --left) AddPairs<kType, 1>(at, left > num_single, acc);
+  }
+  // All loads, then all products. `are_whole`: else, of one pair, there is one unit.
+  template <TileType kType, int kCount>
+  __device__ __forceinline__ void AddPairs(typename DigitTile<kType>::Places& at, bool are_whole,
+                                           float (&acc)[2]) const {
+    using Tile = DigitTile<kType>;
+    typename Tile::Stage stages[kCount];
+#pragma unroll
+    for (int idx = 0; idx < kCount; ++idx) {
+      Tile::Load(stages[idx], at, units_.high, lane_, are_whole);
+      at.Advance(kSlotWarps);
+    }
+#pragma unroll
+    for (int idx = 0; idx < kCount; ++idx) {
+      Tile::Multiply(acc, stages[idx], lane_, are_whole);
+    }
   }
 
-  // The same of weights in bf16.
+  // Of weights in bf16; all columns of the product are the same.
+  __device__ __forceinline__ float MultiplyTile() {
+    float acc[4][4] = {};
+    ForEachSlot([&](uint32_t slot, int chunk, int end) { AddSlot(slot, chunk, end, acc); });
+    const float low = (acc[0][0] + acc[1][0]) + (acc[2][0] + acc[3][0]);
+    const float high = (acc[0][2] + acc[1][2]) + (acc[2][2] + acc[3][2]);
+    return lane_ % 2 == 0 ? low : high;
+  }
   __device__ __forceinline__ void AddSlot(uint32_t slot, int chunk, int end, float (&acc)[4][4]) {
     // Even and odd steps, and the input, which is the same row for all columns of the product.
     StepPlaces at{.even = slot + place_.place[0],
@@ -275,8 +290,8 @@ class PartMultiplier {
   TeamPosition position_;
   LanePlace place_;  // in bf16
   struct Units {
-    int input;  // x in shared memory, values in their order
-    int bytes;
+    int digits;   // of x, in shared memory
+    int scales;   // of x
     int high;     // from the first stripe of a slot to the second
   } units_ = {};  // in a tiled format
   int lane_x_;

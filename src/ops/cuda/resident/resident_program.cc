@@ -171,7 +171,7 @@ class ProgramMaker {
     route.router = Bf16Values(layer.router);
     route.router_scale = layer.router_scale;
     route.pre_norm = layer.pre_norm;
-    phases_[phases_.size() - 2].plain_expert_input = IsTiled(layer.gate_up);
+    phases_[phases_.size() - 2].expert_format = TileTypeOf(layer.gate_up);
 
     const int width = layer.down.cols;
     ResidentPhase gate_up;

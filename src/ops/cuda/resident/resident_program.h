@@ -65,7 +65,7 @@ struct ResidentPhase {
   const float* pre_norm = nullptr;  // null: the residual stream itself
   float scale = 1.0f;
   bool reads_residual = false;
-  bool plain_expert_input = false;  // StoreInput of what the experts' gate and up will read
+  TileType expert_format = TileType::kBf16;  // of the experts' gate and up, whose input it makes
   ResidentFinish finish = ResidentFinish::kSend;
   uint64_t* output = nullptr;        // packets
   const bf16* multiplier = nullptr;  // [num_rows], kGeluMul

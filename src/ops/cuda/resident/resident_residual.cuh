@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/resident/resident_digits.cuh"
 #include "ops/cuda/resident/resident_exchange.cuh"
 #include "ops/cuda/resident/resident_state.cuh"
 #include "ops/cuda/row_norm.cuh"
@@ -45,9 +46,27 @@ __device__ __forceinline__ float QuickInverseRms(float sum_of_squares, int dim, 
   return rsqrtf(__fdividef(sum_of_squares, static_cast<float>(dim)) + eps);
 }
 
+// A row of input for weights in `format`: quad number `quad`, the thread's number `idx`, is
+// make(idx, quad).
+template <int kQuads, bool kTiled, typename Make>
+__device__ __forceinline__ void StoreRow(std::byte* input, TileType format, int num_quads,
+                                         const Make& make) {
+  const int thread = ThreadOfPhase();
+  if (kTiled && format != TileType::kBf16) {
+    float4 values[kQuads] = {};
+    ForEachQuad<kQuads>(thread, num_quads,
+                        [&](int idx, int quad) { values[idx] = make(idx, quad); });
+    StoreDigits<kQuads>(input, format, thread, kResidentWorkers, num_quads, values);
+  } else {
+    ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
+      StoreInput(input, quad, PackBf16x4(make(idx, quad)));
+    });
+  }
+}
+
 // ResidualUpdate of linear.h; the residual stream stays in shared memory, a copy in every block.
 // Each thread reads only what it wrote. `number`: of the packets.
-template <int kQuads>
+template <int kQuads, bool kTiled>
 __device__ __forceinline__ void UpdateResidual(const ResidentPhase& phase, uint32_t number) {
   const int thread = ThreadOfPhase();
   auto* hidden = Hidden();
@@ -89,10 +108,9 @@ __device__ __forceinline__ void UpdateResidual(const ResidentPhase& phase, uint3
     inverse_rms = QuickInverseRms(SumOverWorkers(thread, squares, State().block_sums[1]), dim,
                                   State().params.call.eps);
   }
-  ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
-    float4 h = hidden[quad];
-    if (pre_norm != nullptr) h = Normed(h, inverse_rms, pre[idx]);
-    StoreInput(Input(), quad, PackBf16x4(h), phase.matrix.is_tiled());
+  StoreRow<kQuads, kTiled>(Input(), phase.matrix.format, num_quads, [&](int idx, int quad) {
+    const float4 h = hidden[quad];
+    return pre_norm != nullptr ? Normed(h, inverse_rms, pre[idx]) : h;
   });
 }
 
@@ -138,7 +156,7 @@ __device__ __forceinline__ void JoinBranches(const ResidentPhase& phase,
 // UpdateResidual in a model with experts, a function of its own so that the kernels of other models
 // keep their registers. The phase may join the last layer's branches, or be the
 // one that makes the router's logits, a block that of one expert, and the experts' input.
-template <int kQuads>
+template <int kQuads, bool kTiled>
 __device__ __forceinline__ void UpdateResidualWithExperts(const ResidentPhase& phase,
                                                           const ResidentExperts& experts,
                                                           uint32_t number) {
@@ -203,14 +221,12 @@ __device__ __forceinline__ void UpdateResidualWithExperts(const ResidentPhase& p
     const float logit = sums.y * inverse_rms * rsqrtf(static_cast<float>(dim));
     SendPacket(experts.logits + blockIdx.x, __float_as_uint(logit), number + 1);
   }
-  ForEachQuad<kQuads>(thread, num_quads, [&](int idx, int quad) {
-    const float4 h = hidden[quad];
-    StoreInput(Input(), quad, PackBf16x4(Normed(h, inverse_rms, pre[idx])),
-               phase.matrix.is_tiled());
-    if (routes) {
-      StoreInput(state.input(), quad, PackBf16x4(Normed(h, inverse_rms, expert_pre[idx])),
-                 phase.plain_expert_input);
-    }
+  StoreRow<kQuads, kTiled>(Input(), phase.matrix.format, num_quads, [&](int idx, int quad) {
+    return Normed(hidden[quad], inverse_rms, pre[idx]);
+  });
+  if (!routes) return;
+  StoreRow<kQuads, kTiled>(state.input(), phase.expert_format, num_quads, [&](int idx, int quad) {
+    return Normed(hidden[quad], inverse_rms, expert_pre[idx]);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ops/cuda/resident/resident_attention.cuh"
+#include "ops/cuda/resident/resident_digits.h"
 #include "ops/cuda/resident/resident_exchange.cuh"
 #include "ops/cuda/resident/resident_experts.cuh"
 #include "ops/cuda/resident/resident_product.cuh"
@@ -22,7 +23,7 @@ inline constexpr int kMaxMultipliers = 32;  // per block
 inline constexpr int kStateBytes = 17664;
 struct SharedLayout {
   int experts = 0;  // ResidentExpertState, with experts; behind f32 [hidden]
-  int x = 0;        // bf16 [widest input], or what attention needs
+  int x = 0;        // the widest input, or what attention needs
   int slots = 0;
   int num_slots = 0;
   int slot_bytes = 0;
@@ -32,10 +33,10 @@ struct SharedLayout {
     experts = kStateBytes + widths.hidden * static_cast<int>(sizeof(float));
     x = experts;
     if (widths.num_experts > 0) {
-      x += static_cast<int>(sizeof(ResidentExpertState)) + InputBytes(widths.hidden);
+      x += static_cast<int>(sizeof(ResidentExpertState)) + InputBytes(widths, widths.hidden);
     }
     const int x_bytes =
-        std::max(InputBytes(widths.widest_input),
+        std::max(InputBytes(widths, widths.widest_input),
                  static_cast<int>(sizeof(ResidentAttentionMemory)) + widths.query_bytes);
     slots = (x + x_bytes + 1023) / 1024 * 1024;  // the swizzle's period
     num_slots = std::min(kMaxSlots, (max_bytes - slots) / slot_bytes);
@@ -43,9 +44,10 @@ struct SharedLayout {
   int total() const { return slots + num_slots * slot_bytes; }
 
  private:
-  // Of bf16 values, with zeros to a whole chunk.
-  static int InputBytes(int values) {
-    return (values + kChunkValues - 1) / kChunkValues * kChunkRowBytes;
+  // Of bf16 values, with zeros to a whole chunk, or of digits.
+  static int InputBytes(const ResidentWidths& widths, int values) {
+    const int bytes = (values + kChunkValues - 1) / kChunkValues * kChunkRowBytes;
+    return widths.tiled ? std::max(bytes, (DigitBytes(values) + 15) / 16 * 16) : bytes;
   }
 };
 
@@ -119,13 +121,9 @@ __device__ __forceinline__ ResidentExpertState& ExpertState() {
   return *reinterpret_cast<ResidentExpertState*>(shared_memory + State().params.shared.experts);
 }
 
-// Four values of x, bf16. `plain`: in their order, for tiled weights; else at InputPlace.
-__device__ __forceinline__ void StoreInput(std::byte* input, int quad, uint2 values, bool plain) {
+// Four values of x, bf16, at InputPlace.
+__device__ __forceinline__ void StoreInput(std::byte* input, int quad, uint2 values) {
   auto* x = reinterpret_cast<uint32_t*>(input);
-  if (plain) {
-    reinterpret_cast<uint2*>(x)[quad] = values;
-    return;
-  }
   const int place = InputPlace(2 * quad);
   x[place] = values.x;
   x[place + 4] = values.y;

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/resident/resident_attention.cuh"
+#include "ops/cuda/resident/resident_digits.cuh"
 #include "ops/cuda/resident/resident_exchange.cuh"
 #include "ops/cuda/resident/resident_experts.cuh"
 #include "ops/cuda/resident/resident_limits.h"
@@ -20,11 +21,11 @@ namespace {
 // Zeros behind the input, to a multiple of 64 values.
 __device__ __forceinline__ void PadInput(std::byte* input, int thread, int dim) {
   const int quad = dim / 4 + thread;
-  if (thread < 16 && quad < (dim + 63) / 64 * 16) StoreInput(input, quad, make_uint2(0, 0), false);
+  if (thread < 16 && quad < (dim + 63) / 64 * 16) StoreInput(input, quad, make_uint2(0, 0));
 }
 
 // Packets as they are become the input.
-template <int kReceiveQuads>
+template <int kReceiveQuads, bool kTiled>
 __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_t number) {
   const int thread = ThreadOfPhase();
   const int num_quads = phase.matrix.in_dim / 4;
@@ -36,10 +37,18 @@ __device__ __forceinline__ void ReceiveInput(const ResidentPhase& phase, uint32_
     // A split of attention may still be at work where the input goes; products are done with their
     // input when they have their sums.
     if (first == 0 && phase.attention.head_dim != 0) SyncWorkers();
+    if (kTiled && phase.matrix.is_tiled()) {
+      float4 values[kReceiveQuads];
+#pragma unroll
+      for (int idx = 0; idx < kReceiveQuads; ++idx) values[idx] = UnpackBf16x4(quads[idx]);
+      StoreDigits<kReceiveQuads>(Input(), phase.matrix.format, first + thread, kResidentWorkers,
+                                 num_quads, values);
+      continue;
+    }
 #pragma unroll
     for (int idx = 0; idx < kReceiveQuads; ++idx) {
       const int quad = first + thread + idx * kResidentWorkers;
-      if (quad < num_quads) StoreInput(Input(), quad, quads[idx], phase.matrix.is_tiled());
+      if (quad < num_quads) StoreInput(Input(), quad, quads[idx]);
     }
   }
 }
@@ -141,6 +150,7 @@ __device__ __noinline__ void RunAttention() {
 template <int kTuning>
 __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
   constexpr bool kExperts = kIsExpertTuning<kTuning>;
+  constexpr bool kTiled = kIsTiledTuning<kTuning>;
   constexpr ResidentTuning kConstants = kResidentTunings[kTuning];
   constexpr int kQuads = kConstants.max_hidden / (4 * kResidentWorkers);
   const PreparedPhase& prepared = Prepared(idx);
@@ -148,19 +158,19 @@ __device__ __noinline__ void RunProduct(int idx, uint32_t number) {
   // The experts' gate and up read what their dense branch's have left.
   const bool has_input = kExperts && prepared.part.matrix.by_rank;
   std::byte* const input = has_input ? ExpertState().input() : Input();
-  PartMultiplier<kConstants.slot_bytes, kIsTiledTuning<kTuning>> multiplier(
-      TheRing<kConstants.slot_bytes>(), StateOfWarp().team, prepared.part, prepared.num_tiles,
-      input);
+  PartMultiplier<kConstants.slot_bytes, kTiled> multiplier(TheRing<kConstants.slot_bytes>(),
+                                                           StateOfWarp().team, prepared.part,
+                                                           prepared.num_tiles, input);
   if (phase.reads_residual) {
     if constexpr (kExperts) {
-      UpdateResidualWithExperts<kQuads>(phase, ExpertState().phases[idx % kPreparedPhases],
-                                        number - 1);
+      UpdateResidualWithExperts<kQuads, kTiled>(phase, ExpertState().phases[idx % kPreparedPhases],
+                                                number - 1);
     } else {
-      UpdateResidual<kQuads>(phase, number - 1);
+      UpdateResidual<kQuads, kTiled>(phase, number - 1);
     }
   } else if (!has_input) {
-    ReceiveInput<kConstants.receive_quads>(phase,
-                                           phase.attention.head_dim != 0 ? number : number - 1);
+    ReceiveInput<kConstants.receive_quads, kTiled>(
+        phase, phase.attention.head_dim != 0 ? number : number - 1);
   }
   if (phase.matrix.in_dim % kChunkValues != 0) {
     PadInput(input, ThreadOfPhase(), phase.matrix.in_dim);
@@ -253,7 +263,6 @@ __device__ __forceinline__ void PreparePhases() {
 // What the computing warps do.
 template <int kTuning>
 __device__ __forceinline__ void Work() {
-  const auto* program = static_cast<const ResidentProgram*>(State().params.call.program);
   const auto* hidden_in = reinterpret_cast<const float4*>(State().params.call.hidden_in);
   auto* hidden = Hidden();
   for (int quad = threadIdx.x; quad < State().program.hidden / 4; quad += kResidentWorkers) {
@@ -276,6 +285,7 @@ __device__ __forceinline__ void Work() {
     }
   }
   // New entries go to their pages last: nobody reads the old ones any more.
+  const auto* program = static_cast<const ResidentProgram*>(State().params.call.program);
   const int num_phases = State().program.num_phases;
 #pragma unroll 1
   for (int idx = blockIdx.x; idx < num_phases; idx += static_cast<int>(gridDim.x)) {

@@ -35,7 +35,7 @@ inline constexpr ResidentTuning kResidentTunings[] = {
     {.max_hidden = 3072, .slot_bytes = 23 * 1024, .in_flight = 3, .receive_quads = 5},
     {.max_hidden = 4096, .slot_bytes = 18 * 1024, .in_flight = 4, .receive_quads = 4},
     {.max_hidden = 6144, .slot_bytes = 19 * 1024, .in_flight = 4, .receive_quads = 4},
-    {.max_hidden = 3072, .slot_bytes = 13 * 1024, .in_flight = 4, .receive_quads = 6},
+    {.max_hidden = 3072, .slot_bytes = 13 * 1024, .in_flight = 4, .receive_quads = 4},
 };
 inline constexpr int kNumResidentTunings = std::size(kResidentTunings);
 inline constexpr int kNumWidths = 4;  // and one with experts
