@@ -19,7 +19,7 @@
 namespace lapidary::cuda {
 
 constexpr int kMaxWideRows = 128;       // of one part
-constexpr int kMaxScaledLastRows = 32;  // likewise
+constexpr int kMaxScaledLastRows = 16;  // likewise
 // Tiles of so many quantised weight rows, for 17 to 64 rows of x: the fewer bits a weight has, the
 // more of what comes from L2 is x, and a taller tile reads it less often.
 constexpr int kTallWideRows = 256;

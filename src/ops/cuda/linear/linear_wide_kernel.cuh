@@ -521,7 +521,8 @@ WideKernelPointer TiledWideKernelFor(int tile_rows, int columns, bool scales_las
     case 16:
       return scales_last ? WideKernel<kType, kRows, 16, true> : WideKernel<kType, kRows, 16>;
     case 32:
-      return scales_last ? WideKernel<kType, kRows, 32, true> : WideKernel<kType, kRows, 32>;
+      CHECK(!scales_last);
+      return WideKernel<kType, kRows, 32>;
     case 48:
       CHECK(!scales_last);
       return WideKernel<kType, kRows, 48>;

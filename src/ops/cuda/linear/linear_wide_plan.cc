@@ -44,33 +44,49 @@ CostedPlan PlanSplit(const DeviceInfo& device, const LinearCall& call, int split
   return best;
 }
 
-// Quantised weights: the split with the lowest cost by this model, in ns. An SM has two blocks at
-// work (of more columns one), and turns a block's k into bf16 no faster than this; a block has
-// something to do before and after, and more where it must meet others.
+// How long a block takes for its part of 64 columns of k, in ns, while all its SM's blocks are at
+// work; fitted to measurements at the models' shapes (docs/lab/2026-11-quantised-gpu.md).
+double TiledBlockNs(TileType type, const WidePlan& plan, int columns) {
+  const bool is_4_bit = Is4Bit(type);
+  if (plan.scales_last) return is_4_bit ? 360.0 : 410.0;
+  if (plan.tile_rows == kTallWideRows)
+    return is_4_bit ? 370.0 + 5.0 * columns : 600.0 + 3.0 * columns;
+  if (WideBlocksPerSm(type, plan.tile_rows, columns) == 2) {
+    return is_4_bit ? 360.0 + 5.6 * columns : 450.0 + 3.7 * columns;
+  }
+  return is_4_bit ? 180.0 + 2.5 * columns : 350.0 + 1.7 * columns;
+}
+
+// Quantised weights: the tiles and the split with the lowest cost. Blocks take turns on the SMs
+// that clusters of their size can use; each has something to do before and after its products, and
+// more where it must meet others.
 WidePlan PlanTiled(const DeviceInfo& device, const LinearCall& call) {
-  constexpr double kBlockNs = 2500.0;
-  constexpr double kExchangeNs = 1500.0;
+  constexpr double kTurnNs = 1600.0;
+  constexpr double kExchangeNs = 2800.0;
   const TileType type = TileTypeOf(call.weight);
   const int row_parts = (call.rows + kMaxWideRows - 1) / kMaxWideRows;
-  const int columns = WideColumns(type, (call.rows + row_parts - 1) / row_parts);
-  const int of_sm = WideBlocksPerSm(type, kTiledWideRows, columns);
-  const int at_once = of_sm * device.num_sms;
-  const double k_block_ns = of_sm * std::max(Is4Bit(type) ? 190.0 : 260.0, 45.0 + 1.3 * columns);
+  const int rows = (call.rows + row_parts - 1) / row_parts;
+  const int columns = WideColumns(type, rows);
   const int num_k_blocks = NumWideKBlocks(call.in_dim());
-  WidePlan best{.tile_rows = kTiledWideRows,
-                .scales_last = columns <= kMaxScaledLastRows,
-                .row_parts = row_parts};
+  WidePlan best;
   double best_cost = 0.0;
-  for (int split = 1; split <= std::min(DeviceInfo::kMaxCluster, num_k_blocks); ++split) {
-    const int blocks = NumWideTiles(call, kTiledWideRows) * row_parts * split;
-    if (split > 1 && blocks > 4 * at_once) break;
-    const int turns = (blocks + at_once - 1) / at_once;
-    const int k_blocks = (num_k_blocks + split - 1) / split;
-    const double cost =
-        turns * (k_blocks * k_block_ns + kBlockNs + (split > 1 ? kExchangeNs : 0.0));
-    if (best_cost != 0.0 && cost >= best_cost) continue;
-    best_cost = cost;
-    best.split = split;
+  for (const int tile_rows : {kTiledWideRows, kTallWideRows}) {
+    if (tile_rows == kTallWideRows && (rows < kFewestTallRows || rows > kMostTallRows)) continue;
+    WidePlan plan{
+        .tile_rows = tile_rows, .scales_last = rows <= kMaxScaledLastRows, .row_parts = row_parts};
+    for (plan.split = 1; plan.split <= std::min(DeviceInfo::kMaxCluster, num_k_blocks);
+         ++plan.split) {
+      const int at_once =
+          device.cluster_blocks[plan.split] * WideBlocksPerSm(type, tile_rows, columns);
+      const int blocks = NumWideTiles(call, tile_rows) * row_parts * plan.split;
+      const int turns = (blocks + at_once - 1) / at_once;
+      const int k_blocks = (num_k_blocks + plan.split - 1) / plan.split;
+      const double cost = turns * (k_blocks * TiledBlockNs(type, plan, columns) + kTurnNs +
+                                   (plan.split > 1 ? kExchangeNs : 0.0));
+      if (best_cost != 0.0 && cost >= best_cost) continue;
+      best_cost = cost;
+      best = plan;
+    }
   }
   return best;
 }
