@@ -15,7 +15,6 @@ using Code = CodeType;
 using Scale = ScaleType;
 using Offset = OffsetType;
 
-constexpr int kMiddle4 = 8;
 constexpr int kBlockCols = 256;  // of Q4_K, Q5_K, Q6_K and IQ4_XS
 
 bool HasSixteenBits(Scale scale) { return scale == Scale::kF16 || scale == Scale::kBF16; }
@@ -132,7 +131,7 @@ std::optional<WeightFormat> TileFormatFor(const WeightFormat& stored) {
     case Code::kU5:
       return stored.offset == Offset::kMinimum ? FineBytes(Offset::kMinimum) : Bytes(stored.scale);
     case Code::kU6:
-      return FineBytes(Offset::kNone);
+      return TileFormat(Code::kU6, kFineTileGroup, Scale::kF16TimesInteger, Offset::kMiddle);
     case Code::kIq4:
       return stored.scale == Scale::kF16 ? Bytes(stored.scale) : FineBytes(Offset::kNone);
     case Code::kU8:
@@ -198,10 +197,13 @@ void MakeTileRow(const MatrixRef& matrix, int64_t row, const WeightFormat& tiles
     }
     return;
   }
-  const bool keeps_codes = tiles.code == Code::kU4;
-  for (int col = 0; col < matrix.cols; ++col) {
-    const int less = keeps_codes ? 0 : stored.zero[col / stored.run_len];
-    out->codes[col] = static_cast<uint8_t>(stored.codes[col] - less);
+  const bool keeps_codes = tiles.code != Code::kS8;
+  for (int first = 0; first < matrix.cols; first += stored.run_len) {
+    const int less = keeps_codes ? 0 : stored.zero[first / stored.run_len];
+    const int end = std::min(first + stored.run_len, matrix.cols);
+    for (int col = first; col < end; ++col) {
+      out->codes[col] = static_cast<uint8_t>(stored.codes[col] - less);
+    }
   }
 }
 
@@ -214,7 +216,7 @@ float TileWeight(const WeightFormat& tiles, const TileRow& row, int64_t col) {
   const uint8_t bits = row.codes[col];
   if (tiles.code == Code::kE4M3) return scale * CodeValue(tiles.code, bits);
   int code = tiles.code == Code::kS8 ? static_cast<int8_t>(bits) : bits;
-  if (tiles.offset == Offset::kMiddle) code -= kMiddle4;
+  if (tiles.offset == Offset::kMiddle) code -= 1 << (CodeBits(tiles.code) - 1);
   if (tiles.offset == Offset::kZeroPoint) code -= row.minimum_steps[chunk];
   float minimum = kNoOffset;
   if (!row.minimum.empty()) {

@@ -23,7 +23,8 @@ inline constexpr int kFineTileGroup = 16;  // columns that share a scale where g
 //   W4 with zero points, scales in bf16      W4Z BF16/32
 //   Q5_0, Q8_0, IQ4_NL, W8 with 16-bit scales, W4 with zero points and scales in f16
 //                                            W8 F16/32, W8 BF16/32
-//   Q6_K, IQ4_XS                             W8 F16*INT/16
+//   Q6_K                                     W6 F16*INT/16
+//   IQ4_XS                                   W8 F16*INT/16
 //   Q5_1, Q5_K                               W8M F16*INT/16
 //   W4 and W8 with scales in f32             W8 F32/32
 //   F8_E4M3                                  F8 F32/32
@@ -41,9 +42,9 @@ bool TilesHold(const WeightFormat& tiles, const WeightFormat& stored);
 //   (scale[c] * scale_steps[f]) * code + minimum[c] * minimum_steps[c]
 //   scale[c] * (code - minimum_steps[c])                                 OffsetType::kZeroPoint
 //
-// where codes of OffsetType::kMiddle are less 8.
+// where codes of OffsetType::kMiddle are less 8, or less 32 of 6 bits.
 struct TileRow {
-  std::vector<uint8_t> codes;  // [cols]: 4 bits, or the bits of a signed or an F8_E4M3 byte
+  std::vector<uint8_t> codes;  // [cols]: 4 or 6 bits, or the bits of a signed or an F8_E4M3 byte
   std::vector<float> scale;    // [chunks of 32], each a value of the scale's type
   std::vector<float> minimum;  // [chunks], of OffsetType::kMinimum: halves
   // Of ScaleType::kF16TimesInteger; minimum_steps of OffsetType::kZeroPoint, too.

@@ -37,6 +37,9 @@ void ExpectHeld(const WeightFormat& format, const WeightFormat& tiles, uint32_t 
       if (CodeBits(tiles.code) == 4) {
         ASSERT_LT(row.codes[col], 16);
       }
+      if (CodeBits(tiles.code) == 6) {
+        ASSERT_LT(row.codes[col], 64);
+      }
     }
   }
 }
@@ -134,7 +137,7 @@ TEST(TileRow, FormatsAreFew) {
   EXPECT_EQ(of_type(DType::kQ5_0), "W8 F16/32");
   EXPECT_EQ(of_type(DType::kQ5_1), "W8M F16*INT/16");
   EXPECT_EQ(of_type(DType::kQ5_K), "W8M F16*INT/16");
-  EXPECT_EQ(of_type(DType::kQ6_K), "W8 F16*INT/16");
+  EXPECT_EQ(of_type(DType::kQ6_K), "W6 F16*INT/16");
   EXPECT_EQ(of_type(DType::kQ8_0), "W8 F16/32");
   EXPECT_EQ(of_type(DType::kIQ4_NL), "W8 F16/32");
   EXPECT_EQ(of_type(DType::kIQ4_XS), "W8 F16*INT/16");

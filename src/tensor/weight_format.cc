@@ -65,7 +65,10 @@ const char* ScaleName(Scale scale) {
 }
 
 std::string TileName(const WeightFormat& format) {
-  const char* codes = format.code == kE4M3 ? "F8" : CodeBits(format.code) == 4 ? "W4" : "W8";
+  const char* codes = format.code == kE4M3 ? "F8"
+                      : format.code == kU4 ? "W4"
+                      : format.code == kU6 ? "W6"
+                                           : "W8";
   const char* offset = format.offset == Offset::kMinimum     ? "M"
                        : format.offset == Offset::kZeroPoint ? "Z"
                                                              : "";
@@ -143,7 +146,7 @@ WeightFormat RowMajorFormat(CodeType code, WeightGroup group, Scale scale, Offse
 }
 
 WeightFormat TileFormat(CodeType code, int group_cols, Scale scale, Offset offset) {
-  CHECK(code == kU4 || code == kS8 || code == kE4M3) << CodeName(code);
+  CHECK(code == kU4 || code == kU6 || code == kS8 || code == kE4M3) << CodeName(code);
   CHECK(scale == Scale::kF32 || scale == Scale::kF16 || scale == Scale::kBF16 ||
         scale == Scale::kF16TimesInteger)
       << ScaleName(scale);

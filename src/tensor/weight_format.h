@@ -95,7 +95,7 @@ WeightFormat FormatOf(DType dtype);
 WeightFormat RowMajorFormat(CodeType code, WeightGroup group, ScaleType scale,
                             OffsetType offset = OffsetType::kNone);
 
-// For the GPU: codes of 4 or 8 bits in tiles (weight_tiles.h), with the scales and offsets of a
+// For the GPU: codes of 4, 6 or 8 bits in tiles (weight_tiles.h), with the scales and offsets of a
 // tile behind its codes. A group is 16 or 32 columns of one row.
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileCols = 64;

@@ -41,6 +41,7 @@ TEST(WeightFormat, EveryFormatHasAName) {
       formats.push_back(TileFormat(CodeType::kU4, group, scale, OffsetType::kMiddle));
       formats.push_back(TileFormat(CodeType::kU4, group, scale, OffsetType::kMinimum));
       formats.push_back(TileFormat(CodeType::kU4, group, scale, OffsetType::kZeroPoint));
+      formats.push_back(TileFormat(CodeType::kU6, group, scale, OffsetType::kMiddle));
       formats.push_back(TileFormat(CodeType::kS8, group, scale, OffsetType::kNone));
       formats.push_back(TileFormat(CodeType::kS8, group, scale, OffsetType::kMinimum));
       formats.push_back(TileFormat(CodeType::kE4M3, group, scale, OffsetType::kNone));
@@ -90,6 +91,7 @@ TEST(WeightFormat, PlanesAreWhatTheFilesHave) {
       {TileFormat(kU4, 32, Scale::kBF16, Offset::kMiddle), 17, 65, {6 * (256 + 32), 0, 0, 0}},
       // A half, two halves, or two floats for each row of a tile, and bytes beside the halves.
       {TileFormat(kU4, 32, Scale::kF16TimesInteger, Offset::kMinimum), 8, 64, {320, 0, 0, 0}},
+      {TileFormat(kU6, 16, Scale::kF16TimesInteger, Offset::kMiddle), 8, 64, {448, 0, 0, 0}},
       {TileFormat(kS8, 16, Scale::kF16TimesInteger, Offset::kNone), 32, 64, {2304, 0, 0, 0}},
       {TileFormat(kS8, 16, Scale::kF16TimesInteger, Offset::kMinimum), 8, 64, {640, 0, 0, 0}},
       {TileFormat(kE4M3, 32, Scale::kF32, Offset::kNone), 17, 128, {6 * 576, 0, 0, 0}},

@@ -11,12 +11,47 @@ namespace {
 constexpr int kChunks = kTileCols / kTileGroup;
 constexpr int kFineGroups = kTileCols / kFineTileGroup;
 
-bool Is4Bit(const WeightFormat& format) { return format.code == CodeType::kU4; }
+// Whether codes, or their low halves, are 4 bits in a plane of their own.
+bool HasNibbles(const WeightFormat& format) {
+  return format.code == CodeType::kU4 || format.code == CodeType::kU6;
+}
+
+// Of 6-bit codes, the high bits of a row.
+int64_t HighBitsPlace(int row) { return int64_t{kTileRows} * kTileCols / 2 + row * 16; }
+
+// The codes of a lane and chunk: `low` its first four columns, `high` the others. HasNibbles: their
+// low 4 bits.
+void StoreLane(const WeightFormat& format, const uint8_t* low, const uint8_t* high, uint8_t* to) {
+  const auto put = [](uint32_t word, uint8_t* at) { std::memcpy(at, &word, sizeof(word)); };
+  if (HasNibbles(format)) {
+    const auto nibble = [](uint8_t code, int shift) { return (code & uint32_t{15}) << shift; };
+    put(nibble(low[0], 0) | nibble(low[1], 16) | nibble(low[2], 4) | nibble(low[3], 20) |
+            nibble(high[0], 8) | nibble(high[1], 24) | nibble(high[2], 12) | nibble(high[3], 28),
+        to);
+    return;
+  }
+  const uint32_t flip = format.code == CodeType::kS8 ? 0x80808080u : 0;
+  const auto word = [](const uint8_t* codes) {
+    return codes[0] | codes[2] << 8 | codes[1] << 16 | static_cast<uint32_t>(codes[3]) << 24;
+  };
+  put(word(low) ^ flip, to);
+  put(word(high) ^ flip, to + 4);
+}
+
+// The high bits of 6-bit codes of a lane and chunk.
+void StoreHighBits(const uint8_t* low, const uint8_t* high, uint8_t* to) {
+  for (const int odd : {0, 1}) {
+    to[2 * odd] = static_cast<uint8_t>(low[odd] >> 4 | low[2 + odd] >> 4 << 2 |
+                                       high[odd] >> 4 << 4 | high[2 + odd] >> 4 << 6);
+  }
+}
 
 // Where the code of a column of a unit lies: a byte of the stripe's unit, and the first bit in it.
 struct CodePlace {
   int byte;
   int shift;
+  int high_byte = 0;  // of a row's high bits
+  int high_shift = 0;
 };
 CodePlace PlaceOf(const WeightFormat& format, int row, int col) {
   const int chunk = col / kTileGroup;
@@ -24,9 +59,12 @@ CodePlace PlaceOf(const WeightFormat& format, int row, int col) {
   const int lane = is_fine ? col % kFineTileGroup / 4 : col % kTileGroup / 8;
   const int idx = is_fine ? col % kTileGroup / kFineTileGroup * 4 + col % 4 : col % 8;
   const int lane_chunk = (row * 4 + lane) * kChunks + chunk;
-  if (Is4Bit(format)) {
+  if (HasNibbles(format)) {
     const int bit = 16 * (idx % 2) + 4 * (idx / 2);
-    return {.byte = lane_chunk * 4 + bit / 8, .shift = bit % 8};
+    return {.byte = lane_chunk * 4 + bit / 8,
+            .shift = bit % 8,
+            .high_byte = 4 * lane + 2 * (idx % 2) + chunk,
+            .high_shift = 2 * (idx / 2)};
   }
   constexpr int kByteOf[4] = {0, 2, 1, 3};
   return {.byte = lane_chunk * 8 + idx / 4 * 4 + kByteOf[idx % 4], .shift = 0};
@@ -155,6 +193,7 @@ bool HasTileLayout(const WeightFormat& format) {
       {Code::kU4, Scale::kF16, Offset::kMinimum, kTileGroup},
       {Code::kU4, Scale::kBF16, Offset::kZeroPoint, kTileGroup},
       {Code::kU4, Scale::kF16TimesInteger, Offset::kMinimum, kTileGroup},
+      {Code::kU6, Scale::kF16TimesInteger, Offset::kMiddle, kFineTileGroup},
       {Code::kS8, Scale::kF16, Offset::kNone, kTileGroup},
       {Code::kS8, Scale::kBF16, Offset::kNone, kTileGroup},
       {Code::kS8, Scale::kF32, Offset::kNone, kTileGroup},
@@ -171,22 +210,26 @@ bool HasTileLayout(const WeightFormat& format) {
 void StoreTileRow(const TileRow& values, const WeightFormat& tiles, int64_t row, int64_t cols,
                   std::byte* matrix) {
   CHECK(HasTileLayout(tiles) && cols % kTileCols == 0) << FormatName(tiles) << " of " << cols;
-  const bool is_signed = tiles.code == CodeType::kS8;
+  const bool is_fine = tiles.group.cols == kFineTileGroup;
   const int64_t unit_bytes = UnitBytes(tiles);
+  const bool has_high_bits = tiles.code == CodeType::kU6;
+  const int lane_bytes = HasNibbles(tiles) ? 4 : 8;  // of 8 codes
   const int lane_row = static_cast<int>(row % kTileRows);
   const int64_t row_scales = ScalesPlace(tiles, lane_row);
   const int64_t scale_bytes = ScalesPlace(tiles, 1) - ScalesPlace(tiles, 0);
   auto* unit =
       reinterpret_cast<uint8_t*>(matrix) + row / kTileRows * kTileRows * RowBytes(tiles, cols);
   for (int64_t first = 0; first < cols; first += kTileCols, unit += unit_bytes) {
-    for (int col = 0; col < kTileCols; ++col) {
-      const CodePlace at = PlaceOf(tiles, lane_row, col);
-      const uint8_t code = values.codes[first + col];
-      // The low half of a byte is written first and clears the high one.
-      if (at.shift == 0) {
-        unit[at.byte] = is_signed ? code ^ 0x80 : code;
-      } else {
-        unit[at.byte] |= static_cast<uint8_t>(code << at.shift);
+    uint8_t* to = unit + lane_row * 4 * kChunks * lane_bytes;
+    for (int lane = 0; lane < 4; ++lane) {
+      for (int chunk = 0; chunk < kChunks; ++chunk, to += lane_bytes) {
+        const uint8_t* codes = values.codes.data() + first + chunk * kTileGroup;
+        const uint8_t* low = codes + lane * (is_fine ? 4 : 8);
+        const uint8_t* high = low + (is_fine ? kFineTileGroup : 4);
+        StoreLane(tiles, low, high, to);
+        if (has_high_bits) {
+          StoreHighBits(low, high, unit + HighBitsPlace(lane_row) + 4 * lane + chunk);
+        }
       }
     }
     std::memset(unit + row_scales, 0, scale_bytes);
@@ -197,7 +240,8 @@ void StoreTileRow(const TileRow& values, const WeightFormat& tiles, int64_t row,
 
 void UnpackTileRow(const MatrixRef& tiles, int64_t row, float* out) {
   CHECK(HasTileLayout(tiles.format)) << FormatName(tiles.format);
-  const bool is_4bit = Is4Bit(tiles.format);
+  const bool has_nibbles = HasNibbles(tiles.format);
+  const bool has_high_bits = tiles.format.code == CodeType::kU6;
   const bool is_signed = tiles.format.code == CodeType::kS8;
   const int lane_row = static_cast<int>(row % kTileRows);
   const auto* unit = tiles.As<uint8_t>() + row / kTileRows * kTileRows * tiles.row_bytes();
@@ -208,7 +252,11 @@ void UnpackTileRow(const MatrixRef& tiles, int64_t row, float* out) {
     for (int col = 0; col < kTileCols; ++col) {
       const CodePlace at = PlaceOf(tiles.format, lane_row, col);
       const uint8_t bits = unit[at.byte];
-      values.codes[col] = is_4bit ? bits >> at.shift & 0xf : is_signed ? bits ^ 0x80 : bits;
+      values.codes[col] = has_nibbles ? bits >> at.shift & 0xf : is_signed ? bits ^ 0x80 : bits;
+      if (has_high_bits) {
+        const uint8_t high = unit[HighBitsPlace(lane_row) + at.high_byte];
+        values.codes[col] |= static_cast<uint8_t>((high >> at.high_shift & 3) << 4);
+      }
       out[first + col] = TileWeight(tiles.format, values, col);
     }
   }
