@@ -110,9 +110,6 @@ void HttpGetter::GetOnce(const net::Url& url, std::optional<ByteRange> range, in
   Set(easy_, CURLOPT_NOPROGRESS, 0L);
   Set(easy_, CURLOPT_XFERINFOFUNCTION, &OnProgress);
   Set(easy_, CURLOPT_XFERINFODATA, &transfer);
-  if (const char* certificates = std::getenv("SSL_CERT_FILE"); certificates != nullptr) {
-    Set(easy_, CURLOPT_CAINFO, certificates);
-  }
   std::unique_ptr<curl_slist, ListDeleter> headers;
   const auto add_header = [&](const std::string& line) {
     headers.reset(curl_slist_append(headers.release(), line.c_str()));

@@ -47,6 +47,9 @@ void SetCommonOptions(const Easy& easy, const Url& url) {
   Set(easy, CURLOPT_FOLLOWLOCATION, 0L);
   Set(easy, CURLOPT_NOSIGNAL, 1L);
   Set(easy, CURLOPT_USERAGENT, "lapidary");
+  if (const char* certificates = std::getenv("SSL_CERT_FILE"); certificates != nullptr) {
+    Set(easy, CURLOPT_CAINFO, certificates);
+  }
 }
 
 }  // namespace lapidary::net

@@ -53,7 +53,8 @@ void Set(const Easy& easy, CURLoption option, T value) {
 }
 
 // What every transfer of ours has: http and https alone, no redirect that is not looked at first,
-// no signals, our name. `url` must outlive the transfer.
+// no signals, our name, the certificates that $SSL_CERT_FILE names if it is set. `url` must outlive
+// the transfer.
 void SetCommonOptions(const Easy& easy, const Url& url);
 
 }  // namespace lapidary::net
