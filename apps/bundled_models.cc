@@ -22,8 +22,10 @@ std::vector<fs::path> ModelsDirectories() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (error) return {};
   const fs::path folder = program.parent_path();
-  // Beside a program copied out of its tree with models/; in the tree, above its build folder.
-  return {folder / "models", folder.parent_path() / "models"};
+  // Beside a program copied out of its tree with models/; in the tree, above its build folder;
+  // where a package installs them.
+  return {folder / "models", folder.parent_path() / "models",
+          folder.parent_path() / "share" / "lapidary" / "models"};
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ Result<std::string> FindBundled(std::string_view name) {
     if (fs::exists(path, error)) return path.string();
     tried.push_back(path.string());
   }
-  return MakeError("there is no {}; {} can name the models/ folder of Lapidary's source tree",
+  return MakeError("there is no {}; {} can name a folder that holds it",
                    fmt::join(tried, " and no "), kVariable);
 }
 

@@ -59,4 +59,6 @@ class ServerProcess:
             self.process.send_signal(how)
         code = self.process.wait(60)
         self.reader.join(10)
+        if not self.reader.is_alive():
+            self.process.stderr.close()
         return code

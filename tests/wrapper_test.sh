@@ -59,11 +59,11 @@ expect "--help mentions the tests" out_has "./lapidary test"
 run "$wrapper" test --help
 expect "test --help succeeds" exits_with 0
 expect "test --help explains the labels" out_has "-L LABEL"
-run "$wrapper" wheel --help
-expect "wheel --help succeeds" exits_with 0
-expect "wheel --help says where the wheel goes" out_has "dist/"
-run "$wrapper" wheel --fast
-expect "wheel refuses an unknown flag" exits_with 1
+run "$wrapper" package --help
+expect "package --help succeeds" exits_with 0
+expect "package --help says where the packages go" out_has "dist/"
+run "$wrapper" package --fast
+expect "package refuses an unknown flag" exits_with 1
 expect "and names it" err_has "'--fast'"
 run "$wrapper" test --sanitize memory
 expect "an unknown sanitizer is refused" exits_with 1

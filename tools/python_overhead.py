@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the Python package costs over the engine: the same prompts through `lapidary bench throughput` and LLM.generate.
 
-    ./lapidary wheel && pip install dist/lapidary-*.whl
+    ./lapidary package wheel && pip install dist/lapidary-*.whl
     tools/python_overhead.py build/lapidary
 
 Runs take turns, because machines drift; each side's best counts. The second figure is the CPU time of the caller's own

@@ -1,0 +1,5 @@
+"""``python -m lapidary``: the command ``lapidary``."""
+
+from .command import main
+
+main()
