@@ -13,7 +13,7 @@
 namespace lapidary {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kNameHelp =
     "OWNER/NAME, OWNER/NAME:QUANT or a short name (e2b e4b 12b 26b-a4b 31b, e4b:q4_0)";
@@ -47,7 +47,7 @@ Status List(bool as_json) {
   ASSIGN_OR_RETURN(const hub::HubSettings settings, hub::HubSettings::FromEnvironment());
   const std::vector<hub::CachedModel> models = hub::ListCache(settings.cache);
   if (as_json) {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const hub::CachedModel& model : models) {
       list.push_back({{"name", model.repo},
                       {"bytes", model.num_bytes},

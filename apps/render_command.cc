@@ -11,7 +11,7 @@
 namespace lapidary {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct RenderFlags {
   std::string model_dir;
@@ -34,18 +34,19 @@ Status Render(const RenderFlags& flags) {
                                                 ? ChatTemplate::FromFile(flags.template_file)
                                                 : ChatTemplate::FromModelDir(flags.model_dir));
   ASSIGN_OR_RETURN(const std::string text, ReadInput(flags.input_file));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return MakeError("{}: not valid JSON", flags.input_file);
   ASSIGN_OR_RETURN(const ChatInput input, ChatInputFromJson(json));
   ASSIGN_OR_RETURN(const auto segments,
                    flags.serving ? chat.RenderPrompt(input) : chat.Render(input));
   std::string output;
   if (flags.segments) {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const TextSegment& segment : segments) {
       list.push_back({{"text", segment.text}, {"trusted", segment.trusted}});
     }
-    output = list.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+    output =
+        list.dump(2, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace) + "\n";
   } else {
     output = JoinSegments(segments);
   }

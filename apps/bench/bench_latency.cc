@@ -13,7 +13,7 @@
 namespace lapidary {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct LatencyFlags {
   EngineBenchFlags engine;
@@ -93,7 +93,7 @@ Result<Samples> Measure(const LatencyFlags& flags, const BatchShape& shape, uint
   return samples;
 }
 
-void AddSpread(Json& json, const char* name, const std::vector<double>& values) {
+void AddSpread(OrderedJson& json, const char* name, const std::vector<double>& values) {
   json[fmt::format("median_{}", name)] = bench::Median(values);
   json[fmt::format("p10_{}", name)] = bench::Percentile(values, 10);
   json[fmt::format("p90_{}", name)] = bench::Percentile(values, 90);
@@ -111,9 +111,9 @@ double DecodeTokensPerSecond(const Samples& samples, int batch_size) {
 }
 
 // What was measured of one shape, without what a run's shapes share.
-Json ShapeResult(const LatencyFlags& flags, const BatchShape& shape, const Samples& samples,
-                 const Session& session) {
-  Json json;
+OrderedJson ShapeResult(const LatencyFlags& flags, const BatchShape& shape, const Samples& samples,
+                        const Session& session) {
+  OrderedJson json;
   AddSpread(json, "ttft_ms", samples.ttft_ms);
   json["prompt_tokens_per_s"] = bench::Median(samples.prompt_tokens_per_s);
   AddSpread(json, "tpot_ms", samples.tpot_ms);
@@ -135,7 +135,7 @@ Json ShapeResult(const LatencyFlags& flags, const BatchShape& shape, const Sampl
 }
 
 std::string ShapeText(const LatencyFlags& flags, const BatchShape& shape, const Samples& samples,
-                      const Json& result) {
+                      const OrderedJson& result) {
   std::string text = fmt::format(
       "{}: batch {}, {} tokens in, {} out, {} iterations\n"
       "           median        p10        p90 (ms)\n",
@@ -160,7 +160,7 @@ std::string ShapeText(const LatencyFlags& flags, const BatchShape& shape, const 
 }
 
 // A Markdown table, a row for each shape.
-std::string Table(const LatencyFlags& flags, const Json& rows) {
+std::string Table(const LatencyFlags& flags, const OrderedJson& rows) {
   std::string text =
       fmt::format("{}, {} iterations, medians\n\n", flags.engine.model.model, flags.num_iters);
   const bool has_floor = flags.memory_bandwidth > 0.0;
@@ -168,7 +168,7 @@ std::string Table(const LatencyFlags& flags, const Json& rows) {
   text += has_floor ? " of floor |\n" : "\n";
   text += "|------:|----------:|------:|-----------:|-------------:|-----------:|-------------:|";
   text += has_floor ? "---------:|\n" : "\n";
-  for (const Json& row : rows) {
+  for (const OrderedJson& row : rows) {
     const auto number = [&](const char* key) { return row[key].get<double>(); };
     text += fmt::format("| {:5} | {:9} | {:5} | {:10.3f} | {:12.1f} | {:10.3f} | {:12.2f} |",
                         row["batch_size"].get<int>(), row["input_len"].get<int>(),
@@ -180,7 +180,7 @@ std::string Table(const LatencyFlags& flags, const Json& rows) {
   return text;
 }
 
-Json ShapeJson(const BatchShape& shape) {
+OrderedJson ShapeJson(const BatchShape& shape) {
   return {{"batch_size", shape.batch_size},
           {"input_len", shape.input_len},
           {"output_len", shape.output_len}};
@@ -205,21 +205,21 @@ Status BenchLatency(LatencyFlags& flags) {
   }
 
   const DraftStats drafts = session->engine().stats().drafts;
-  Json json = {{"bench", "latency"},
-               {"model", flags.engine.model.model},
-               {"device", DeviceName(flags.engine.Device())}};
+  OrderedJson json = {{"bench", "latency"},
+                      {"model", flags.engine.model.model},
+                      {"device", DeviceName(flags.engine.Device())}};
   std::string text;
   if (shapes.size() == 1) {
     json.update(ShapeJson(shapes[0]));
     json["num_iters"] = flags.num_iters;
     json["load_ms"] = session->load_ms();
-    const Json result = ShapeResult(flags, shapes[0], samples[0], *session);
+    const OrderedJson result = ShapeResult(flags, shapes[0], samples[0], *session);
     json.update(result);
     text = ShapeText(flags, shapes[0], samples[0], result);
   } else {
     json["num_iters"] = flags.num_iters;
     json["load_ms"] = session->load_ms();
-    Json rows = Json::array();
+    OrderedJson rows = OrderedJson::array();
     for (size_t idx = 0; idx < shapes.size(); ++idx) {
       rows.push_back(ShapeJson(shapes[idx]));
       rows.back().update(ShapeResult(flags, shapes[idx], samples[idx], *session));
