@@ -3,12 +3,16 @@
 namespace lapidary {
 namespace {
 
-void RunLayer(const ModelPlan& plan, const LayerPlan& layer, ForwardOps& ops) {
+void RunLayer(const ModelPlan& plan, const LayerPlan& layer, bool reduces, ForwardOps& ops) {
   ops.ProjectAttention(layer);
   ops.Attend(layer);
   ops.AttentionOutput(layer);
+  if (reduces) ops.AllReduce(PartialSum::kBlock);
+  ops.AddAttention(layer);
   ops.DenseMlp(layer);
   if (layer.has_moe) ops.Experts(layer);
+  if (reduces) ops.AllReduce(layer.has_moe ? PartialSum::kBlockAndExperts : PartialSum::kBlock);
+  if (layer.has_moe) ops.JoinExperts(layer);
   ops.MlpOutput(layer);
   if (plan.ple) ops.PerLayerGate(layer);
 }
@@ -23,14 +27,16 @@ int LastReader(const ModelPlan& plan, int owner) {
 
 }  // namespace
 
-void RunDecoder(const ModelPlan& plan, bool skip_unneeded_rows, ForwardOps& ops) {
+void RunDecoder(const ModelPlan& plan, bool skip_unneeded_rows, int num_ranks, ForwardOps& ops) {
+  const bool reduces = num_ranks > 1;
   ops.Embed();
+  if (reduces) ops.AllReduce(PartialSum::kEmbedding);
   if (plan.ple) ops.MakePerLayerInputs();
   for (const LayerPlan& layer : plan.layers) {
     // Layers that share KV write none: what they compute for a row matters to that row's output
     // alone.
     if (skip_unneeded_rows && layer.index == plan.first_kv_shared_layer) ops.KeepOutputRows();
-    RunLayer(plan, layer, ops);
+    RunLayer(plan, layer, reduces, ops);
     const LayerPlan& owner = plan.layers[layer.kv_layer];
     if (LastReader(plan, owner.index) == layer.index) ops.StoreKv(owner);
   }

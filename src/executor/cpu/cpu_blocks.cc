@@ -106,10 +106,12 @@ void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegmen
   RestoreValueOrder(layer.kv_entry, num_heads, out);
 }
 
-void CpuBlocks::AddAttention(const LayerPlan& layer) {
-  const LayerWeights& weights = weights_.layers[layer.index];
-  Multiply(attended_, weights.attention.o_proj, block_out_);
-  AddNormed(block_out_, weights.post_attention_norm, /*scale=*/1.0f);
+void CpuBlocks::ProjectAttended(const LayerPlan& layer) {
+  Multiply(attended_, weights_.layers[layer.index].attention.o_proj, block_out_);
+}
+
+void CpuBlocks::AddAttended(const LayerPlan& layer) {
+  AddNormed(block_out_, weights_.layers[layer.index].post_attention_norm, /*scale=*/1.0f);
 }
 
 void CpuBlocks::RunMlp(const LayerPlan& layer) {

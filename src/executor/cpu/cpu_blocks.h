@@ -77,8 +77,10 @@ class CpuBlocks {
   // Heads of an active row, all of one KV head, over its keys.
   void AttendSegments(const LayerPlan& layer, std::span<const KeySegment> segments,
                       int64_t active_idx, int first_head, int num_heads, int thread_idx);
-  // h += rmsnorm(Wo a)
-  void AddAttention(const LayerPlan& layer);
+  // block_out = Wo a
+  void ProjectAttended(const LayerPlan& layer);
+  // h += rmsnorm(block_out)
+  void AddAttended(const LayerPlan& layer);
   // block_out = W_down(gelu(W_gate n) * (W_up n)), n = rmsnorm(h)
   void RunMlp(const LayerPlan& layer);
 

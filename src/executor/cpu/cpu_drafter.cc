@@ -37,37 +37,48 @@ void CpuDrafter::Begin(std::span<const DraftStart> starts) {
 
 void CpuDrafter::KeepFirst(int64_t count) { active_.resize(count); }
 
-void CpuDrafter::MakeInputs() {
-  const int64_t backbone = assistant_.backbone_hidden_size;
-  inputs_.resize(num_active() * 2 * backbone);
-  ForEachActive([&](int64_t row) {
-    float* input = inputs_.data() + row * 2 * backbone;
-    GatherRow(target_.weights.embedding, tokens_[row], target_.plan.embedding_scale, input);
-    std::copy_n(feedback_.data() + row * backbone, backbone, input + backbone);
-  });
-}
-
 std::span<const float> CpuDrafter::NextLogits() {
   MakeInputs();
+  ProjectInputs();
+  for (int layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
+    Attend(layer_idx);
+    FinishLayer(layer_idx);
+  }
+  ProjectOutputs();
+  return Head();
+}
+
+std::span<float> CpuDrafter::MakeInputs() {
+  const int64_t backbone = assistant_.backbone_hidden_size;
+  inputs_.resize(num_active() * 2 * backbone);
+  // The hidden rows are whole on every rank: where they are added up, the first one brings them.
+  const bool brings_hidden = target_.first_token == 0;
+  ForEachActive([&](int64_t row) {
+    float* input = inputs_.data() + row * 2 * backbone;
+    const int32_t token = tokens_[row] - target_.first_token;
+    if (token >= 0 && token < target_.plan.vocab_size) {
+      GatherRow(target_.weights.embedding, token, target_.plan.embedding_scale, input);
+    } else {
+      std::fill_n(input, backbone, 0.0f);  // Another rank has it.
+    }
+    if (brings_hidden) {
+      std::copy_n(feedback_.data() + row * backbone, backbone, input + backbone);
+    } else {
+      std::fill_n(input + backbone, backbone, 0.0f);
+    }
+  });
+  return inputs_;
+}
+
+void CpuDrafter::ProjectInputs() {
   hidden_.resize(num_active() * plan_.hidden_size);
   Linear(inputs_.data(), num_active(), assistant_weights_.pre_projection, hidden_.data(),
          plan_.hidden_size, threads_);
-  for (const LayerPlan& layer : plan_.layers) RunLayer(layer);
-  NormHidden(weights_.final_norm, normed_);
-  const int64_t backbone = assistant_.backbone_hidden_size;
-  Linear(normed_.data(), num_active(), assistant_weights_.post_projection, feedback_.data(),
-         backbone, threads_);
-  logits_.resize(num_active() * plan_.vocab_size);
-  if (assistant_.ordered_head) {
-    OrderedHead();
-  } else {
-    DenseHead();
-  }
-  return logits_;
 }
 
-void CpuDrafter::RunLayer(const LayerPlan& layer) {
-  const int donor_idx = assistant_.kv_donors[layer.index];
+std::span<float> CpuDrafter::Attend(int layer_idx) {
+  const LayerPlan& layer = plan_.layers[layer_idx];
+  const int donor_idx = assistant_.kv_donors[layer_idx];
   const LayerPlan& donor = target_.plan.layers[donor_idx];
   ProjectQueries(layer, target_.weights.layers[donor_idx].attention.k_norm);
   ForEachHeadGroup(layer, [&](int64_t row, int first_head, int num_heads, int thread_idx) {
@@ -82,10 +93,32 @@ void CpuDrafter::RunLayer(const LayerPlan& layer) {
                     segments);
     AttendSegments(layer, segments, row, first_head, num_heads, thread_idx);
   });
-  AddAttention(layer);
+  ProjectAttended(layer);
+  return block_out_;
+}
+
+void CpuDrafter::FinishLayer(int layer_idx) {
+  const LayerPlan& layer = plan_.layers[layer_idx];
+  AddAttended(layer);
   RunMlp(layer);
-  const LayerWeights& weights = weights_.layers[layer.index];
+  const LayerWeights& weights = weights_.layers[layer_idx];
   AddNormed(block_out_, weights.post_mlp_norm, weights.layer_scalar);
+}
+
+void CpuDrafter::ProjectOutputs() {
+  NormHidden(weights_.final_norm, normed_);
+  Linear(normed_.data(), num_active(), assistant_weights_.post_projection, feedback_.data(),
+         assistant_.backbone_hidden_size, threads_);
+}
+
+std::span<const float> CpuDrafter::Head() {
+  logits_.resize(num_active() * plan_.vocab_size);
+  if (assistant_.ordered_head) {
+    OrderedHead();
+  } else {
+    DenseHead();
+  }
+  return logits_;
 }
 
 void CpuDrafter::DenseHead() {

@@ -23,13 +23,14 @@ struct DraftStart {
       hidden;  // [target's hidden] of the row that gave it, behind the final norm
 };
 
-// The target as its drafter sees it.
+// The target as its drafter sees it; of a rank, where several share it.
 struct DraftTarget {
   const ModelPlan& plan;
   const ModelWeights& weights;
   const KvLayout& layout;
   const KvMemory& kv;
   const SlotTables& tables;
+  int first_token = 0;  // of the embedding's rows
 };
 
 // One round at a time: Begin, then NextLogits and Feed in turns. Buffers grow and stay.
@@ -48,9 +49,17 @@ class CpuDrafter : private CpuBlocks {
   // What was drafted, per sequence.
   void Feed(std::span<const int32_t> tokens);
 
+  // NextLogits in parts, for the ranks of a model that is split (cpu_draft_ranks.h): they add up
+  // what MakeInputs and Attend return before they go on.
+  std::span<float> MakeInputs();
+  void ProjectInputs();
+  int num_layers() const { return plan_.num_layers; }
+  std::span<float> Attend(int layer_idx);
+  void FinishLayer(int layer_idx);
+  void ProjectOutputs();
+  std::span<const float> Head();
+
  private:
-  void MakeInputs();
-  void RunLayer(const LayerPlan& layer);
   void DenseHead();
   void OrderedHead();
 

@@ -34,48 +34,60 @@ ThreadPlacement PlacementOf(const CpuExecutorOptions& options) {
                       /*pin=*/false);
 }
 
+// The part of each rank, in the formats that it reads.
+Result<std::vector<RankWeights>> SplitWeights(const ModelPlan& plan,
+                                              std::shared_ptr<const TensorSource> source,
+                                              const CpuExecutorOptions& options,
+                                              ThreadPool& threads) {
+  CutUnits units;
+  if (options.num_ranks > 1) {
+    ASSIGN_OR_RETURN(units, CutUnitsOf(RequiredTensors(plan), *source));
+  }
+  // Several ranks read what each of them has whole.
+  const bool releases_repacked = options.release_repacked && options.num_ranks == 1;
+  std::vector<RankWeights> ranks;
+  for (int idx = 0; idx < options.num_ranks; ++idx) {
+    RankWeights rank;
+    ASSIGN_OR_RETURN(rank.shard, ShardOf(plan, idx, options.num_ranks, units));
+    rank.source = source;
+    if (options.num_ranks > 1) {
+      ASSIGN_OR_RETURN(rank.source, ShardSource::Make(rank.shard.tensors, source, threads));
+    }
+    if (options.fast_math) {
+      // Panels are made by the threads that will read them.
+      ASSIGN_OR_RETURN(const WeightPlan panels,
+                       WeightPlan::Make(RequiredTensors(rank.shard.plan), rank.source.get(),
+                                        {.reader = WeightReader::kCpuIntegers}));
+      ASSIGN_OR_RETURN(rank.source, ConvertedSource::Wrap(panels, std::move(rank.source), threads,
+                                                          releases_repacked));
+    }
+    ASSIGN_OR_RETURN(rank.weights, BindWeights(rank.shard.plan, *rank.source));
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          std::shared_ptr<const TensorSource> source,
                                                          const CpuExecutorOptions& options) {
-  if (options.fast_math) {
-    // Panels are made by the threads that will read them.
-    ThreadPool threads(PlacementOf(options));
-    ASSIGN_OR_RETURN(const WeightPlan panels,
-                     WeightPlan::Make(RequiredTensors(plan), source.get(),
-                                      {.reader = WeightReader::kCpuIntegers}));
-    ASSIGN_OR_RETURN(source, ConvertedSource::Wrap(panels, std::move(source), threads,
-                                                   options.release_repacked));
-  }
-  ASSIGN_OR_RETURN(ModelWeights weights, BindWeights(plan, *source));
-  std::optional<AssistantWeights> assistant_weights;
-  if (options.drafter) {
-    ASSIGN_OR_RETURN(assistant_weights,
-                     BindWeights(options.drafter->plan, *options.drafter->source));
-  }
-  KvLayout layout = options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType));
-  ASSIGN_OR_RETURN(KvMemory kv, KvMemory::Allocate(layout, options.num_pages));
-  return std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(source), std::move(weights),
-                                                      std::move(assistant_weights),
-                                                      std::move(layout), std::move(kv), options));
+  ASSIGN_OR_RETURN(const Shard first, ShardOf(plan, 0, options.num_ranks));
+  KvLayout layout =
+      options.kv_layout ? *options.kv_layout : MakeKvLayout(first.plan, DTypeSize(kKvType));
+  auto executor = std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(layout), options));
+  RETURN_IF_ERROR(executor->MakeRanks(std::move(source), options));
+  executor->worker_ = std::thread([raw = executor.get()] { raw->WorkerLoop(); });
+  return executor;
 }
 
-CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-                         ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
-                         KvLayout layout, KvMemory kv, const CpuExecutorOptions& options)
+CpuExecutor::CpuExecutor(const ModelPlan& plan, KvLayout layout, const CpuExecutorOptions& options)
     : plan_(plan),
-      source_(std::move(source)),
-      weights_(std::move(weights)),
       drafter_options_(options.drafter),
       expert_counts_(options.expert_counts),
-      assistant_weights_(std::move(assistant_weights)),
       layout_(std::move(layout)),
-      kv_(std::move(kv)),
-      skip_unneeded_rows_(options.skip_unneeded_rows),
+      num_pages_(options.num_pages),
       threads_(PlacementOf(options)),
-      forward_(plan_, weights_, layout_, kv_, tables_, threads_, expert_counts_.get(),
-               options.fast_math ? Bf16Math::kTiles : Bf16Math::kExact),
       mask_steps_(options.mask_steps) {
   if (expert_counts_ && plan_.moe) {
     expert_counts_->Resize(plan_.num_layers, plan_.moe->num_experts);
@@ -84,12 +96,22 @@ CpuExecutor::CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSour
     samplers_.push_back(std::make_unique<Sampler>(plan_.vocab_size));
     masks_.emplace_back();
   }
+}
+
+Status CpuExecutor::MakeRanks(std::shared_ptr<const TensorSource> source,
+                              const CpuExecutorOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<RankWeights> weights,
+                   SplitWeights(plan_, std::move(source), options, threads_));
+  ASSIGN_OR_RETURN(
+      ranks_, CpuRanks::Make(std::move(weights), plan_, layout_, tables_, threads_,
+                             {.num_pages = options.num_pages,
+                              .bf16_math = options.fast_math ? Bf16Math::kTiles : Bf16Math::kExact,
+                              .skip_unneeded_rows = options.skip_unneeded_rows,
+                              .expert_counts = expert_counts_.get()}));
   if (drafter_options_) {
-    const DraftTarget target{plan_, weights_, layout_, kv_, tables_};
-    drafter_ =
-        std::make_unique<CpuDrafter>(*drafter_options_, *assistant_weights_, target, threads_);
+    ASSIGN_OR_RETURN(drafter_, CpuDraftRanks::Make(*drafter_options_, *ranks_, threads_));
   }
-  worker_ = std::thread([this] { WorkerLoop(); });
+  return {};
 }
 
 CpuExecutor::~CpuExecutor() {
@@ -98,7 +120,7 @@ CpuExecutor::~CpuExecutor() {
     stopping_ = true;
   }
   changed_.notify_all();
-  worker_.join();
+  if (worker_.joinable()) worker_.join();
 }
 
 void CpuExecutor::Submit(StepBatch batch) {
@@ -197,7 +219,7 @@ StepRows CpuExecutor::MakeRows(const StepBatch& batch) const {
 
 StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   BindSlots(batch);
-  for (const PageCopy& copy : batch.page_copies) kv_.Copy(layout_, copy);
+  for (const PageCopy& copy : batch.page_copies) ranks_->CopyPage(copy);
   StepOutput output;
   output.sequences.resize(batch.sequences.size());
   LeaveOutFailed(slot_states_, batch);
@@ -207,11 +229,11 @@ StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   }
   if (batch.token_ids.empty()) return output;
   if (drafter_) DraftTokens(batch, output);
-  forward_.Begin(MakeRows(batch));
-  RunDecoder(plan_, skip_unneeded_rows_, forward_);
-  ScoreOutputs(batch, forward_.logits(), output);
-  SampleOutputs(batch, forward_.logits(), output);
-  if (batch.return_logits) output.logits.assign(forward_.logits().begin(), forward_.logits().end());
+  ranks_->Run(MakeRows(batch));
+  const std::span<const float> logits = ranks_->logits();
+  ScoreOutputs(batch, logits, output);
+  SampleOutputs(batch, logits, output);
+  if (batch.return_logits) output.logits.assign(logits.begin(), logits.end());
   return output;
 }
 
@@ -397,7 +419,7 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
 
 void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> logits,
                                 StepOutput& output) {
-  const StepRows& rows = forward_.rows();
+  const StepRows& rows = ranks_->rows();
   std::vector<int64_t> end_output;  // of each sequence
   int64_t num_outputs = 0;
   for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
@@ -423,7 +445,7 @@ void CpuExecutor::SampleOutputs(const StepBatch& batch, std::span<const float> l
           const int32_t end_row = rows.sequence_begin[idx + 1];
           SampleSequence(
               sequence, rows.first_position[idx], logits.data() + first_output * plan_.vocab_size,
-              forward_.head_inputs().data() + first_output * plan_.hidden_size,
+              ranks_->head_inputs().data() + first_output * plan_.hidden_size,
               rows.token_ids.data() + end_row - sequence.num_drafts, *samplers_[thread_idx],
               mask_work, masks_[thread_idx], output.sequences[idx]);
         }

@@ -10,8 +10,8 @@
 #include <optional>
 #include <thread>
 
-#include "executor/cpu/cpu_drafter.h"
-#include "executor/cpu/cpu_forward.h"
+#include "executor/cpu/cpu_draft_ranks.h"
+#include "executor/cpu/cpu_ranks.h"
 #include "executor/executor.h"
 #include "executor/slot_constraints.h"
 #include "model/expert_counts.h"
@@ -26,14 +26,19 @@ struct CpuExecutorOptions {
   int num_threads = 0;  // 0: one per core
   // Where they run; goes before their number.
   std::optional<ThreadPlacement> placement = {};
-  int num_pages = 0;                       // of the KV pool, scratch page included
-  std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
+  // That share the model (model/shard.h). They take turns on the threads; what they compute differs
+  // from one rank's in the last bits of sums.
+  int num_ranks = 1;
+  int num_pages = 0;  // of the KV pool, of every rank's; scratch page included
+  // Of kKvType and, with several ranks, of one of them; default: MakeKvLayout.
+  std::optional<KvLayout> kv_layout = {};
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
   bool skip_unneeded_rows = true;
   // Activations are rounded to 8 bits where weights are in blocks (linear_panels.h), and to bf16
   // where weights are and the machine has AMX (linear_tiles.h).
   bool fast_math = false;
-  // What was repacked for it is given back to the system. Only where nobody else reads the source.
+  // What was repacked for it is given back to the system, of one rank's. Only where nobody else
+  // reads the source.
   bool release_repacked = false;
   std::optional<DrafterOptions> drafter = {};
   std::shared_ptr<ExpertCounts> expert_counts = {};  // null: they are not counted
@@ -42,7 +47,8 @@ struct CpuExecutorOptions {
 
 class CpuExecutor : public Executor {
  public:
-  // Keeps `source` alive: the weights are views into it.
+  // Keeps `source` alive: the weights are views into it. Refused where the ranks cannot share the
+  // model.
   static Result<std::unique_ptr<CpuExecutor>> Create(const ModelPlan& plan,
                                                      std::shared_ptr<const TensorSource> source,
                                                      const CpuExecutorOptions& options);
@@ -50,18 +56,17 @@ class CpuExecutor : public Executor {
 
   const ModelPlan& plan() const override { return plan_; }
   const KvLayout& kv_layout() const override { return layout_; }
-  int num_pages() const override { return kv_.num_pages(); }
+  int num_pages() const override { return num_pages_; }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
   bool takes_media() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
-  KvMemory& kv_memory_for_test() { return kv_; }
+  KvMemory& kv_memory_for_test(int rank = 0) { return ranks_->kv_memory_for_test(rank); }
 
  private:
-  CpuExecutor(const ModelPlan& plan, std::shared_ptr<const TensorSource> source,
-              ModelWeights weights, std::optional<AssistantWeights> assistant_weights,
-              KvLayout layout, KvMemory kv, const CpuExecutorOptions& options);
+  CpuExecutor(const ModelPlan& plan, KvLayout layout, const CpuExecutorOptions& options);
+  Status MakeRanks(std::shared_ptr<const TensorSource> source, const CpuExecutorOptions& options);
   void WorkerLoop();
   StepOutput RunStep(StepBatch& batch);
   // Puts the drafter's ids where the batch leaves them to it.
@@ -79,18 +84,14 @@ class CpuExecutor : public Executor {
   StepRows MakeRows(const StepBatch& batch) const;
 
   const ModelPlan plan_;
-  const std::shared_ptr<const TensorSource> source_;
-  const ModelWeights weights_;
   const std::optional<DrafterOptions> drafter_options_;
   const std::shared_ptr<ExpertCounts> expert_counts_;  // may be null
-  const std::optional<AssistantWeights> assistant_weights_;
-  const KvLayout layout_;
-  KvMemory kv_;
-  const bool skip_unneeded_rows_;
+  const KvLayout layout_;                              // of a rank
+  const int num_pages_;
   ThreadPool threads_;
   SlotTables tables_;
-  CpuForward forward_;
-  std::unique_ptr<CpuDrafter> drafter_;             // null: there is none
+  std::unique_ptr<CpuRanks> ranks_;
+  std::unique_ptr<CpuDraftRanks> drafter_;          // null: there is none
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per thread
   std::vector<RowMasks> masks_;                     // scratch, one per thread
   const int64_t mask_steps_;

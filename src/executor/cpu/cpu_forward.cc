@@ -16,10 +16,11 @@ int32_t FirstKey(const LayerPlan& layer, int32_t position) {
 
 }  // namespace
 
-CpuForward::CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
-                       const KvMemory& kv, const SlotTables& tables, ThreadPool& threads,
-                       ExpertCounts* expert_counts, Bf16Math bf16_math)
+CpuForward::CpuForward(const ModelPlan& plan, int first_token, const ModelWeights& weights,
+                       const KvLayout& layout, const KvMemory& kv, const SlotTables& tables,
+                       ThreadPool& threads, ExpertCounts* expert_counts, Bf16Math bf16_math)
     : CpuBlocks(plan, weights, threads, bf16_math),
+      first_token_(first_token),
       layout_(layout),
       kv_(kv),
       tables_(tables),
@@ -39,17 +40,30 @@ std::vector<float>& CpuForward::NewEntries(int owner_layer) {
   return it == donor_entries_.end() ? entries_ : it->second;
 }
 
+void CpuForward::AllReduce(PartialSum) { CHECK(false) << "a rank alone has nothing to add up"; }
+
+std::vector<std::span<float>> CpuForward::Partial(PartialSum what) {
+  const size_t values = static_cast<size_t>(num_active() * plan_.hidden_size);
+  if (what == PartialSum::kEmbedding) return {std::span(hidden_).first(values)};
+  std::vector<std::span<float>> parts = {std::span(block_out_).first(values)};
+  if (what == PartialSum::kBlockAndExperts) parts.push_back(std::span(expert_out_).first(values));
+  return parts;
+}
+
 void CpuForward::Embed() {
   const int64_t dim = plan_.hidden_size;
   hidden_.resize(num_active() * dim);
   ForEachActive([&](int64_t row) {
-    if (!rows_.soft_rows.empty() && rows_.soft_rows[row] != nullptr) {
-      std::copy_n(rows_.soft_rows[row], dim, hidden_.data() + row * dim);
-      return;
+    float* hidden = hidden_.data() + row * dim;
+    const float* soft = rows_.soft_rows.empty() ? nullptr : rows_.soft_rows[row];
+    const int32_t token = rows_.token_ids[row] - first_token_;
+    if (soft == nullptr && token >= 0 && token < plan_.vocab_size) {
+      GatherRow(weights_.embedding, token, plan_.embedding_scale, hidden);
+    } else if (soft != nullptr && first_token_ == 0) {
+      std::copy_n(soft, dim, hidden);
+    } else {
+      std::fill_n(hidden, dim, 0.0f);  // Another rank has it.
     }
-    const int32_t token = rows_.token_ids[row];
-    CHECK(token >= 0 && token < plan_.vocab_size) << token;
-    GatherRow(weights_.embedding, token, plan_.embedding_scale, hidden_.data() + row * dim);
   });
 }
 
@@ -193,7 +207,9 @@ void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int first_h
   for (const AttentionRow& row : rows) RestoreValueOrder(layer.kv_entry, num_heads, row.out);
 }
 
-void CpuForward::AttentionOutput(const LayerPlan& layer) { AddAttention(layer); }
+void CpuForward::AttentionOutput(const LayerPlan& layer) { ProjectAttended(layer); }
+
+void CpuForward::AddAttention(const LayerPlan& layer) { AddAttended(layer); }
 
 void CpuForward::DenseMlp(const LayerPlan& layer) { RunMlp(layer); }
 
@@ -225,6 +241,11 @@ void CpuForward::Experts(const LayerPlan& layer) {
   expert_out_.resize(num_active() * dim);
   RunExperts(weights.gate_up_proj, weights.down_proj, moe.top_k, normed_.data(), num_active(),
              choices_, expert_scratch_, expert_out_.data(), threads_, bf16_math_);
+}
+
+void CpuForward::JoinExperts(const LayerPlan& layer) {
+  const MoeWeights& weights = weights_.layers[layer.index].moe;
+  const int64_t dim = plan_.hidden_size;
   ForEachActive([&](int64_t row) {
     float* dense = block_out_.data() + row * dim;
     RmsNorm(dense, weights.post_dense_norm.data(), plan_.rms_norm_eps, dim, dense);

@@ -13,29 +13,36 @@
 
 namespace lapidary::cpu {
 
-// One step at a time: Begin, RunDecoder, logits().
+// One step at a time: Begin, RunDecoder, logits(). Of one rank where several share the model: its
+// plan has `plan.vocab_size` tokens from `first_token` on, and whoever runs it adds partial sums
+// up.
 class CpuForward : public ForwardOps, private CpuBlocks {
  public:
-  CpuForward(const ModelPlan& plan, const ModelWeights& weights, const KvLayout& layout,
-             const KvMemory& kv, const SlotTables& tables, ThreadPool& threads,
-             ExpertCounts* expert_counts, Bf16Math bf16_math);
+  CpuForward(const ModelPlan& plan, int first_token, const ModelWeights& weights,
+             const KvLayout& layout, const KvMemory& kv, const SlotTables& tables,
+             ThreadPool& threads, ExpertCounts* expert_counts, Bf16Math bf16_math);
 
   void Begin(StepRows rows);
   const StepRows& rows() const { return rows_; }
 
   // [output rows, vocab], valid until the next Begin.
   std::span<float> logits() { return logits_; }
+  // What this rank has of a sum, [active, hidden]; of two, dense MLP and experts.
+  std::vector<std::span<float>> Partial(PartialSum what);
   // [output rows, hidden] what the head read, behind the final norm; valid as long.
   std::span<const float> head_inputs() const { return normed_; }
 
+  void AllReduce(PartialSum what) override;
   void Embed() override;
   void MakePerLayerInputs() override;
   void KeepOutputRows() override;
   void ProjectAttention(const LayerPlan& layer) override;
   void Attend(const LayerPlan& layer) override;
   void AttentionOutput(const LayerPlan& layer) override;
+  void AddAttention(const LayerPlan& layer) override;
   void DenseMlp(const LayerPlan& layer) override;
   void Experts(const LayerPlan& layer) override;
+  void JoinExperts(const LayerPlan& layer) override;
   void MlpOutput(const LayerPlan& layer) override;
   void PerLayerGate(const LayerPlan& layer) override;
   void StoreKv(const LayerPlan& layer) override;
@@ -60,6 +67,7 @@ class CpuForward : public ForwardOps, private CpuBlocks {
   // The step's own entries of an owning layer: [rows, num_kv_heads, entry_len].
   std::vector<float>& NewEntries(int owner_layer);
 
+  const int first_token_;
   const KvLayout& layout_;
   const KvMemory& kv_;
   const SlotTables& tables_;

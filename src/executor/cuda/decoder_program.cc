@@ -17,6 +17,8 @@ class ProgramWriter : public ForwardOps {
 
   DecoderProgram Take() { return std::move(program_); }
 
+  void AllReduce(PartialSum) override { CHECK(false) << "one rank has nothing to add up"; }
+
   // Both are the program's inputs.
   void Embed() override {}
   void MakePerLayerInputs() override {}
@@ -60,7 +62,10 @@ class ProgramWriter : public ForwardOps {
          .input = ProductInput::kAttention,
          .attention = attention_,
          .weight = weights.attention.o_proj});
-    pending_ = {.post_norm = weights.post_attention_norm};
+  }
+
+  void AddAttention(const LayerPlan& layer) override {
+    pending_ = {.post_norm = weights_.layers[layer.index].post_attention_norm};
   }
 
   void DenseMlp(const LayerPlan& layer) override {
@@ -89,6 +94,9 @@ class ProgramWriter : public ForwardOps {
                                     .post_dense_norm = weights.post_dense_norm,
                                     .post_expert_norm = weights.post_expert_norm});
   }
+
+  // The last kernel of the phase above, which sums an expert's rows, norms both branches as well.
+  void JoinExperts(const LayerPlan&) override {}
 
   void MlpOutput(const LayerPlan& layer) override {
     const auto& weights = weights_.layers[layer.index];
@@ -224,7 +232,7 @@ DecoderProgram MakeDecoderProgram(const ModelPlan& plan, const DeviceWeights& we
                                   const DecoderInputs& inputs,
                                   const DecoderProgramOptions& options) {
   ProgramWriter writer(plan, weights, inputs);
-  RunDecoder(plan, options.skip_unneeded_rows, writer);
+  RunDecoder(plan, options.skip_unneeded_rows, /*num_ranks=*/1, writer);
   DecoderProgram program = writer.Take();
 
   // Spans of the same rows.
@@ -257,6 +265,7 @@ DecoderProgram MakeAssistantProgram(const ModelPlan& plan, const DeviceWeights& 
     writer.ProjectAttention(layer);
     writer.Attend(layer);
     writer.AttentionOutput(layer);
+    writer.AddAttention(layer);
     writer.DenseMlp(layer);
     writer.MlpOutput(layer);
   }
