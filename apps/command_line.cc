@@ -51,12 +51,14 @@ const CLI::App& Innermost(const CLI::App& app) {
   return chosen.empty() ? app : Innermost(*chosen.front());
 }
 
-// `-hf NAME` is one flag, as llama.cpp has it, and not -h and -f.
+// `-hf NAME` is one flag, as llama.cpp has it, and not -h and -f; so is vLLM's `-tp N`.
 std::vector<const char*> Arguments(int argc, char** argv) {
   std::vector<const char*> arguments(argv, argv + argc);
   for (const char*& argument : arguments) {
     if (std::strcmp(argument, "-hf") == 0 || std::strcmp(argument, "-hfr") == 0) {
       argument = "--hf-repo";
+    } else if (std::strcmp(argument, "-tp") == 0) {
+      argument = "--tensor-parallel-size";
     }
   }
   return arguments;

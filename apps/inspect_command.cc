@@ -1,18 +1,21 @@
 // `lapidary inspect`: a model's layers, sizes and memory figures, from its config alone.
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdio>
 #include <map>
 #include <vector>
 
 #include "apps/commands.h"
 #include "apps/named_models.h"
+#include "apps/tensor_parallel_flag.h"
 #include "gguf/gguf_checkpoint.h"
 #include "gguf/mmproj.h"
 #include "kv/kv_layout.h"
 #include "load/model_directory.h"
 #include "load/stored_weights.h"
 #include "model/footprint.h"
+#include "model/shard.h"
 #include "model/weight_table.h"
 
 namespace lapidary {
@@ -178,6 +181,68 @@ void PrintSizes(const ModelPlan& plan) {
   }
 }
 
+// What each of several ranks has, in bf16.
+struct RankSizes {
+  int num_heads = 0;
+  std::array<int, kNumKvGroups> num_kv_heads{};
+  int64_t weight_bytes = 0;
+  int64_t bytes_read_per_token = 0;
+  std::array<int64_t, kNumKvGroups> kv_bytes_per_token{};
+};
+Result<std::vector<RankSizes>> SizesOfRanks(const ModelPlan& plan, int num_ranks) {
+  std::vector<RankSizes> ranks;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    auto shard = ShardOf(plan, rank, num_ranks);
+    if (!shard.ok()) {
+      return MakeError("--tensor-parallel-size {}: {}", num_ranks, shard.error().message);
+    }
+    const Footprint footprint = MakeFootprint(shard->plan);
+    RankSizes& sizes = ranks.emplace_back();
+    sizes.weight_bytes = footprint.total() * kBf16Bytes;
+    sizes.bytes_read_per_token = footprint.read_per_token * kBf16Bytes;
+    for (const LayerPlan& layer : shard->plan.layers) {
+      sizes.num_heads = layer.num_heads;
+      sizes.num_kv_heads[KvGroupOf(layer.kind)] = layer.num_kv_heads;
+    }
+    for (int group = 0; group < kNumKvGroups; ++group) {
+      sizes.kv_bytes_per_token[group] =
+          shard->plan.kv_groups[group].stored_values_per_token * kBf16Bytes;
+    }
+  }
+  return ranks;
+}
+
+void PrintRanks(const std::vector<RankSizes>& ranks) {
+  fmt::print("\n{:<6}{:>7}{:>18}{:>17}{:>20}{:>27}\n", "rank", "heads", "KV sliding, full",
+             "bf16 weights", "read per token", "KV per token sliding, full");
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankSizes& sizes = ranks[rank];
+    fmt::print(
+        "{:<6}{:>7}{:>18}{:>14.3f} GB{:>17.3f} GB{:>25} B\n", rank, sizes.num_heads,
+        fmt::format("{}, {}", sizes.num_kv_heads[kSlidingGroup], sizes.num_kv_heads[kFullGroup]),
+        1e-9 * static_cast<double>(sizes.weight_bytes),
+        1e-9 * static_cast<double>(sizes.bytes_read_per_token),
+        fmt::format("{}, {}", sizes.kv_bytes_per_token[kSlidingGroup],
+                    sizes.kv_bytes_per_token[kFullGroup]));
+  }
+}
+
+Json RanksJson(const std::vector<RankSizes>& ranks) {
+  Json json = Json::array();
+  for (const RankSizes& sizes : ranks) {
+    json.push_back({{"num_heads", sizes.num_heads},
+                    {"num_kv_heads",
+                     {{"sliding", sizes.num_kv_heads[kSlidingGroup]},
+                      {"full", sizes.num_kv_heads[kFullGroup]}}},
+                    {"weight_bytes", sizes.weight_bytes},
+                    {"bytes_read_per_token", sizes.bytes_read_per_token},
+                    {"kv_bytes_per_token_stored",
+                     {{"sliding", sizes.kv_bytes_per_token[kSlidingGroup]},
+                      {"full", sizes.kv_bytes_per_token[kFullGroup]}}}});
+  }
+  return json;
+}
+
 void PrintStoredTypes(const std::map<std::string, StoredType>& types) {
   fmt::print("\n{:<34}{:>14}  {:>13}\n", "stored as", "tensors", "bytes");
   for (const auto& [name, type] : types) {
@@ -242,8 +307,9 @@ void PrintTowerFile(const TowerFile& file) {
              1e-9 * static_cast<double>(file.num_bytes), file.is_used ? "used" : "not used");
 }
 
-Status Inspect(const std::string& name, bool as_json) {
+Status Inspect(const std::string& name, int num_ranks, bool as_json) {
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
+  ASSIGN_OR_RETURN(const std::vector<RankSizes> ranks, SizesOfRanks(model.plan, num_ranks));
   std::map<std::string, StoredType> stored;
   std::vector<TowerFile> towers;
   if (model.gguf_file) {
@@ -253,6 +319,7 @@ Status Inspect(const std::string& name, bool as_json) {
   ASSIGN_OR_RETURN(const std::vector<DeviceTable> tables, TabulateDevices(model));
   if (as_json) {
     Json json = InspectJson(model);
+    if (num_ranks > 1) json["ranks"] = RanksJson(ranks);
     for (const DeviceTable& table : tables) {
       json["weights"][table.device] = WeightsJson(table.rows);
     }
@@ -275,6 +342,7 @@ Status Inspect(const std::string& name, bool as_json) {
              model.plan.max_context);
   PrintLayers(model.plan);
   PrintSizes(model.plan);
+  if (num_ranks > 1) PrintRanks(ranks);
   for (const DeviceTable& table : tables) PrintWeights(table);
   if (!model.gguf_file) return {};
   PrintStoredTypes(stored);
@@ -287,6 +355,7 @@ Status Inspect(const std::string& name, bool as_json) {
 void AddInspectCommand(CommandLine& command_line) {
   struct Flags {
     std::string model;
+    TensorParallelFlag tensor_parallel;
     bool json = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -294,7 +363,7 @@ void AddInspectCommand(CommandLine& command_line) {
       "inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags]() -> Status {
         const auto found = FindModel(&flags->model, {.weights = false, .text = false});
         if (!found.ok()) return found.error();
-        return Inspect(flags->model, flags->json);
+        return Inspect(flags->model, flags->tensor_parallel.size, flags->json);
       });
   command
       ->add_option(
@@ -302,6 +371,7 @@ void AddInspectCommand(CommandLine& command_line) {
           "Checkpoint directory, GGUF file, model of the Hub, or a preset: e2b e4b 12b 26b-a4b "
           "31b")
       ->required();
+  flags->tensor_parallel.AddTo(*command);
   command->add_flag("--json", flags->json, "Print one JSON object");
 }
 

@@ -20,6 +20,7 @@ void ModelFlags::AddTo(CLI::App& command) {
   quantisation.AddTo(command)->group(kGroup);
   quantisation.AddFastMathTo(command)->group(kGroup);
   threads.AddTo(command);
+  tensor_parallel.AddTo(command)->group(kGroup);
   command
       .add_option("--chunk-rows", chunk_rows,
                   fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
@@ -57,6 +58,7 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.quantisation = quantisation.Type();
   options.fast_math = quantisation.fast_math;
   threads.Fill(options);
+  options.num_ranks = tensor_parallel.size;
   options.max_tokens = max_tokens;
   return options;
 }

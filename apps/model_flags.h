@@ -10,6 +10,7 @@
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
 #include "apps/quantisation_flag.h"
+#include "apps/tensor_parallel_flag.h"
 #include "apps/thread_flags.h"
 #include "session/session.h"
 
@@ -21,6 +22,7 @@ struct ModelFlags {
   std::string load_format = "auto";
   QuantisationFlag quantisation;
   ThreadFlags threads;
+  TensorParallelFlag tensor_parallel;
   int chunk_rows = 0;  // 0: as the device likes it
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;

@@ -10,6 +10,7 @@
 #include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
+#include "apps/tensor_parallel_flag.h"
 #include "device/device_choice.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
@@ -27,6 +28,7 @@ struct PlanFlags {
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
   std::string device;  // empty: a GPU, unless only the CPU runs such weights
   QuantisationFlag quantisation;
+  TensorParallelFlag tensor_parallel;
   MemoryRequest request;
   DraftFlags drafting;
   bool json = false;
@@ -35,6 +37,7 @@ struct PlanFlags {
 Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
   Json json;
   json["device"] = flags.device;
+  json["ranks"] = flags.request.num_ranks;
   json["memory_bytes"] = flags.request.memory_bytes;
   json["utilization"] = flags.request.cuda.memory.share;
   json["usable_bytes"] = plan.usable_bytes;
@@ -58,6 +61,9 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
   const auto gigabytes = [](const char* name, int64_t bytes) {
     fmt::print("{:<28}{:>12.3f} GB\n", name, 1e-9 * static_cast<double>(bytes));
   };
+  if (flags.request.num_ranks > 1) {
+    fmt::print("{:<28}{:>12}, of which each has\n", "ranks", flags.request.num_ranks);
+  }
   if (flags.request.kv_cache_bytes == 0) {
     gigabytes("memory", flags.request.memory_bytes);
     gigabytes("usable", plan.usable_bytes);
@@ -131,6 +137,14 @@ Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
 }
 
 Status Plan(PlanFlags& flags) {
+  flags.request.num_ranks = flags.tensor_parallel.size;
+  if (flags.request.num_ranks > 1) {
+    if (flags.device == "cuda") {
+      return MakeError("--tensor-parallel-size {}: a model runs on one GPU; add --device cpu",
+                       flags.request.num_ranks);
+    }
+    flags.device = "cpu";
+  }
   const auto found = FindModel(&flags.model, {.weights = false, .text = false});
   if (!found.ok()) return found.error();
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
@@ -183,6 +197,7 @@ void AddPlanCommand(CommandLine& command_line) {
           "weights that only run there)")
       ->check(CLI::IsMember({"cuda", "cpu"}));
   flags->quantisation.AddTo(*command);
+  flags->tensor_parallel.AddTo(*command);
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
                       "that of the GPU here)");

@@ -18,6 +18,7 @@
 #include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
+#include "apps/tensor_parallel_flag.h"
 #include "apps/vllm_flags.h"
 #include "base/memory_limit.h"
 #include "base/read_file.h"
@@ -52,6 +53,7 @@ struct ServeFlags {
   size_t max_grammar_memory = kDefaultGrammarBytes;
   std::string scheduling_policy = "fcfs";
   ThreadFlags threads;
+  TensorParallelFlag tensor_parallel;
   BatchLimits limits;
   std::optional<double> max_step_ms;
   int max_queue = 1024;
@@ -151,6 +153,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.fast_math = flags.quantisation.fast_math;
   options.load.expert_counts = std::move(expert_counts);
   flags.threads.Fill(options.load);
+  options.load.num_ranks = flags.tensor_parallel.size;
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
@@ -186,9 +189,12 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
       PagesForSequence(plan, layout, session->max_model_len(), SchedulerLimits{}.sliding_slack);
   const int64_t num_pages = session->engine().stats().scheduler.num_pages;
   spdlog::info(
-      "KV cache: {:.2f} GB, room for {} full contexts of {} tokens; up to {} sequences run",
-      1e-9 * static_cast<double>(num_pages * layout.page_bytes), num_pages / pages_per_context,
-      session->max_model_len(), flags.limits.max_num_seqs);
+      "KV cache: {:.2f} GB{}, room for {} full contexts of {} tokens; up to {} sequences run",
+      1e-9 * static_cast<double>(num_pages * layout.page_bytes),
+      flags.tensor_parallel.size > 1
+          ? fmt::format(" on each of {} ranks", flags.tensor_parallel.size)
+          : "",
+      num_pages / pages_per_context, session->max_model_len(), flags.limits.max_num_seqs);
   return session;
 }
 
@@ -363,6 +369,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.threads.AddTo(command)) WithVariable(option);
+  WithVariable(flags.tensor_parallel.AddTo(command))->group("Model");
 }
 
 void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {

@@ -31,8 +31,6 @@ constexpr std::array kFlags = {
     ForeignFlag{"--swap-space", true, true, "sequences that are put back are computed again"},
     ForeignFlag{"--generation-config", true, true, "the checkpoint's own is used"},
     ForeignFlag{"--compilation-config", true, true, "nothing is compiled at start"},
-    ForeignFlag{"--tensor-parallel-size", true, false,
-                "a model runs on one GPU here; start one server per GPU"},
     ForeignFlag{"--pipeline-parallel-size", true, false, "a model runs on one GPU here"},
     ForeignFlag{"--data-parallel-size", true, false, "start one server per GPU instead"},
     ForeignFlag{"--kv-cache-dtype", true, false, "cached values have one type per device"},

@@ -214,6 +214,7 @@ void BindSession(nb::module_& module) {
       .def_rw("kv_cache_memory_bytes", &SessionOptions::kv_cache_memory_bytes)
       .def_rw("prefix_caching", &SessionOptions::prefix_caching)
       .def_rw("num_threads", &SessionOptions::num_threads)
+      .def_rw("tensor_parallel_size", &SessionOptions::tensor_parallel_size)
       .def_rw("max_images", &SessionOptions::max_images)
       .def_rw("max_sounds", &SessionOptions::max_sounds)
       .def_rw("max_videos", &SessionOptions::max_videos)

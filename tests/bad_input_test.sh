@@ -103,6 +103,11 @@ refuses "unknown preset" "no preset" synth --preset tiny-x --out "$work/x"
 refuses "a directory in use" "not an empty directory" synth --preset tiny-e --out "$work/good"
 refuses "unwritable output" "cannot" logits "$work/good" --ids 2,5 --output "$work/nowhere/f.npy"
 CUDA_VISIBLE_DEVICES= refuses "no memory figure" "--memory" plan e2b
+refuses "ranks that do not divide" "attention heads cannot be shared out evenly; 1, 2, 4 work" \
+  generate "$work/good" --ids 2 --device cpu -tp 3
+refuses "ranks beyond the most" "tensor-parallel-size" generate "$work/good" --ids 2 -tp 9
+refuses "ranks on a GPU" "a model runs on one GPU" plan e2b --memory 80GB --device cuda -tp 2
+refuses "ranks of an inspected model" "1, 2, 4, 8 work" inspect 12b -tp 3
 refuses "nonsense memory" "not an amount of memory" plan e2b --memory lots
 if [[ $(id -u) -ne 0 ]]; then
   copy secret && chmod 000 "$work/secret"

@@ -18,7 +18,7 @@ constexpr double kLogitTolerance = 1e-4;  // of the largest logit
 
 class DraftGoldenTest : public testing::TestWithParam<std::string> {};
 
-TEST_P(DraftGoldenTest, ARoundIsTheReferences) {
+TEST_P(DraftGoldenTest, ARoundIsTheReferencesOnAnyNumberOfRanks) {
   const std::string name = GetParam();
   const Golden golden = OpenGolden(name + "-drafts");
   const SynthOptions synth = OptionsOf(golden);
@@ -30,13 +30,15 @@ TEST_P(DraftGoldenTest, ARoundIsTheReferences) {
                      : TinyAssistantConfig(TestConfig(name), name == "odd-shared-kv-is-v").value();
   ASSERT_TRUE(
       WriteSyntheticAssistant(assistant, synth, path.string() + "-assistant", threads).ok());
-  LoadOptions options;
-  options.max_tokens = 512;
-  options.num_threads = 2;
-  auto model = LoadModel(DescribeModel(path.string()).value(), options);
-  ASSERT_TRUE(model.ok()) << model.error().message;
   const auto greedy = std::make_shared<SamplingParams>(SamplingParams{.temperature = 0.0f});
-  for (const std::string prompt : {"short", "long"}) {
+  for (const auto& [num_ranks, prompt] : std::vector<std::pair<int, std::string>>{
+           {1, "short"}, {1, "long"}, {2, "short"}, {2, "long"}, {4, "long"}}) {
+    LoadOptions options;
+    options.max_tokens = 512;
+    options.num_threads = 2;
+    options.num_ranks = num_ranks;
+    auto model = LoadModel(DescribeModel(path.string()).value(), options);
+    ASSERT_TRUE(model.ok()) << model.error().message;
     const std::vector<int32_t> ids = golden.Ids(prompt + ".ids");
     SingleSequence sequence(*model->executor, /*max_chunk=*/64, greedy,
                             static_cast<int32_t>(ids.size()));

@@ -11,6 +11,7 @@
 #include "grammar/matcher.h"
 #include "load/load_model.h"
 #include "model/assistant_preset.h"
+#include "model/shard.h"
 #include "tests/test_models.h"
 
 namespace lapidary {
@@ -38,8 +39,8 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int kNewTokens = 40;
 
-  explicit DraftedAnswersTest(const DeviceChoice& device, bool fast_math = false)
-      : device_(device), fast_math_(fast_math) {}
+  explicit DraftedAnswersTest(const DeviceChoice& device, bool fast_math = false, int num_ranks = 1)
+      : device_(device), fast_math_(fast_math), num_ranks_(num_ranks) {}
 
   // A bundled pair, whose drafts are mostly accepted, or a random one, whose are hardly ever.
   void SetUp() override {
@@ -80,15 +81,16 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     options.num_threads = 2;
     options.device = device;
     options.fast_math = fast_math_;
+    options.num_ranks = num_ranks_;
     // The one mode in which a row's bits do not depend on the rows beside it.
     options.cuda.batch_invariant = true;
     options.limits = {.max_num_seqs = 16,
                       .max_num_batched_tokens = mode.max_num_batched_tokens,
                       .max_model_len = 512};
+    const KvLayout layout = MakeKvLayout(ShardOf(model.plan, 0, num_ranks_)->plan, device.kind);
     options.kv_cache_memory_bytes =
-        PagesForSequence(model.plan, MakeKvLayout(model.plan, device.kind), mode.pool_tokens,
-                         SchedulerLimits{}.sliding_slack) *
-        MakeKvLayout(model.plan, device.kind).page_bytes;
+        PagesForSequence(model.plan, layout, mode.pool_tokens, SchedulerLimits{}.sliding_slack) *
+        layout.page_bytes;
     options.drafting.enabled = mode.num_drafts > 0;
     options.drafting.num_drafts = std::max(mode.num_drafts, 1);
     options.drafting.adapt = mode.adapt;
@@ -332,6 +334,7 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
 
   const DeviceChoice device_;
   const bool fast_math_;
+  const int num_ranks_;
   TemporaryDirectory directory_;
   std::filesystem::path path_;
 };

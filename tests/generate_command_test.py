@@ -95,6 +95,35 @@ class GenerateTest(command_harness.CommandTest):
         result = self.run_lapidary("plan", "12b", "--memory", "80GB", "--max-model-len", "16k", "--json")
         self.assertEqual(json.loads(result.stdout)["max_model_len"], 16000)
 
+    # --- ranks ---
+
+    def test_ranks_that_share_a_model_answer_as_one(self):
+        arguments = ("--chat", "Who are you?", "--max-tokens", "30")
+        for model, sizes in ((self.model, ("2", "4")), ("pebble-e", ("2",)), ("pebble-moe", ("2",))):
+            alone = self.greedy(*arguments, model=model)
+            for size in sizes:
+                ranks = self.greedy(*arguments, "--device", "cpu", "-tp", size, model=model)
+                self.assertEqual(ranks["output_ids"], alone["output_ids"], (model, size))
+        fast = self.greedy("--chat", "Calculate 70 x 4.", "--quantization", "q8_0", "--fast-math", "--device", "cpu",
+                           "-tp", "2", model="pebble-e")
+        self.assertEqual(fast["text"], "70 * 4 = 280")
+        drafted = self.greedy(*arguments, "--tensor-parallel-size=2", "--no-spec", model="pebble-e")
+        self.assertEqual(drafted["output_ids"], self.greedy(*arguments, model="pebble-e")["output_ids"])
+
+    def test_plan_and_inspect_say_what_a_rank_has(self):
+        def plan(*arguments):
+            result = self.run_lapidary("plan", "31b", "--memory", "150GB", "--device", "cpu", "--json", *arguments)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(result.stdout)
+
+        whole, half = plan(), plan("-tp", "2")
+        self.assertEqual(half["ranks"], 2)
+        self.assertAlmostEqual(half["weight_bytes"] / whole["weight_bytes"], 0.5, places=3)
+        self.assertEqual(half["page_bytes"] * 2, whole["page_bytes"])
+        inspected = json.loads(self.run_lapidary("inspect", "12b", "-tp", "4", "--json").stdout)
+        self.assertEqual([rank["num_kv_heads"] for rank in inspected["ranks"]], 4 * [{"sliding": 2, "full": 1}])
+        self.assertIn(b"KV sliding, full", self.run_lapidary("inspect", "12b", "-tp", "4").stdout)
+
     def test_a_name_of_the_hub_is_told_how_to_get_the_weights(self):
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.scratch / "hf")}
         done = self.run_lapidary("generate", "google/gemma-4-E2B-it", "--prompt", "a", env=environment)

@@ -15,14 +15,20 @@ namespace {
 
 constexpr double kLogitTolerance = 1e-4;  // of the largest logit
 
-class GoldenTest : public testing::TestWithParam<std::string> {
+struct GoldenCase {
+  std::string model;
+  int num_ranks = 1;
+};
+
+class GoldenTest : public testing::TestWithParam<GoldenCase> {
  protected:
   void SetUp() override {
-    golden_ = OpenGolden(GetParam());
-    const auto path = MakeTestModel(GetParam(), OptionsOf(golden_), directory_);
+    golden_ = OpenGolden(GetParam().model);
+    const auto path = MakeTestModel(GetParam().model, OptionsOf(golden_), directory_);
     LoadOptions options;
     options.max_tokens = 512;
     options.num_threads = 2;
+    options.num_ranks = GetParam().num_ranks;
     auto model = LoadModel(DescribeModel(path.string()).value(), options);
     ASSERT_TRUE(model.ok()) << model.error().message;
     model_ = std::move(model).value();
@@ -86,11 +92,23 @@ TEST_P(GoldenTest, GreedyContinuationIsTheReferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         testing::Values("tiny-e", "tiny-moe", "tiny-dense", "odd-single-kv",
-                                         "odd-window", "odd-wrapper", "odd-shared-kv-is-v",
-                                         "odd-moe", "odd-unified"),
-                         ModelTestName);
+std::vector<GoldenCase> AllCases() {
+  std::vector<GoldenCase> cases;
+  for (const char* model : {"tiny-e", "tiny-moe", "tiny-dense", "odd-single-kv", "odd-window",
+                            "odd-wrapper", "odd-shared-kv-is-v", "odd-moe", "odd-unified"}) {
+    for (const int num_ranks : {1, 2, 4}) cases.push_back({model, num_ranks});
+  }
+  return cases;
+}
+
+std::string CaseName(const testing::TestParamInfo<GoldenCase>& golden) {
+  std::string name = golden.param.model;
+  std::replace(name.begin(), name.end(), '-', '_');
+  if (golden.param.num_ranks > 1) name += fmt::format("_{}_ranks", golden.param.num_ranks);
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, testing::ValuesIn(AllCases()), CaseName);
 
 }  // namespace
 }  // namespace lapidary

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <future>
+#include <map>
 
 #include "base/read_file.h"
 #include "engine/engine.h"
@@ -84,8 +85,11 @@ TEST_P(MediaModelTest, LogitsAreTheReferencesInChunksOfAnySize) {
     const std::vector<int32_t> ids = golden_.Ids(prompt + ".ids");
     const std::vector<int32_t> rows = golden_.Ids(prompt + ".rows");
     const float* expected = golden_.Tensor(prompt + ".logits").As<float>();
-    std::vector<float> whole;
-    for (const int32_t chunk_rows : {512, 17, 1}) {
+    std::map<int, std::vector<float>> wholes;  // by the number of ranks
+    for (const auto& [num_ranks, chunk_rows] : std::vector<std::pair<int, int32_t>>{
+             {1, 512}, {1, 17}, {1, 1}, {2, 512}, {2, 17}, {4, 17}}) {
+      std::vector<float>& whole = wholes[num_ranks];
+      options_.num_ranks = num_ranks;
       LoadedModel model = LoadCpu();
       SingleSequence sequence(*model.executor, chunk_rows, nullptr, 0, placed.runs);
       std::vector<float> logits;
@@ -111,39 +115,43 @@ TEST_P(MediaModelTest, LogitsAreTheReferencesInChunksOfAnySize) {
   }
 }
 
-TEST_P(MediaModelTest, GreedyTokensOfTheEngineAreTheReferences) {
+TEST_P(MediaModelTest, GreedyTokensOfTheEngineAreTheReferencesOnAnyNumberOfRanks) {
   EngineOptions engine_options;
   engine_options.limits.max_num_batched_tokens = 48;  // less than an image
   options_.limits.max_num_batched_tokens = 48;
-  const auto loaded = LoadEngine(description_, options_, engine_options);
-  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-  Engine& engine = *loaded->engine;
-  // Twice, all at once: the second time prefixes come from the cache.
-  for (int round = 0; round < 2; ++round) {
-    std::vector<std::future<std::vector<int32_t>>> answers;
-    for (const std::string& prompt : prompts_) {
-      const PlacedMedia placed = MediaOf(prompt);
-      SequenceSpec spec;
-      spec.prompt = golden_.Ids(prompt + ".ids");
-      spec.max_new_tokens = static_cast<int32_t>(golden_.Ids(prompt + ".greedy").size());
-      spec.sampling = Greedy();
-      spec.media = placed.runs;
-      spec.identity.media = placed.digests;
-      // One of them inside an image: nothing may be resumed there.
-      spec.cache_points = {(*placed.runs)[0].position + 3,
-                           static_cast<int32_t>(spec.prompt.size()) - 1};
-      auto done = std::make_shared<std::promise<std::vector<int32_t>>>();
-      auto tokens = std::make_shared<std::vector<int32_t>>();
-      answers.push_back(done->get_future());
-      const auto id = engine.Submit(std::move(spec), [done, tokens](RequestEvent event) {
-        for (const SampledToken& token : event.tokens) tokens->push_back(token.id);
-        if (event.finish) done->set_value(*tokens);
-      });
-      ASSERT_TRUE(id.ok()) << id.error().message;
-    }
-    for (size_t idx = 0; idx < prompts_.size(); ++idx) {
-      EXPECT_EQ(answers[idx].get(), golden_.Ids(prompts_[idx] + ".greedy"))
-          << prompts_[idx] << " round " << round;
+  for (const int num_ranks : {1, 2, 4}) {
+    SCOPED_TRACE(num_ranks);
+    options_.num_ranks = num_ranks;
+    const auto loaded = LoadEngine(description_, options_, engine_options);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    Engine& engine = *loaded->engine;
+    // Twice, all at once: the second time prefixes come from the cache.
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::future<std::vector<int32_t>>> answers;
+      for (const std::string& prompt : prompts_) {
+        const PlacedMedia placed = MediaOf(prompt);
+        SequenceSpec spec;
+        spec.prompt = golden_.Ids(prompt + ".ids");
+        spec.max_new_tokens = static_cast<int32_t>(golden_.Ids(prompt + ".greedy").size());
+        spec.sampling = Greedy();
+        spec.media = placed.runs;
+        spec.identity.media = placed.digests;
+        // One of them inside an image: nothing may be resumed there.
+        spec.cache_points = {(*placed.runs)[0].position + 3,
+                             static_cast<int32_t>(spec.prompt.size()) - 1};
+        auto done = std::make_shared<std::promise<std::vector<int32_t>>>();
+        auto tokens = std::make_shared<std::vector<int32_t>>();
+        answers.push_back(done->get_future());
+        const auto id = engine.Submit(std::move(spec), [done, tokens](RequestEvent event) {
+          for (const SampledToken& token : event.tokens) tokens->push_back(token.id);
+          if (event.finish) done->set_value(*tokens);
+        });
+        ASSERT_TRUE(id.ok()) << id.error().message;
+      }
+      for (size_t idx = 0; idx < prompts_.size(); ++idx) {
+        EXPECT_EQ(answers[idx].get(), golden_.Ids(prompts_[idx] + ".greedy"))
+            << prompts_[idx] << " round " << round;
+      }
     }
   }
 }

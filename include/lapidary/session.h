@@ -33,6 +33,9 @@ struct SessionOptions {
   int64_t kv_cache_memory_bytes = 0;
   bool prefix_caching = true;
   int num_threads = 0;  // of the CPU; 0: one per core
+  // Ranks that share the model. On the CPU they take turns, which is no faster; on a GPU there is
+  // one.
+  int tensor_parallel_size = 1;
 
   // A smaller model that proposes tokens; it changes speed and nothing else.
   bool drafting = true;

@@ -66,6 +66,7 @@ class SessionOptions:
     kv_cache_memory_bytes: int
     prefix_caching: bool
     num_threads: int
+    tensor_parallel_size: int
     max_images: int
     max_sounds: int
     max_videos: int

@@ -90,13 +90,12 @@ class Engine:
             batch_invariant: On a GPU, bitwise the same answers whatever else runs. The CPU always gives those.
             num_threads: Of the CPU; None: one per core.
             dtype: "auto" or "bfloat16": weights are as the checkpoint has them.
-            tensor_parallel_size: 1.
+            tensor_parallel_size: Ranks that share the model. On the CPU they take turns, which is no faster; on a GPU
+                there is one.
             trust_remote_code: Changes nothing: checkpoints are data.
         """
         if dtype not in ("auto", "bfloat16"):
             raise ValueError(f"dtype '{dtype}' is not there; it must be auto or bfloat16")
-        if tensor_parallel_size != 1:
-            raise ValueError("tensor_parallel_size must be 1: a model runs on one device")
         self.model = os.fspath(model) if model is not None else bundled_model()
         options = _core.SessionOptions()
         options.device = device
@@ -106,6 +105,7 @@ class Engine:
         options.max_num_batched_tokens = _limit("max_num_batched_tokens", max_num_batched_tokens)
         options.kv_cache_memory_bytes = _limit("kv_cache_memory_bytes", kv_cache_memory_bytes)
         options.num_threads = _limit("num_threads", num_threads)
+        options.tensor_parallel_size = tensor_parallel_size
         _set_media_limits(options, limit_mm_per_prompt)
         options.prefix_caching = enable_prefix_caching
         options.jump_forward = jump_forward

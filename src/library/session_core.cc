@@ -26,6 +26,7 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.format = wanted.dummy_weights ? LoadFormat::kDummy : LoadFormat::kAuto;
   load.dummy_seed = wanted.dummy_seed;
   load.num_threads = wanted.num_threads;
+  load.num_ranks = wanted.tensor_parallel_size;
   load.limits.max_model_len = wanted.max_model_len;
   load.limits.max_num_seqs = wanted.max_num_seqs;
   load.limits.max_num_batched_tokens = wanted.max_num_batched_tokens;
@@ -57,6 +58,7 @@ void CheckOptions(const SessionOptions& options) {
   check(options.kv_cache_memory_bytes >= 0, "kv_cache_memory_bytes must be at least 1");
   check(options.num_threads >= 0 && options.num_threads <= 1024,
         "num_threads must be between 1 and 1024");
+  check(options.tensor_parallel_size >= 1, "tensor_parallel_size must be at least 1");
   check(options.max_images >= 0 && options.max_sounds >= 0 && options.max_videos >= 0,
         "the limits of images, audio and videos must be at least 0");
   check(options.num_draft_tokens >= 0 && options.num_draft_tokens <= kMaxDrafts,

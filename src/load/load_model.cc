@@ -9,6 +9,7 @@
 #include "executor/cpu/cpu_executor.h"
 #include "load/stored_weights.h"
 #include "model/converted_source.h"
+#include "model/shard.h"
 #include "model/tensor_sources.h"
 
 namespace lapidary {
@@ -16,13 +17,14 @@ namespace {
 
 constexpr int kSlidingSlack = SchedulerLimits{}.sliding_slack;
 
-// Room for max_num_seqs full contexts within a quarter of the machine's memory, but for one in any
-// case.
-int64_t DefaultPages(const ModelPlan& plan, const KvLayout& layout, const BatchLimits& limits) {
+// Room for max_num_seqs full contexts within a quarter of the machine's memory, which ranks share,
+// but for one in any case.
+int64_t DefaultPages(const ModelPlan& plan, const KvLayout& layout, const BatchLimits& limits,
+                     int num_ranks) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   const int64_t per_context = PagesForSequence(plan, layout, limits.max_model_len, kSlidingSlack);
   const int64_t affordable =
-      std::min(limits.max_num_seqs * per_context, memory / 4 / layout.page_bytes);
+      std::min(limits.max_num_seqs * per_context, memory / 4 / (layout.page_bytes * num_ranks));
   return std::max(affordable, per_context);
 }
 
@@ -39,7 +41,7 @@ Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layou
   } else if (options.device.kind == DeviceKind::kCuda) {
     return std::optional<int>();
   } else {
-    num_pages = 1 + DefaultPages(plan, layout, options.limits);
+    num_pages = 1 + DefaultPages(plan, layout, options.limits, options.num_ranks);
   }
   if (num_pages < 2 || num_pages > kMaxPages) {
     return MakeError(
@@ -80,8 +82,19 @@ void LogPlacement(const ThreadPlacement& placement) {
   }
 }
 
+// What the first rank has of a model, and of its KV every rank. Widths, which formats with blocks
+// cut otherwise, do not matter to a layout.
+Result<ModelPlan> PlanOfRank(const ModelPlan& plan, int num_ranks) {
+  Result<Shard> shard = ShardOf(plan, 0, num_ranks);
+  if (!shard.ok()) {
+    return MakeError("--tensor-parallel-size {}: {}", num_ranks, shard.error().message);
+  }
+  return std::move(shard->plan);
+}
+
 Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedModel& loaded) {
   const ModelDescription& model = loaded.description;
+  ASSIGN_OR_RETURN(const ModelPlan of_rank, PlanOfRank(model.plan, options.num_ranks));
   cpu::CpuExecutorOptions executor_options;
   // The same for loading and for running: weights made here are where they will be read.
   const ThreadPlacement placement = PlaceThreads(CpuTopology::OfThisMachine(), options.num_threads,
@@ -111,7 +124,8 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
   executor_options.fast_math = options.fast_math;
   executor_options.release_repacked = true;
   executor_options.expert_counts = options.expert_counts;
-  executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCpu);
+  executor_options.num_ranks = options.num_ranks;
+  executor_options.kv_layout = MakeKvLayout(of_rank, DeviceKind::kCpu);
   ASSIGN_OR_RETURN(const std::optional<int> num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
   executor_options.num_pages = *num_pages;
@@ -124,6 +138,12 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   const ModelDescription& model = loaded.description;
   if (options.fast_math) {
     return MakeError("--fast-math rounds activations on the CPU only; add --device cpu");
+  }
+  if (options.num_ranks != 1) {
+    return MakeError(
+        "--tensor-parallel-size {}: a model runs on one GPU; start a server on each, or add "
+        "--device cpu",
+        options.num_ranks);
   }
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
   std::shared_ptr<const TensorSource> source;

@@ -34,10 +34,11 @@ struct LoadOptions {
   int num_threads = 0;  // 0: one per core
   NumaMode numa = NumaMode::kDistribute;
   bool pin_threads = false;  // a core for each
+  int num_ranks = 1;         // that share the model (model/shard.h); on the CPU alone
   BatchLimits limits;        // 0: as the device likes it
-  // The KV pool: bytes, or room for so many sequences of so many tokens. With neither, on a GPU
-  // what its memory leaves; on the CPU room for as many full contexts as run at once, within a
-  // quarter of the machine's memory, but for one in any case.
+  // The KV pool, of every rank's: bytes, or room for so many sequences of so many tokens. With
+  // neither, on a GPU what its memory leaves; on the CPU room for as many full contexts as run at
+  // once, within a quarter of the machine's memory, but for one in any case.
   std::optional<int64_t> kv_cache_memory_bytes;
   int64_t max_tokens = 0;
   int num_sequences = 1;

@@ -70,6 +70,28 @@ TEST(LoadModel, APresetHasNoWeightsOfItsOwn) {
   EXPECT_NE(model.error().message.find("--load-format dummy"), std::string::npos);
 }
 
+TEST(LoadModel, SeveralRanksShareAModelOnTheCpuWhereItsHeadsDivide) {
+  LoadOptions options = Dummy();
+  options.max_tokens = 64;
+  options.num_ranks = 2;
+  const auto loaded = LoadModel(Tiny(), options);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  // Of two KV heads a rank's pages have one.
+  EXPECT_EQ(2 * loaded->executor->kv_layout().page_bytes,
+            MakeKvLayout(Tiny().plan, DeviceKind::kCpu).page_bytes);
+  EXPECT_EQ(loaded->executor->plan().vocab_size, Tiny().plan.vocab_size);
+  options.num_ranks = 3;
+  EXPECT_EQ(
+      LoadModel(Tiny(), options).error().message,
+      "--tensor-parallel-size 3: the model cannot be split over 3 ranks: its 4 attention heads "
+      "cannot be shared out evenly; 1, 2, 4 work");
+  options.num_ranks = 2;
+  options.device.kind = DeviceKind::kCuda;
+  EXPECT_EQ(LoadModel(Tiny(), options).error().message,
+            "--tensor-parallel-size 2: a model runs on one GPU; start a server on each, or add "
+            "--device cpu");
+}
+
 TEST(LoadModel, AModelMayBeQuantisedAsItIsLoadedToWhatTheDeviceHas) {
   LoadOptions options = Dummy();
   options.max_tokens = 8;

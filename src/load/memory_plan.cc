@@ -5,6 +5,7 @@
 
 #include "engine/scheduler.h"
 #include "executor/cuda/memory_needs.h"
+#include "model/shard.h"
 
 namespace lapidary {
 
@@ -74,6 +75,24 @@ int64_t CpuWorkspace(const ModelPlan& plan, const BatchLimits& limits) {
   return static_cast<int64_t>(sizeof(float)) * (limits.max_num_batched_tokens * row + logits);
 }
 
+// Of the formats that the CPU reads.
+CutUnits CutUnitsOf(const WeightPlan& weights) {
+  CutUnits units;
+  for (const PlannedWeight& weight : weights.weights()) {
+    if (weight.is_matrix()) units[weight.spec.name] = CutUnitOf(weight.loaded);
+  }
+  return units;
+}
+
+int64_t BytesOfRank(const Shard& shard, const WeightPlan& weights) {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : RequiredTensors(shard.plan)) {
+    const int64_t cols = spec.shape.back();
+    bytes += BytesOf(weights.Of(spec).loaded, spec.num_elements() / cols, cols).total();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request) {
@@ -108,15 +127,21 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
 Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, const MemoryRequest& request) {
   ASSIGN_OR_RETURN(const BatchLimits limits,
                    CompleteLimits(request.limits, plan, DeviceKind::kCpu));
+  const WeightPlan weights = WeightsOf(plan, request, WeightReader::kCpu);
   MemoryPlan memory;
-  memory.layout = MakeKvLayout(plan, DeviceKind::kCpu);
   memory.max_model_len = limits.max_model_len;
-  memory.weight_bytes = WeightsOf(plan, request, WeightReader::kCpu).loaded_bytes();
-  memory.workspace_bytes = CpuWorkspace(plan, limits);
+  for (int rank = 0; rank < request.num_ranks; ++rank) {
+    ASSIGN_OR_RETURN(const Shard shard,
+                     ShardOf(plan, rank, request.num_ranks, CutUnitsOf(weights)));
+    memory.layout = MakeKvLayout(shard.plan, DeviceKind::kCpu);  // the same of all
+    memory.weight_bytes = std::max(memory.weight_bytes, BytesOfRank(shard, weights));
+    memory.workspace_bytes = std::max(memory.workspace_bytes, CpuWorkspace(shard.plan, limits));
+  }
   if (request.cuda.drafter) {
+    ASSIGN_OR_RETURN(const AssistantShard drafter,
+                     ShardOf(request.cuda.drafter->plan, 0, request.num_ranks));
     memory.weight_bytes +=
-        WeightPlan::OfDummies(RequiredTensors(request.cuda.drafter->plan), WeightReader::kCpu)
-            .loaded_bytes();
+        WeightPlan::OfDummies(RequiredTensors(drafter.plan), WeightReader::kCpu).loaded_bytes();
   }
   return FillPool(plan, request, std::move(memory));
 }

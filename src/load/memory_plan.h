@@ -17,6 +17,7 @@ namespace lapidary {
 
 // A GPU, and what `serve` would be told about it.
 struct MemoryRequest {
+  int num_ranks = 1;           // that share the model; memory and plan are those of one
   int64_t memory_bytes = 0;    // of the device
   int num_sms = 0;             // of the device; 0: not known
   int64_t kv_cache_bytes = 0;  // > 0: the pool's size itself; memory is not looked at
@@ -46,7 +47,7 @@ struct MemoryPlan {
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request);
 
 // The same of a machine's memory and the CPU executor; KV is in f32, and the workspace is what the
-// buffers of the largest step grow to.
+// buffers of the largest step grow to. Of several ranks, what the largest one needs.
 Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, const MemoryRequest& request);
 
 // "143771MiB", "80GB" (1e9), "64GiB" (2^30), "1.5TB", or plain bytes.

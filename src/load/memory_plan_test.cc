@@ -148,6 +148,36 @@ TEST(PlanCpuMemory, CountsWeightsAsTheyAreStoredAndKvInF32) {
   EXPECT_FALSE(PlanCpuMemory(model, request).ok());
 }
 
+// 31B in bf16: half of 32 and of 16 + 4 KV heads, 5,376 norms and the like twice.
+TEST(PlanCpuMemory, OfSeveralRanksIsThatOfTheLargest) {
+  const ModelPlan model = PresetPlan("31b");
+  MemoryRequest request;
+  request.memory_bytes = 200'000'000'000;
+  const MemoryPlan whole = PlanCpuMemory(model, request).value();
+  request.num_ranks = 2;
+  const MemoryPlan half = PlanCpuMemory(model, request).value();
+  EXPECT_NEAR(static_cast<double>(half.weight_bytes), 0.5 * static_cast<double>(whole.weight_bytes),
+              5e6);
+  EXPECT_GT(2 * half.weight_bytes, whole.weight_bytes);
+  EXPECT_EQ(half.layout.tokens_per_page, whole.layout.tokens_per_page);
+  EXPECT_EQ(2 * half.layout.page_bytes, whole.layout.page_bytes);
+  // Q5_0's blocks of 32 columns: 26B's experts are 22 of them, its MLP 66, of which the largest of
+  // four ranks has 6 and 17.
+  const ModelPlan experts = PresetPlan("26b-a4b");
+  request.weights = WeightPlan::Make(RequiredTensors(experts), nullptr,
+                                     {.reader = WeightReader::kCpu, .rounding = DType::kQ4_0})
+                        .value();
+  const auto weights_of = [&](int num_ranks) {
+    request.num_ranks = num_ranks;
+    return static_cast<double>(PlanCpuMemory(experts, request)->weight_bytes);
+  };
+  EXPECT_NEAR(weights_of(2) / weights_of(1), 0.5, 0.01);
+  EXPECT_NEAR(weights_of(4) / weights_of(1), 6.0 / 22, 0.01);
+  request.num_ranks = 3;
+  EXPECT_NE(PlanCpuMemory(experts, request).error().message.find("1, 2, 4, 8 work"),
+            std::string::npos);
+}
+
 TEST(ParseBytesTest, UnitsAreDecimalOrBinaryAsSpelled) {
   EXPECT_EQ(ParseBytes("143771MiB").value(), int64_t{143771} << 20);
   EXPECT_EQ(ParseBytes("80GB").value(), 80'000'000'000);

@@ -176,8 +176,10 @@ def test_bad_input_is_a_value_error(llm):
         LLM(max_model_len=0)
     with pytest.raises(ValueError, match="auto, cpu or cuda"):
         LLM(device="tpu")
-    with pytest.raises(ValueError, match="one device"):
-        LLM(tensor_parallel_size=2)
+    with pytest.raises(ValueError, match="cannot be split over 3 ranks: .* work"):
+        LLM(device="cpu", tensor_parallel_size=3)
+    with pytest.raises(ValueError, match="tensor_parallel_size must be at least 1"):
+        LLM(tensor_parallel_size=0)
     with pytest.raises(ValueError, match="auto or bfloat16"):
         LLM(dtype="float8")
     with pytest.raises(ValueError, match="mtp"):

@@ -281,11 +281,21 @@ def test_too_little_memory_for_kv_names_the_flags(request, checkpoint):
         assert "--kv-cache-memory-bytes" in done.stderr, memory
 
 
+@pytest.mark.parametrize("ranks", ["2", "4"])
+def test_ranks_that_share_a_model_answer_as_one(start, server, ranks):
+    several = start("--device", "cpu", "-tp", ranks)
+    assert lines_with(several, f"on each of {ranks} ranks")
+    for prompt in ("Hello", "the same again " * 30, "the same again " * 30 + "and more"):
+        asked = {"prompt": prompt, "max_tokens": 20, "temperature": 0}
+        answers = [httpx.post(one.url + COMPLETIONS, json=asked).json()["choices"][0]["text"] for one in (server, several)]
+        assert answers[0] == answers[1]
+
+
 def test_flags_of_another_server_get_a_sentence(request, start, checkpoint):
-    done = subprocess.run([request.config.getoption("--lapidary"), "serve", "--tensor-parallel-size", "2", str(checkpoint)],
+    done = subprocess.run([request.config.getoption("--lapidary"), "serve", "--pipeline-parallel-size", "2", str(checkpoint)],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "--tensor-parallel-size: a model runs on one GPU here" in done.stderr
+    assert "--pipeline-parallel-size: a model runs on one GPU here" in done.stderr
     server = start("--dtype", "auto", "--enable-auto-tool-choice", "--tool-call-parser", "gemma4")
     assert lines_with(server, "--dtype is not needed")
     assert lines_with(server, "--tool-call-parser is not needed")
