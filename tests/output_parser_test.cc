@@ -178,7 +178,7 @@ TEST(OutputParser, CallClosedByTurnOrCutIsAcceptedWhenBalanced) {
 TEST(OutputParser, UnbalancedCallComesBackAsContent) {
   const auto output = Parse("<|tool_call>call:f{a:<|\"|>x<turn|>");
   EXPECT_TRUE(output.tool_calls.empty());
-  EXPECT_EQ(output.content, "<|tool_call>call:f{a:<|\"|>x");
+  EXPECT_EQ(output.content, "call:f{a:\"x");
 }
 
 TEST(OutputParser, CallWithoutItsTokenIsContent) {
@@ -301,35 +301,40 @@ TEST(OutputParser, AStreamedCallThatBreaksStaysAsFarAsItCame) {
       << "before its name it is none";
 }
 
-TEST(OutputParser, UnparseableCallsAreContentAndNothingIsLost) {
+TEST(OutputParser, UnparseableCallsAreContentWithoutSpecialTokens) {
   for (const char* call :
        {"call:f{a}", "call:f{a:}", "call:f{:1}", "call:{}", "call:f g{}", "hello", "call:f", "",
         "call:f{a:1]}", "call:f{a:<|\"|>x<|\"|>y}", "call:f{a:1,}", "call:<|\"|>f<|\"|>{}"}) {
-    const std::string text = "<|tool_call>" + std::string(call) + "<tool_call|>";
-    const auto output = Parse("A" + text + "B");
+    const auto output = Parse("A<|tool_call>" + std::string(call) + "<tool_call|>B");
     EXPECT_TRUE(output.tool_calls.empty()) << call;
-    EXPECT_EQ(output.content, "A" + text + "B") << call;
+    std::string readable = call;
+    for (size_t at = 0; (at = readable.find("<|\"|>")) != std::string::npos;) {
+      readable.replace(at, 5, "\"");
+    }
+    EXPECT_EQ(output.content, "A" + readable + "B") << call;
   }
+}
+
+TEST(OutputParser, AQuoteOutsideOfCallsIsAPlainOne) {
+  EXPECT_EQ(Parse("a<|\"|>b<turn|>").content, "a\"b");
 }
 
 TEST(OutputParser, CancelledCallIsFollowedByItsText) {
   const auto events = Events("<|tool_call>call:f{a}<tool_call|><|tool_call>call:g{}<tool_call|>");
-  const std::vector<OutputEvent> expected = {{Kind::kToolCallBegin, "f", 0},
-                                             {Kind::kToolCallCancel, "", 0},
-                                             {Kind::kContent, "<|tool_call>call:f{a}<tool_call|>"},
-                                             {Kind::kToolCallBegin, "g", 1},
-                                             {Kind::kToolCallArguments, "{}", 1},
-                                             {Kind::kToolCallEnd, "", 1}};
+  const std::vector<OutputEvent> expected = {
+      {Kind::kToolCallBegin, "f", 0},      {Kind::kToolCallCancel, "", 0},
+      {Kind::kContent, "call:f{a}"},       {Kind::kToolCallBegin, "g", 1},
+      {Kind::kToolCallArguments, "{}", 1}, {Kind::kToolCallEnd, "", 1}};
   EXPECT_EQ(events, expected);
 }
 
 TEST(OutputParser, HostileDepthAndSizeBecomeText) {
   const std::string deep = "call:f{a:" + std::string(100000, '[');
-  EXPECT_EQ(Parse("<|tool_call>" + deep + "<turn|>").content, "<|tool_call>" + deep);
+  EXPECT_EQ(Parse("<|tool_call>" + deep + "<turn|>").content, deep);
   OutputParserOptions options;
   options.max_call_bytes = 1000;
   const std::string large = "call:f{a:" + std::string(5000, 'x') + "}";
-  EXPECT_EQ(Parse("<|tool_call>" + large + "<turn|>", options).content, "<|tool_call>" + large);
+  EXPECT_EQ(Parse("<|tool_call>" + large + "<turn|>", options).content, large);
 }
 
 // Properties.

@@ -93,7 +93,7 @@ TEST_F(ChoiceStreamTest, StreamedCallsGrowWithTheirTokens) {
 
 TEST_F(ChoiceStreamTest, BrokenCallIsContentAndNoCall) {
   const Outcome outcome = Run("<|tool_call>call:add{a:<tool_call|>");
-  EXPECT_EQ(outcome.whole.content, "<|tool_call>call:add{a:<tool_call|>");
+  EXPECT_EQ(outcome.whole.content, "call:add{a:");
   EXPECT_THAT(outcome.whole.tool_calls, IsEmpty());
   EXPECT_EQ(outcome.num_calls, 0);
 }

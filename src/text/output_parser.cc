@@ -10,8 +10,6 @@ using Kind = OutputEvent::Kind;
 
 constexpr std::string_view kLabelText = "thought\n";
 constexpr std::string_view kCallPrefix = "call:";
-constexpr std::string_view kCallOpenText = "<|tool_call>";
-constexpr std::string_view kCallCloseText = "<tool_call|>";
 constexpr size_t kMaxNameBytes = 256;
 
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -67,7 +65,7 @@ void OutputParser::Push(int token_id, std::string_view text, std::vector<OutputE
 void OutputParser::Finish(std::vector<OutputEvent>* events) {
   events_ = events;
   CloseThought();
-  CloseCall(/*by_own_token=*/false);
+  CloseCall();
   events_ = nullptr;
 }
 
@@ -81,15 +79,15 @@ void OutputParser::PushSpecial(int token_id) {
       call_.quotes.push_back(call_.text.size());
       BreakCall();
     } else {
-      PushText("<|\"|>");
+      PushText("\"");
     }
     return;
   }
   if (token_id == ids.tool_call_close) {
-    CloseCall(/*by_own_token=*/true);  // A stray one is dropped.
+    CloseCall();  // A stray one is dropped.
     return;
   }
-  CloseCall(/*by_own_token=*/false);
+  CloseCall();
   if (token_id == ids.channel_open) {
     OpenThought();
   } else if (token_id == ids.tool_call_open) {
@@ -144,7 +142,7 @@ void OutputParser::PushText(std::string_view text) {
         break;
       case State::kCallTail:  // Blanks go, anything else is content behind the call.
         if (!IsBlank(text[offset])) {
-          CloseCall(/*by_own_token=*/true);
+          CloseCall();
         } else {
           ++offset;
         }
@@ -229,21 +227,14 @@ void OutputParser::BreakCall() {
   }
   if (call_announced_) Emit(Kind::kToolCallCancel, "", num_calls_++);
   call_announced_ = false;
-  Emit(Kind::kContent, kCallOpenText);
-  Emit(Kind::kContent, call_.Spelled());
+  Emit(Kind::kContent, call_.Readable());
   call_.Clear();
   state_ = State::kBrokenCall;
 }
 
-void OutputParser::CloseCall(bool by_own_token) {
-  if (state_ == State::kCallTail) {
-    state_ = State::kContent;
-    return;
-  }
+void OutputParser::CloseCall() {
   if (state_ == State::kCallHead || state_ == State::kCallObject) BreakCall();
-  if (state_ != State::kBrokenCall) return;
-  if (by_own_token) Emit(Kind::kContent, kCallCloseText);
-  state_ = State::kContent;
+  if (state_ == State::kCallTail || state_ == State::kBrokenCall) state_ = State::kContent;
 }
 
 void ParsedOutput::Add(const OutputEvent& event) {

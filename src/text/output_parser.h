@@ -6,8 +6,8 @@
 //
 // Special tokens are recognised by id and never by text: a literal "<tool_call|>" inside a string
 // argument is plain text. How the text between two special tokens is cut into pieces makes no
-// difference to the result. Nothing the model wrote is lost: a call that cannot be parsed comes
-// back as content, with its special tokens spelled out.
+// difference to the result. No text the model wrote is lost: a call that cannot be parsed comes
+// back as content, without its special tokens; quotes are plain ones there.
 #pragma once
 
 #include <cstddef>
@@ -102,7 +102,7 @@ class OutputParser {
   void OpenCall();
   void CloseThought();
   // The call ends here, by its own token or by another one.
-  void CloseCall(bool by_own_token);
+  void CloseCall();
   void PushArguments(bool is_well_formed);
   void BreakCall();
 

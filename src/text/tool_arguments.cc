@@ -70,16 +70,16 @@ void AppendString(std::string_view text, std::string* json) {
 
 }  // namespace
 
-std::string ToolCallText::Spelled() const {
-  std::string spelled;
+std::string ToolCallText::Readable() const {
+  std::string readable;
   size_t copied = 0;
   for (size_t quote : quotes) {
-    spelled.append(text, copied, quote - copied);
-    spelled += "<|\"|>";
+    readable.append(text, copied, quote - copied);
+    readable += '"';
     copied = quote;
   }
-  spelled.append(text, copied);
-  return spelled;
+  readable.append(text, copied);
+  return readable;
 }
 
 bool ToolArgumentWriter::Open(bool is_object, std::string* json) {

@@ -17,8 +17,8 @@ struct ToolCallText {
   std::vector<size_t> quotes;  // Offsets in `text`, ascending.
 
   void Clear() { *this = {}; }
-  // As the model wrote it, quote tokens spelled out.
-  std::string Spelled() const;
+  // With plain quotes for quote tokens.
+  std::string Readable() const;
 };
 
 inline constexpr int kMaxArgumentDepth = 64;
