@@ -52,7 +52,8 @@ Result<std::string> ChatSession::Attach(MediaKind kind, const std::string& path)
   const bool is_image = kind == MediaKind::kImage;
   const MediaLimits& limits = session_.media_limits();
   if ((is_image ? limits.images : limits.audio) == 0) {
-    return MakeError("this model takes no {}", is_image ? "images" : "audio");
+    return MakeError("this model takes no {}{}{}", is_image ? "images" : "audio",
+                     limits.problem.empty() ? "" : ": ", limits.problem);
   }
   MediaEncoder& encoder = *session_.media_encoder();
   const int64_t max_bytes = is_image ? ImageLimits{}.max_bytes : AudioLimits{}.max_bytes;

@@ -47,7 +47,10 @@ Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,
         "file beside a GGUF file",
         model.name);
   }
-  ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
+  const auto [plan, problem] = FindUsableTowers(model.config, model.name);
+  const bool lacks_some =
+      (!images.empty() && !plan.has_vision()) || (!audio.empty() && !plan.has_audio());
+  if (lacks_some && !problem.empty()) return MakeError("{}", problem);
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const auto encoder,
                    MediaEncoder::Load(plan, *model.towers, !images.empty(), !audio.empty(),

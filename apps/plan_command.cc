@@ -85,7 +85,7 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
 Result<int64_t> TowerBytes(const ModelDescription& model, const std::string& limit_mm_per_prompt) {
   ASSIGN_OR_RETURN(const MediaLimits limits, ReadMediaLimits(limit_mm_per_prompt));
   if (!model.directory) return 0;
-  ASSIGN_OR_RETURN(const TowersPlan towers, MakeTowersPlan(model.config, model.name));
+  const TowersPlan towers = FindUsableTowers(model.config, model.name).plan;
   return cuda::TowerDeviceBytes(towers, limits.images + limits.videos > 0, limits.audio > 0);
 }
 

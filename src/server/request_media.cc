@@ -9,8 +9,12 @@
 namespace lapidary {
 namespace {
 
-ApiStatus CheckCount(int64_t count, int limit, const char* kind, const char* plural) {
+ApiStatus CheckCount(int64_t count, int limit, const std::string& problem, const char* kind,
+                     const char* plural) {
   if (count <= limit) return {};
+  if (limit == 0 && !problem.empty()) {
+    return BadRequest("messages", "this model takes no {} here: {}", plural, problem);
+  }
   if (limit == 0) {
     return BadRequest("messages", "this model takes no {} here (limit-mm-per-prompt is 0)", plural);
   }
@@ -24,9 +28,12 @@ ApiStatus CheckCounts(const RequestMedia& media, const MediaLimits& limits) {
       return part.kind == kind && !part.is_video_frame;
     });
   };
-  RETURN_IF_API_ERROR(CheckCount(count(MediaKind::kImage), limits.images, "image", "images"));
-  RETURN_IF_API_ERROR(CheckCount(count(MediaKind::kAudio), limits.audio, "audio", "audio"));
-  return CheckCount(std::ssize(media.video_texts), limits.videos, "video", "videos");
+  const auto check = [&](int64_t number, int limit, const char* kind, const char* plural) {
+    return CheckCount(number, limit, limits.problem, kind, plural);
+  };
+  RETURN_IF_API_ERROR(check(count(MediaKind::kImage), limits.images, "image", "images"));
+  RETURN_IF_API_ERROR(check(count(MediaKind::kAudio), limits.audio, "audio", "audio"));
+  return check(std::ssize(media.video_texts), limits.videos, "video", "videos");
 }
 
 }  // namespace

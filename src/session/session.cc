@@ -1,31 +1,54 @@
 #include "session/session.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace lapidary {
 
 namespace {
 
-// Null where nothing is wanted that the model has. Limits of what it has not become 0.
-Result<std::unique_ptr<MediaEncoder>> LoadMediaEncoder(const ModelDescription& model,
-                                                       const LoadOptions& load,
-                                                       MediaLimits* limits) {
-  ASSIGN_OR_RETURN(const TowersPlan plan, MakeTowersPlan(model.config, model.name));
-  if (!model.towers || !plan.has_vision()) limits->images = limits->videos = 0;
-  if (!model.towers || !plan.has_audio()) limits->audio = 0;
-  const bool wants_images = limits->images > 0 || limits->videos > 0;
-  const bool wants_audio = limits->audio > 0;
-  if (!wants_images && !wants_audio) return std::unique_ptr<MediaEncoder>();
-  return MediaEncoder::Load(plan, *model.towers, wants_images, wants_audio, load.num_threads,
-                            load.device);
+// Null where nothing is wanted that the model has and that can be used. Limits of the rest become
+// 0, for text needs no towers.
+std::unique_ptr<MediaEncoder> LoadMediaEncoder(const ModelDescription& model,
+                                               const LoadOptions& load, MediaLimits* limits) {
+  if (limits->images == 0 && limits->videos == 0 && limits->audio == 0) return nullptr;
+  const UsableTowers towers = FindUsableTowers(model.config, model.name);
+  limits->problem = towers.problem;
+  if (!model.towers || !towers.plan.has_vision()) limits->images = limits->videos = 0;
+  if (!model.towers || !towers.plan.has_audio()) limits->audio = 0;
+  const bool sees = limits->images > 0 || limits->videos > 0;
+  const bool hears = limits->audio > 0;
+  std::unique_ptr<MediaEncoder> encoder;
+  // All of it, or what can be loaded of it.
+  for (const auto& [images, audio] : {std::pair{sees, hears}, {sees, false}, {false, hears}}) {
+    if (!images && !audio) continue;
+    auto loaded = MediaEncoder::Load(towers.plan, *model.towers, images, audio, load.num_threads,
+                                     load.device);
+    if (!loaded.ok()) {
+      if (limits->problem.empty()) limits->problem = loaded.error().message;
+      continue;
+    }
+    encoder = std::move(*loaded);
+    if (!images) limits->images = limits->videos = 0;
+    if (!audio) limits->audio = 0;
+    break;
+  }
+  if (encoder == nullptr) limits->images = limits->videos = limits->audio = 0;
+  if (!limits->problem.empty()) {
+    spdlog::warn("text{}{} only: {}", limits->images > 0 ? " and images" : "",
+                 limits->audio > 0 ? " and audio" : "", limits->problem);
+  }
+  return encoder;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOptions& options) {
   MediaLimits media_limits = options.media;
-  ASSIGN_OR_RETURN(std::unique_ptr<MediaEncoder> encoder,
-                   LoadMediaEncoder(files.description, options.load, &media_limits));
+  std::unique_ptr<MediaEncoder> encoder =
+      LoadMediaEncoder(files.description, options.load, &media_limits);
   ASSIGN_OR_RETURN(LoadedEngine loaded,
                    LoadEngine(std::move(files.description), options.load, options.engine));
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),

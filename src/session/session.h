@@ -33,6 +33,7 @@ struct MediaLimits {
   int videos = 0;                          // their frames do not count as images
   std::filesystem::path local_files = {};  // the directory of those that requests may name
   std::vector<std::string> hosts = {};     // that files may be fetched from (server/media_hosts.h)
+  std::string problem = {};  // why a tower of the checkpoint cannot be used; empty: all can
 };
 
 struct SessionOptions {

@@ -1,5 +1,8 @@
 #include "towers/tower_plan.h"
 
+#include <utility>
+#include <vector>
+
 #include "media/log_mel.h"
 
 namespace lapidary {
@@ -160,6 +163,25 @@ Result<TowersPlan> MakeTowersPlan(const Json& config, std::string_view name) {
     RETURN_IF_ERROR(fields.status());
   }
   return plan;
+}
+
+UsableTowers FindUsableTowers(const Json& config, std::string_view name) {
+  UsableTowers usable;
+  using Names = std::vector<const char*>;
+  for (const Names& left_out : {Names{}, Names{"audio_config"}, Names{"vision_config"},
+                                Names{"vision_config", "audio_config"}}) {
+    Json rest = config;
+    for (const char* tower : left_out) {
+      if (rest.is_object()) rest.erase(tower);
+    }
+    auto plan = MakeTowersPlan(rest, name);
+    if (plan.ok()) {
+      usable.plan = std::move(plan).value();
+      break;
+    }
+    if (usable.problem.empty()) usable.problem = plan.error().message;
+  }
+  return usable;
 }
 
 }  // namespace lapidary

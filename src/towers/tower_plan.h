@@ -4,6 +4,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/json_fields.h"
@@ -70,5 +71,13 @@ struct TowersPlan {
 
 // `name` is used in messages. A config without towers gives a plan without any.
 Result<TowersPlan> MakeTowersPlan(const Json& config, std::string_view name);
+
+// The towers that can be run: one whose shape is not Gemma 4's is left out of `plan`, and `problem`
+// says why. A model writes text without any.
+struct UsableTowers {
+  TowersPlan plan;
+  std::string problem = {};  // empty: none is left out
+};
+UsableTowers FindUsableTowers(const Json& config, std::string_view name);
 
 }  // namespace lapidary

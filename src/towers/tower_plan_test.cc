@@ -83,5 +83,22 @@ TEST(TowersPlanTest, RefusesWhatItWouldGetWrong) {
   EXPECT_THAT(problem("audio_config", "num_attention_heads", 7), HasSubstr("7 heads"));
 }
 
+TEST(TowersPlanTest, ATowerOfAnotherShapeIsLeftOutAndTheOtherStays) {
+  Json config = Wrapper(kWithTowers);
+  const UsableTowers both = FindUsableTowers(config, "e2b");
+  EXPECT_TRUE(both.plan.has_vision() && both.plan.has_audio());
+  EXPECT_EQ(both.problem, "");
+
+  config["audio_config"] = {{"attention_context_right", 4}};
+  const UsableTowers deaf = FindUsableTowers(config, "e2b");
+  EXPECT_TRUE(deaf.plan.has_vision());
+  EXPECT_FALSE(deaf.plan.has_audio());
+  EXPECT_THAT(deaf.problem, HasSubstr("the audio tower's attention is not Gemma 4's"));
+
+  config["vision_config"] = {{"hidden_size", -1}};
+  const UsableTowers neither = FindUsableTowers(config, "e2b");
+  EXPECT_FALSE(neither.plan.has_vision() || neither.plan.has_audio());
+}
+
 }  // namespace
 }  // namespace lapidary

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import pathlib
+import shutil
 import subprocess
 import wave
 
@@ -218,6 +219,22 @@ def test_bad_parts_are_refused_and_the_rest_goes_on(seeing, part, words):
         ask(seeing, part, text("Hello"))
     assert words in refused.value.message
     assert ask(seeing, text("Hello")).choices[0].message.content is not None
+
+
+def test_text_is_answered_though_the_audio_tower_has_another_shape(start, seeing_checkpoint, request, tmp_path):
+    path = tmp_path / "seeing"
+    shutil.copytree(seeing_checkpoint, path)
+    config = json.loads((path / "config.json").read_text())
+    config["audio_config"]["output_proj_dims"] = 7
+    (path / "config.json").write_text(json.dumps(config))
+    done = subprocess.run([request.config.getoption("--lapidary"), "generate", path, "--chat", "Hello", "--max-tokens", "2"],
+                          capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    server = start(model=path)
+    assert ask(server, text("Hello")).choices[0].message.content is not None
+    assert ask(server, image(), text("Hello")).usage.prompt_tokens > 100, "it still sees"
+    with pytest.raises(openai.BadRequestError, match="takes no audio here: .*output_proj_dims differs"):
+        ask(server, sound(), text("Hello"))
 
 
 def frames(*names, **fields):
