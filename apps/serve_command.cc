@@ -239,6 +239,7 @@ Status Serve(ServeFlags flags) {
   }
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
+  ASSIGN_OR_RETURN(flags.http.bound, BoundPort::Bind(flags.http.host, flags.http.port));
   ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model, flags.tokenizer));
   const ModelPlan& plan = files.description.plan;
   if (flags.tokenizer.empty() && files.description.is_preset()) {

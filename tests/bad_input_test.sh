@@ -99,6 +99,7 @@ refuses "llama.cpp's -c" "--max-model-len N" serve "$work/good" -c 4096
 refuses "llama.cpp's -ngl" "--device auto, cuda or cpu" chat "$work/good" -ngl 99
 refuses "llama.cpp's -t" "--threads N" chat "$work/good" -t 8
 refuses "llama.cpp's -np" "--max-num-seqs N" serve "$work/good" -np 4
+refuses "a KV cache beyond the machine" "is more than the" serve "$work/good" --device cpu --kv-cache-memory-bytes 900TB
 refuses "unknown preset" "no preset" synth --preset tiny-x --out "$work/x"
 refuses "a directory in use" "not an empty directory" synth --preset tiny-e --out "$work/good"
 refuses "unwritable output" "cannot" logits "$work/good" --ids 2,5 --output "$work/nowhere/f.npy"

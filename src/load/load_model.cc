@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/memory_limit.h"
+#include "device/device_probe.h"
 #include "executor/cpu/cpu_executor.h"
 #include "load/stored_weights.h"
 #include "model/converted_source.h"
@@ -26,6 +28,23 @@ int64_t DefaultPages(const ModelPlan& plan, const KvLayout& layout, const BatchL
   const int64_t affordable =
       std::min(limits.max_num_seqs * per_context, memory / 4 / (layout.page_bytes * num_ranks));
   return std::max(affordable, per_context);
+}
+
+// Before the weights are read: a KV cache that the device cannot hold whatever they take.
+Status CheckKvMemory(const LoadOptions& options) {
+  if (!options.kv_cache_memory_bytes) return {};
+  const bool is_gpu = options.device.kind == DeviceKind::kCuda;
+  int64_t memory = MemoryLimit();
+  if (is_gpu) {
+    for (const GpuInfo& gpu : ListGpus().gpus) {
+      if (gpu.ordinal == options.device.gpu_ordinal) memory = gpu.memory_bytes;
+    }
+  }
+  if (*options.kv_cache_memory_bytes <= memory) return {};
+  return MakeError("--kv-cache-memory-bytes {:.1f} GB is more than the {:.1f} GB of memory that {}",
+                   1e-9 * static_cast<double>(*options.kv_cache_memory_bytes),
+                   1e-9 * static_cast<double>(memory),
+                   is_gpu ? "the GPU has" : "this process may use");
 }
 
 // With the scratch page. None: what the device's memory leaves.
@@ -183,6 +202,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
 
 Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(CheckKvMemory(options));
   LoadedModel model;
   model.description = std::move(description);
   LoadOptions complete = options;

@@ -53,20 +53,18 @@ class HttpServer::Impl {
   Status Listen() {
     RaiseFileLimit();
     ASSIGN_OR_RETURN(tls_, LoadTls(options_.tls));
+    std::shared_ptr<BoundPort> bound = options_.bound;
+    if (bound == nullptr) {
+      ASSIGN_OR_RETURN(bound, BoundPort::Bind(options_.host, options_.port));
+    }
     ErrorCode error;
-    const auto found = tcp::resolver(io_).resolve(options_.host, std::to_string(options_.port),
-                                                  tcp::resolver::passive, error);
-    if (error) return MakeError("--host {}: {}", options_.host, error.message());
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
+    acceptor_.assign(bound->is_ipv6() ? tcp::v6() : tcp::v4(), bound->Release(), error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (error) {
       return MakeError("cannot listen on {} port {}: {}", options_.host, options_.port,
                        error.message());
     }
-    origins_.emplace(options_.allowed_origins, options_.host, endpoint.address().is_loopback(),
+    origins_.emplace(options_.allowed_origins, options_.host, bound->is_loopback(),
                      options_.allowed_hosts);
     return {};
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "server/bound_port.h"
 #include "server/http_types.h"
 
 namespace lapidary {
@@ -26,7 +27,8 @@ inline constexpr size_t kWriteProgressBytes = size_t{64} << 10;
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;  // 0: any free one
+  int port = 8000;                   // 0: any free one
+  std::shared_ptr<BoundPort> bound;  // null: Listen binds
   TlsOptions tls;
   int max_connections = 4096;
   size_t max_header_bytes = size_t{16} << 10;
@@ -57,7 +59,7 @@ class HttpServer {
   HttpServer(const HttpOptions& options, HttpHandler& handler);
   ~HttpServer();
 
-  // Binds; afterwards clients can connect, and are served once Run is called.
+  // Afterwards clients can connect, and are served once Run is called.
   Status Listen();
   int port() const;
 

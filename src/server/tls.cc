@@ -65,6 +65,10 @@ Result<std::shared_ptr<ssl::context>> LoadTls(const TlsOptions& options) {
       return MakeError("{} {}: the key is encrypted, and --ssl-keyfile-password is {}", key_flag,
                        keyfile, options.keyfile_password.empty() ? "missing" : "wrong");
     }
+    if (options.keyfile.empty()) {
+      return MakeError("--ssl-certfile {} holds no private key: --ssl-keyfile names its file",
+                       keyfile);
+    }
     return MakeError("{} {}: not a private key in PEM form ({})", key_flag, keyfile,
                      error.message());
   }

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 from urllib.parse import urlparse
@@ -238,6 +239,17 @@ def test_flags_come_from_the_environment_too(start, monkeypatch):
         assert response.model == "first"
     assert "vllm:num_requests_running" in httpx.get(server.url + "/metrics").text
     assert server.stop() == 0
+
+
+def test_a_port_that_is_taken_is_refused_before_the_weights_are_read(request, checkpoint, server):
+    port = str(httpx.URL(server.url).port)
+    for flags, words in ((["--port", port], "--port names another one"),
+                         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid")):
+        done = subprocess.run([request.config.getoption("--lapidary"), "serve", str(checkpoint), *flags],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert " loading " not in done.stderr
 
 
 def test_a_model_is_served_under_its_own_name_whatever_its_tokenizer(start, checkpoint):

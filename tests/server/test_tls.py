@@ -176,7 +176,7 @@ def refusal(request, checkpoint, *flags):
     ("one.crt", "two.key", None, ["--ssl-keyfile", "does not belong"]),
     ("one.crt", "locked.key", None, ["--ssl-keyfile-password is missing"]),
     ("one.crt", "locked.key", "wrong", ["--ssl-keyfile-password is wrong"]),
-    ("one.crt", None, None, ["--ssl-certfile", "not a private key"]),
+    ("one.crt", None, None, ["--ssl-certfile", "holds no private key: --ssl-keyfile"]),
     (None, "one.key", None, ["--ssl-keyfile needs --ssl-certfile"]),
 ])
 def test_bad_files_are_named_before_the_model_is_loaded(request, checkpoint, files, cert, key, password, words):
