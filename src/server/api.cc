@@ -1,5 +1,6 @@
 #include "server/api.h"
 
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "server/percents.h"
 #include "server/transcription_format.h"
 #include "server/transcription_request.h"
+#include "server/utc_time.h"
 
 namespace lapidary {
 
@@ -110,18 +112,34 @@ HttpResponse Preflight(const HttpRequest& request) {
   return response;
 }
 
+// Lines of JSON alone, where the other lines of the log have a time in front.
+spdlog::logger& JsonLog() {
+  static const std::shared_ptr<spdlog::logger> logger = [] {
+    auto plain = spdlog::default_logger()->clone("access");
+    auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    plain->sinks() = {std::move(sink)};
+    plain->set_pattern("%v");
+    return plain;
+  }();
+  return *logger;
+}
+
 void LogAsJson(const AccessRecord& access) {
-  const OrderedJson line = {{"id", access.id},
-                            {"method", access.method},
-                            {"path", access.path},
-                            {"status", access.status},
-                            {"error", access.error_code},
-                            {"complete", access.is_complete},
-                            {"seconds", access.seconds},
-                            {"prompt_tokens", access.prompt_tokens},
-                            {"completion_tokens", access.completion_tokens},
-                            {"traceparent", access.traceparent}};
-  spdlog::info("{}", DumpJson(line));
+  const OrderedJson line = {
+      {"time", UtcTime(std::chrono::system_clock::now())},
+      {"id", access.id},
+      {"client", access.client},
+      {"method", access.method},
+      {"path", access.path},
+      {"model", access.model.empty() ? OrderedJson(nullptr) : OrderedJson(access.model)},
+      {"status", access.status},
+      {"error", access.error_code},
+      {"complete", access.is_complete},
+      {"seconds", access.seconds},
+      {"prompt_tokens", access.prompt_tokens},
+      {"completion_tokens", access.completion_tokens},
+      {"traceparent", access.traceparent}};
+  JsonLog().info("{}", DumpJson(line));
 }
 
 void LogAsText(const AccessRecord& access) {

@@ -208,6 +208,8 @@ void Connection::BeginAccess() {
   access_.traceparent = ToString(head["traceparent"]);
   if (!is_plain(access_.traceparent)) access_.traceparent.clear();
   const HttpRequest request = TakeRequest();
+  boost::system::error_code ignored;
+  access_.client = stream_.socket().remote_endpoint(ignored).address().to_string();
   access_.method = request.method;
   access_.path = request.path;
 }

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "base/excerpt.h"
+
 namespace lapidary {
 
 size_t GenerationJob::NumBytes() const {
@@ -34,6 +36,8 @@ Generation::Generation(Session& session, const ServedModel& model, ServerMetrics
       responder_(std::move(responder)) {}
 
 void Generation::Start() {
+  responder_->access().model =
+      job_.request.model.empty() ? model_.name() : Excerpt(job_.request.model);
   if (responder_->gone()) return;
   if (session_.engine().has_failed()) return SendError(EngineFailed());
   if (const ApiStatus refused = Submit()) return SendError(*refused);

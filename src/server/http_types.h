@@ -31,6 +31,8 @@ struct AccessRecord {
   std::string id;  // X-Request-Id, the client's or ours
   std::string method;
   std::string path;
+  std::string client;       // its address
+  std::string model;        // as it was asked for; empty: none was, or it was not read
   std::string traceparent;  // W3C trace context, as sent
   int status = 0;           // 0: the client left before there was an answer
   std::string error_code;   // as in the error's JSON

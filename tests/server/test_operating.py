@@ -1,6 +1,7 @@
 """What an operator sees and sets: the log, limits, signals."""
 
 import contextlib
+import datetime
 import json
 import os
 import shutil
@@ -54,8 +55,10 @@ def test_the_access_log_can_be_json_or_off(start):
     server = start("--access-log", "json")
     server.post("/v1/completions", json=ASK, headers={"X-Request-Id": "id-json", "traceparent": trace})
     [line] = lines_with(server, "id-json")
-    record = json.loads(line[line.index("{"):])
+    record = json.loads(line)
     assert (record["status"], record["path"], record["completion_tokens"]) == (200, "/v1/completions", 3)
+    assert (record["client"], record["model"]) == ("127.0.0.1", "tiny")
+    assert abs(datetime.datetime.fromisoformat(record["time"]).timestamp() - time.time()) < 60
     assert record["traceparent"] == trace
     silent = start("--access-log", "off")
     silent.post("/v1/completions", json=ASK, headers={"X-Request-Id": "id-off"})
