@@ -12,7 +12,7 @@
 #include "server/chat_page.h"
 #include "server/messages_format.h"
 #include "server/messages_request.h"
-#include "server/percents.h"
+#include "server/route_path.h"
 #include "server/transcription_format.h"
 #include "server/transcription_request.h"
 #include "server/utc_time.h"
@@ -33,8 +33,6 @@ int NumMediaThreads() {
 
 // They wait more than they work.
 constexpr int kNumFetchers = 8;
-
-constexpr std::string_view kModelsPath = "/v1/models";
 
 // A body from here on is prepared behind other long ones, as is one that takes long for its size.
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
@@ -184,9 +182,11 @@ const std::vector<Api::Route>& Api::Routes() {
       {"GET", "/openapi.json", &Api::OpenApi},
       {"GET", "/metrics", &Api::Metrics},
       {"GET", "/v1/models", &Api::Models},
+      {"GET", "/v1/models/{id}", &Api::Model},
       {"POST", "/v1/chat/completions", &Api::Chat},
       {"POST", "/v1/completions", &Api::Complete},
       {"POST", "/v1/responses", &Api::Responses},
+      {"POST", "/v1/embeddings", &Api::Embed},
       {"POST", "/v1/messages", &Api::Messages},
       {"POST", "/v1/messages/count_tokens", &Api::CountTokens},
       {"POST", "/v1/audio/transcriptions", &Api::Transcribe},
@@ -211,7 +211,8 @@ bool Api::IsAuthorized(const HttpRequest& request) const {
 }
 
 ApiStatus Api::CheckHead(const HttpRequest& request) {
-  if (request.method == "OPTIONS" || request.path == "/health" || request.path == "/") return {};
+  const std::string path = CanonicalPath(request.path);
+  if (request.method == "OPTIONS" || path == "/health" || path == "/") return {};
   if (IsAuthorized(request)) return {};
   ApiError error{401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"};
   error.code = "invalid_api_key";
@@ -220,8 +221,8 @@ ApiStatus Api::CheckHead(const HttpRequest& request) {
 
 void Api::Handle(HttpRequest request, ResponderPtr responder) {
   if (request.method == "OPTIONS") return responder->Send(Preflight(request));
-  std::string path = request.path;
-  if (path.starts_with("/v1/models/")) path = kModelsPath;
+  request.path = CanonicalPath(request.path);
+  const std::string path = RoutePattern(request.path);
   std::string allowed;  // methods of this path
   for (const Route& route : Routes()) {
     if (path != route.path) continue;
@@ -241,13 +242,14 @@ void Api::Handle(HttpRequest request, ResponderPtr responder) {
 
 HttpResponse Api::ErrorFor(const std::string& path, const ApiError& error) const {
   HttpResponse response = ErrorResponse(error);
-  if (path.starts_with(kMessagesPath)) response.body = DumpJson(MessagesError(error));
+  if (CanonicalPath(path).starts_with(kMessagesPath)) {
+    response.body = DumpJson(MessagesError(error));
+  }
   return response;
 }
 
 void Api::OnDone(const AccessRecord& access) {
-  std::string path = access.path;
-  if (path.starts_with("/v1/models/")) path = kModelsPath;
+  const std::string path = RoutePattern(CanonicalPath(access.path));
   const std::vector<Route>& routes = Routes();
   const bool is_known = std::any_of(routes.begin(), routes.end(),
                                     [&](const Route& route) { return path == route.path; });
@@ -302,13 +304,14 @@ OrderedJson Api::ModelJson(const std::string& name) const {
           {"meta", {{"n_vocab", session_.plan().vocab_size}}}};  // llama.cpp's place for it
 }
 
-void Api::Models(HttpRequest request, ResponderPtr responder) {
-  if (request.path == kModelsPath) {
-    OrderedJson data = OrderedJson::array();
-    for (const std::string& name : model_.names()) data.push_back(ModelJson(name));
-    return responder->Send(JsonResponse({{"object", "list"}, {"data", data}}));
-  }
-  const std::string name = DecodePercents(request.path.substr(kModelsPath.size() + 1));
+void Api::Models(HttpRequest, ResponderPtr responder) {
+  OrderedJson data = OrderedJson::array();
+  for (const std::string& name : model_.names()) data.push_back(ModelJson(name));
+  responder->Send(JsonResponse({{"object", "list"}, {"data", data}}));
+}
+
+void Api::Model(HttpRequest request, ResponderPtr responder) {
+  const std::string name = NameInPath(request.path);
   if (const ApiStatus error = model_.CheckName(name)) return responder->Send(ErrorResponse(*error));
   responder->Send(JsonResponse(ModelJson(name)));
 }
@@ -473,6 +476,14 @@ void Api::Responses(HttpRequest request, ResponderPtr responder) {
            [this, memory](const OrderedJson& body, PendingRequest* pending) {
              return preparer_.PrepareResponse(body, memory, pending);
            });
+}
+
+void Api::Embed(HttpRequest request, ResponderPtr responder) {
+  ApiError error = BadRequest(
+      /*param=*/"", "{} writes text and makes no embeddings: ask a server with an embedding model",
+      model_.name());
+  error.code = "not_supported";
+  responder->Send(ErrorFor(request.path, error));
 }
 
 void Api::Messages(HttpRequest request, ResponderPtr responder) {

@@ -61,10 +61,12 @@ class Api final : public HttpHandler {
   void Version(HttpRequest request, ResponderPtr responder);
   void OpenApi(HttpRequest request, ResponderPtr responder);
   void Models(HttpRequest request, ResponderPtr responder);
+  void Model(HttpRequest request, ResponderPtr responder);
   void Metrics(HttpRequest request, ResponderPtr responder);
   void Chat(HttpRequest request, ResponderPtr responder);
   void Complete(HttpRequest request, ResponderPtr responder);
   void Responses(HttpRequest request, ResponderPtr responder);
+  void Embed(HttpRequest request, ResponderPtr responder);
   void Messages(HttpRequest request, ResponderPtr responder);
   void CountTokens(HttpRequest request, ResponderPtr responder);
   void Transcribe(HttpRequest request, ResponderPtr responder);

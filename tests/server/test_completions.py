@@ -75,6 +75,31 @@ def test_models(client):
     assert client.models.retrieve("tiny").id == "tiny"
 
 
+def test_models_are_listed_with_a_slash_at_the_end(server):
+    models = httpx.get(server.url + "/v1/models").json()
+    for path in ("/v1/models/", "/models", "/models/"):
+        assert httpx.get(server.url + path).json() == models, path
+    assert httpx.get(server.url + "/v1/models/tiny/").json()["id"] == "tiny"
+
+
+def test_a_base_address_without_its_version_will_do(server, hello):
+    chat = {"messages": hello, "max_tokens": 2}
+    assert server.post("/chat/completions", json=chat).json()["object"] == "chat.completion"
+    assert server.post("/completions", json={"prompt": "x", "max_tokens": 2}).json()["object"] == "text_completion"
+    assert server.post("/responses", json={"input": "x", "max_output_tokens": 2}).json()["object"] == "response"
+    assert server.post("/messages", json=chat).json()["type"] == "message"
+    assert server.post("/messages", json={}).json()["type"] == "error"
+    assert httpx.get(server.url + "/chat/completions").status_code == 405
+    assert server.metric("http_requests_total", handler="/v1/chat/completions", status="200") > 0
+
+
+def test_embeddings_are_refused_in_words(server):
+    for path in ("/v1/embeddings", "/embeddings"):
+        refused = server.post(path, json={"input": "x", "model": "tiny"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "not_supported")
+        assert "makes no embeddings" in refused.json()["error"]["message"]
+
+
 def test_small_endpoints(server):
     assert httpx.get(server.url + "/health").status_code == 200
     assert httpx.head(server.url + "/health").text == ""
