@@ -39,6 +39,7 @@ struct ServeFlags {
   std::string model;
   std::string hf_repo;
   std::vector<std::string> served_model_names;
+  bool takes_any_name = false;  // --served-model-name '*'
   std::string load_format = "auto";
   QuantisationFlag quantisation;
   DeviceRequest device = DeviceRequest::kAuto;
@@ -90,6 +91,8 @@ struct ServeFlags {
     model = std::move(last);
     served_model_names.pop_back();
   }
+
+  void TakeWildcardFromNames() { takes_any_name = std::erase(served_model_names, "*") > 0; }
 };
 
 std::chrono::milliseconds Seconds(double seconds) {
@@ -256,7 +259,8 @@ Status Serve(ServeFlags flags) {
       const ServedModel model,
       ServedModel::Make(files.text, flags.served_model_names, flags.limits.max_model_len,
                         {.strict_tools = flags.strict_tools,
-                         .takes_priority = flags.scheduling_policy == "priority"}));
+                         .takes_priority = flags.scheduling_policy == "priority",
+                         .takes_any_name = flags.takes_any_name}));
   if (model.tokenizer().vocab_size() > plan.vocab_size) {
     return MakeError("{}: the tokenizer knows {} tokens, the model only {}",
                      flags.tokenizer.empty() ? flags.model : flags.tokenizer,
@@ -335,9 +339,8 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   };
   add("--hf-repo", flags.hf_repo, kHubFlagHelp);
   add("--served-model-name", flags.served_model_names,
-      "Names requests may use, the first is in answers (default: the model's directory, or what it "
-      "is "
-      "called on the Hub)")
+      "Names requests may use, the first is in answers; '*': any (default: the model's directory, "
+      "or what it is called on the Hub)")
       ->delimiter(',');
   add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
       ->check(CLI::IsMember({"auto", "dummy"}))
@@ -541,6 +544,7 @@ void AddServeCommand(CommandLine& command_line) {
                                            RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
                                          RETURN_IF_ERROR(foreign->Check());
                                          flags->TakeModelFromNames();
+                                         flags->TakeWildcardFromNames();
                                          RETURN_IF_ERROR(FindServedModel(*flags));
                                          return Serve(*flags);
                                        });

@@ -207,6 +207,45 @@ TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
   EXPECT_EQ(chat["response_format"]["json_schema"]["name"], "n");
 }
 
+OrderedJson ChatOfMessage(OrderedJson system, OrderedJson content) {
+  OrderedJson chat;
+  const OrderedJson body = {
+      {"max_tokens", 5},
+      {"system", std::move(system)},
+      {"messages", OrderedJson::array({{{"role", "user"}, {"content", std::move(content)}}})}};
+  const ApiStatus error = MessagesToChat(body, /*needs_limit=*/true, &chat);
+  return error ? OrderedJson(error->message) : chat["messages"];
+}
+
+TEST(MessagesToChat, ALineThatChangesEachTimeDoesNotReachThePrompt) {
+  const OrderedJson billing = {{"type", "text"}, {"text", "x-anthropic-billing-header: cch=7;"}};
+  const OrderedJson rules = {{"type", "text"}, {"text", "Be brief."}};
+  EXPECT_EQ(ChatOfMessage(OrderedJson::array({billing, rules}), "Hi")[0]["content"], "Be brief.");
+  EXPECT_EQ(ChatOfMessage("x-anthropic-billing-header: a\nBe brief.", "Hi")[0]["content"],
+            "Be brief.");
+  EXPECT_EQ(ChatOfMessage(OrderedJson::array({billing}), "Hi")[0]["role"], "user");
+}
+
+TEST(MessagesToChat, DocumentsOfTextAreText) {
+  const auto document = [](OrderedJson source) {
+    return OrderedJson::array(
+        {{{"type", "document"}, {"title", "Report"}, {"source", std::move(source)}},
+         {{"type", "text"}, {"text", "Sum up."}}});
+  };
+  const OrderedJson plain = {{"type", "text"}, {"media_type", "text/plain"}, {"data", "All well."}};
+  const OrderedJson blocks = {
+      {"type", "content"},
+      {"content", OrderedJson::array({{{"type", "text"}, {"text", "All well."}}})}};
+  for (const OrderedJson& source : {plain, blocks}) {
+    const OrderedJson parts = ChatOfMessage("", document(source))[0]["content"];
+    ASSERT_EQ(parts.size(), 2u);
+    EXPECT_EQ(parts[0], OrderedJson({{"type", "text"}, {"text", "Report\n\nAll well."}}));
+  }
+  const OrderedJson pdf = {{"type", "base64"}, {"media_type", "application/pdf"}, {"data", "eA=="}};
+  EXPECT_THAT(ChatOfMessage("", document(pdf)).get<std::string>(),
+              testing::HasSubstr("documents of type 'base64' are not read here"));
+}
+
 TEST(ResponseStore, ForgetsTheOnesUsedLongestAgo) {
   ResponseStore store(/*max_responses=*/2, /*max_bytes=*/1000);
   store.Put("a", "[1]");

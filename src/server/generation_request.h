@@ -24,6 +24,7 @@ struct GenerationRequest {
   std::string constraint_field;                   // the field that says so
   int num_choices = 1;
   std::optional<int32_t> max_tokens;  // none: the rest of the context
+  bool clamps_max_tokens = false;     // more than the context leaves is what it leaves
   int32_t min_tokens = 0;             // before them nothing stops it
   std::vector<std::string> bad_words;
   bool echo = false;                 // the prompt comes back in front of the text

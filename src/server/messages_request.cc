@@ -1,5 +1,6 @@
 #include "server/messages_request.h"
 
+#include "base/excerpt.h"
 #include "server/request_json.h"
 
 namespace lapidary {
@@ -9,6 +10,33 @@ std::string StringOr(const OrderedJson& object, const char* name, std::string fa
   const auto it = object.find(name);
   return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
 }
+
+// Claude Code begins its system prompt with a line that differs in every request, for Anthropic's
+// accounts: in the prompt it would leave the prefix cache nothing.
+std::string WithoutBillingLine(const std::string& text) {
+  if (!text.starts_with("x-anthropic-billing-header:")) return text;
+  const size_t end = text.find('\n');
+  return end == std::string::npos ? "" : text.substr(end + 1);
+}
+
+// The same of a system prompt, which is text or blocks of it.
+OrderedJson WithoutBilling(const OrderedJson& system) {
+  if (system.is_string()) return WithoutBillingLine(system);
+  if (!system.is_array()) return system;
+  OrderedJson kept = OrderedJson::array();
+  for (OrderedJson block : system) {
+    const std::string text = block.is_object() ? StringOr(block, "text", "") : "";
+    const std::string rest = WithoutBillingLine(text);
+    if (rest.empty() && !text.empty()) continue;
+    if (rest.size() < text.size()) block["text"] = rest;
+    kept.push_back(std::move(block));
+  }
+  return kept;
+}
+
+// {"type": "document", "title", "context", "source": {"type": "text", "data"} or {"type":
+// "content", "content": text or blocks of it}}.
+ApiStatus DocumentToText(const OrderedJson& block, const std::string& where, std::string* text);
 
 // A tool's result, or a system prompt: text, or blocks of it.
 ApiStatus ReadTexts(const OrderedJson& content, const std::string& where, OrderedJson* text) {
@@ -21,13 +49,40 @@ ApiStatus ReadTexts(const OrderedJson& content, const std::string& where, Ordere
   }
   std::string joined;
   for (const OrderedJson& block : content) {
-    if (!block.is_object() || StringOr(block, "type", "") != "text") {
+    const std::string type = block.is_object() ? StringOr(block, "type", "") : "";
+    std::string part;
+    if (type == "document") {
+      RETURN_IF_API_ERROR(DocumentToText(block, where, &part));
+    } else if (type == "text") {
+      part = StringOr(block, "text", "");
+    } else {
       return BadRequest(where, "{} may hold text blocks only", where);
     }
     if (!joined.empty()) joined += "\n";
-    joined += StringOr(block, "text", "");
+    joined += part;
   }
   *text = joined;
+  return {};
+}
+
+ApiStatus DocumentToText(const OrderedJson& block, const std::string& where, std::string* text) {
+  const OrderedJson source = block.contains("source") ? block["source"] : OrderedJson();
+  const std::string type = source.is_object() ? StringOr(source, "type", "") : "";
+  OrderedJson data;
+  if (type == "text") {
+    data = StringOr(source, "data", "");
+  } else if (type == "content" && source.contains("content")) {
+    RETURN_IF_API_ERROR(ReadTexts(source["content"], where + ".source.content", &data));
+  } else {
+    return BadRequest(where,
+                      "{}: documents of type '{}' are not read here; send their text, as a source "
+                      "of type 'text'",
+                      where, Excerpt(type));
+  }
+  for (const char* name : {"title", "context"}) {
+    if (const std::string line = StringOr(block, name, ""); !line.empty()) *text += line + "\n\n";
+  }
+  *text += data.get_ref<const std::string&>();
   return {};
 }
 
@@ -59,6 +114,12 @@ ApiStatus AddUserBlocks(const OrderedJson& blocks, const std::string& where,
     const std::string at = fmt::format("{}[{}]", where, idx);
     if (!block.is_object()) return BadRequest(at, "{} must be an object", at);
     const std::string type = StringOr(block, "type", "");
+    if (type == "document") {
+      std::string text;
+      RETURN_IF_API_ERROR(DocumentToText(block, at, &text));
+      parts.push_back({{"type", "text"}, {"text", std::move(text)}});
+      continue;
+    }
     if (type == "image") {
       OrderedJson part;
       RETURN_IF_API_ERROR(ImageToChat(block, at + ".source", &part));
@@ -183,7 +244,7 @@ ApiStatus MessagesToChat(const OrderedJson& body, bool needs_limit, OrderedJson*
   OrderedJson messages = OrderedJson::array();
   if (const OrderedJson* system = fields.Find("system")) {
     OrderedJson text;
-    RETURN_IF_API_ERROR(ReadTexts(*system, "system", &text));
+    RETURN_IF_API_ERROR(ReadTexts(WithoutBilling(*system), "system", &text));
     if (text != "") messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
   const OrderedJson* given = fields.Find("messages");

@@ -62,11 +62,13 @@ ApiStatus RequestPreparer::FindGrammar(const GenerationRequest& request, Generat
   return {};
 }
 
-ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, PendingRequest* pending) const {
+ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, PendingRequest* pending,
+                                       Limit limit) const {
   const auto request = std::make_shared<ChatRequest>();
   request->strict_tools = model_.rules().strict_tools;
   RETURN_IF_API_ERROR(ParseChatRequest(body, model_.defaults().sampling, request.get()));
   RETURN_IF_API_ERROR(CheckGeneration(request->generation));
+  request->generation.clamps_max_tokens = limit == Limit::kClamped;
   const auto prompt = std::make_shared<ChatPrompt>();
   RETURN_IF_API_ERROR(model_.Prepare(request->input, prompt.get()));
   request->input.messages = nullptr;  // It may wait for its media: what is done goes.
@@ -86,6 +88,7 @@ ApiStatus RequestPreparer::FinishChat(ChatRequest& request, ChatPrompt& prepared
   RETURN_IF_API_ERROR(PlaceRequestMedia(session_, pending->media, std::move(pending->encoded),
                                         &prompt.prepared, &prompt.media));
   RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
+                                         request.generation.clamps_max_tokens,
                                          &prompt.max_new_tokens));
   OutputParserOptions options;
   options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
@@ -161,7 +164,7 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
 ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, PendingRequest* pending) const {
   OrderedJson chat;
   RETURN_IF_API_ERROR(MessagesToChat(body, /*needs_limit=*/true, &chat));
-  RETURN_IF_API_ERROR(PrepareChat(chat, pending));
+  RETURN_IF_API_ERROR(PrepareChat(chat, pending, Limit::kClamped));
   pending->rest.push_back([this](PendingRequest* then) -> ApiStatus {
     if (then->job.request.num_choices > 1) return NotSupportedYet("n");
     then->job.format = std::make_unique<MessagesFormat>(model_.name());
@@ -180,7 +183,7 @@ ApiStatus RequestPreparer::PrepareCompletion(const OrderedJson& body,
     GenerationJob::Prompt prompt;
     RETURN_IF_API_ERROR(model_.Prepare(raw, request.add_special_tokens, &prompt.prepared));
     RETURN_IF_API_ERROR(model_.CheckLength("prompt", prompt.prepared, request.generation.max_tokens,
-                                           &prompt.max_new_tokens));
+                                           /*clamps=*/false, &prompt.max_new_tokens));
     if (request.generation.echo) {
       prompt.echo = MakePromptEcho(model_.tokenizer(), raw, prompt.prepared.ids);
     }

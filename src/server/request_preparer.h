@@ -37,7 +37,13 @@ class RequestPreparer {
  public:
   RequestPreparer(Session& session, const ServedModel& model);
 
-  ApiStatus PrepareChat(const OrderedJson& body, PendingRequest* pending) const;
+  // What an API demands of the chats that its requests are translated to.
+  enum class Limit {
+    kAsAsked,  // more tokens than the context leaves are refused,
+    kClamped   // or are as many as it leaves
+  };
+  ApiStatus PrepareChat(const OrderedJson& body, PendingRequest* pending,
+                        Limit limit = Limit::kAsAsked) const;
   ApiStatus PrepareCompletion(const OrderedJson& body, PendingRequest* pending) const;
   // Of `memory`, what an answer is stored with stays taken while it is made.
   ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,

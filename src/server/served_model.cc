@@ -30,7 +30,9 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
 }
 
 ApiStatus ServedModel::CheckName(const std::string& name) const {
-  if (name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end()) return {};
+  if (name.empty() || rules_.takes_any_name ||
+      std::find(names_.begin(), names_.end(), name) != names_.end())
+    return {};
   ApiError error{404,
                  fmt::format("the model '{}' does not exist; this server has '{}'", Excerpt(name),
                              fmt::join(names_, "', '")),
@@ -114,11 +116,12 @@ ApiStatus ServedModel::Prepare(const RawPrompt& raw, bool add_bos, ChatPrompt* p
 }
 
 ApiStatus ServedModel::CheckLength(const char* param, const ChatPrompt& prompt,
-                                   std::optional<int32_t> max_tokens,
+                                   std::optional<int32_t> max_tokens, bool clamps,
                                    int32_t* max_new_tokens) const {
   const int64_t prompt_len = static_cast<int64_t>(prompt.ids.size());
   const int64_t room = max_model_len_ - prompt_len;
-  const int64_t wanted = max_tokens.value_or(std::max<int64_t>(room, 1));
+  int64_t wanted = max_tokens.value_or(std::max<int64_t>(room, 1));
+  if (clamps) wanted = std::min(wanted, std::max<int64_t>(room, 1));
   *max_new_tokens = static_cast<int32_t>(wanted);
   if (wanted <= room) return {};
   ApiError error =

@@ -19,6 +19,7 @@ class ServedModel {
   struct Rules {
     bool strict_tools = false;    // every call fits its tool's schema
     bool takes_priority = false;  // requests may say how early they are served
+    bool takes_any_name = false;  // of a model, and answers with the one that is served
   };
 
   // An error without a tokenizer. `names`: one or more.
@@ -43,9 +44,10 @@ class ServedModel {
   ApiStatus Prepare(const ChatInput& input, ChatPrompt* prompt) const;
   ApiStatus Prepare(const RawPrompt& raw, bool add_bos, ChatPrompt* prompt) const;
   // The tokens that may follow the prompt: what was asked for, or the rest of the context. `param`
-  // is the field the prompt came from.
+  // is the field the prompt came from; `clamps`: more than the rest is the rest.
   ApiStatus CheckLength(const char* param, const ChatPrompt& prompt,
-                        std::optional<int32_t> max_tokens, int32_t* max_new_tokens) const;
+                        std::optional<int32_t> max_tokens, bool clamps,
+                        int32_t* max_new_tokens) const;
 
   // The text of one token, and its bytes: those differ when it is part of a character.
   std::string TokenText(int32_t id) const;

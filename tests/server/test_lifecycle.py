@@ -241,6 +241,17 @@ def test_flags_come_from_the_environment_too(start, monkeypatch):
     assert server.stop() == 0
 
 
+def test_any_name_of_a_model_will_do_where_the_operator_says_so(start):
+    for names, listed in ((["*"], ["tiny"]), (["gemma,*"], ["gemma"])):
+        server = start("--served-model-name", *names)
+        with server.client() as client:
+            assert [model.id for model in client.models.list().data] == listed
+            assert client.models.retrieve("claude-sonnet-4-5").id == "claude-sonnet-4-5"
+            answer = client.completions.create(model="claude-sonnet-4-5", prompt="x", max_tokens=1)
+            assert answer.model == listed[0]
+        assert server.stop() == 0
+
+
 def test_a_port_that_is_taken_is_refused_before_the_weights_are_read(request, checkpoint, server):
     port = str(httpx.URL(server.url).port)
     for flags, words in ((["--port", port], "--port names another one"),

@@ -93,7 +93,7 @@ def test_thinking_is_asked_for(messages):
     ({"max_tokens": 5, "messages": [{"role": "tool", "content": "x"}]}, "role"),
     ({"max_tokens": 5, "messages": HELLO, "tools": [{"name": "x"}]}, "input_schema"),
     ({"max_tokens": 5, "messages": HELLO, "system": 7}, "system"),
-    ({"max_tokens": 10**6, "messages": HELLO}, "context"),
+    ({"max_tokens": 5, "messages": [{"role": "user", "content": "hello " * 2000}]}, "context"),
 ])
 def test_errors_have_the_shape_of_this_api(server, body, words):
     response = server.post("/v1/messages", json=body)
@@ -101,6 +101,36 @@ def test_errors_have_the_shape_of_this_api(server, body, words):
     assert response.json()["type"] == "error"
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert words in response.json()["error"]["message"]
+
+
+def test_more_tokens_than_the_context_leaves_are_as_many_as_it_leaves(server):
+    stop = server.post("/v1/messages", json={"max_tokens": 10**6, "messages": HELLO, "ignore_eos": True, **GREEDY}).json()
+    usage = stop["usage"]
+    used = usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["output_tokens"]
+    assert (stop["stop_reason"], used) == ("max_tokens", 1024)
+
+
+def test_a_billing_line_that_changes_leaves_the_prefix_cache_its_prompt(server):
+    rules = "Be brief, and say nothing that is not so. " * 10
+
+    def ask(number):
+        system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={number};"},
+                  {"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}}]
+        return server.post("/v1/messages", json={"max_tokens": 1, "system": system, "messages": HELLO}).json()["usage"]
+
+    first, second = ask("3f2a1"), ask("99b07")
+    tokens = first["input_tokens"] + first["cache_read_input_tokens"]
+    assert second["input_tokens"] + second["cache_read_input_tokens"] == tokens
+    assert second["cache_read_input_tokens"] > tokens / 2
+
+
+def test_documents_of_text_are_read(messages):
+    document = {"type": "document", "title": "Report",
+                "source": {"type": "text", "media_type": "text/plain", "data": "All is well."}}
+    with_document = [{"role": "user", "content": [document, {"type": "text", "text": "Sum up."}]}]
+    without = [{"role": "user", "content": [{"type": "text", "text": "Sum up."}]}]
+    assert (messages.count_tokens(model="tiny", messages=with_document).input_tokens
+            > messages.count_tokens(model="tiny", messages=without).input_tokens + 10)
 
 
 REFUSED_BY_THEIR_HEADS = [
