@@ -90,11 +90,11 @@ OrderedJson WithoutIds(OrderedJson items) {
 
 TEST(ResponsesFormat, AStreamEndsWithWhatTheWholeSays) {
   OrderedJson stored;
-  const auto sink = [&](const std::string&, const OrderedJson& items) { stored = items; };
+  const auto sink = [&](const std::string&, const OrderedJson& response) { stored = response; };
   ResponsesFormat whole_format("m", OrderedJson::object(), sink);
   const OrderedJson whole =
       WholeOf(whole_format, {Joined(), {"tool_calls", nullptr}, nullptr, nullptr});
-  EXPECT_EQ(stored, whole["output"]);
+  EXPECT_EQ(stored, whole);
   std::vector<std::string> types;
   for (const OrderedJson& item : whole["output"]) types.push_back(item["type"]);
   EXPECT_THAT(types, ElementsAre("reasoning", "message", "function_call", "function_call"));
@@ -115,8 +115,8 @@ TEST(ResponsesFormat, AStreamEndsWithWhatTheWholeSays) {
 
 TEST(ResponsesFormat, AnAnswerBecomesTheMessageItWas) {
   OrderedJson message;
-  ResponsesFormat format("m", OrderedJson::object(), [&](const auto&, const OrderedJson& items) {
-    message = OutputToMessage(items);
+  ResponsesFormat format("m", OrderedJson::object(), [&](const auto&, const OrderedJson& response) {
+    message = OutputToMessage(response["output"]);
   });
   WholeOf(format, {Joined(), {"tool_calls", nullptr}, nullptr, nullptr});
   EXPECT_EQ(message["reasoning"], "Hm.");
@@ -207,6 +207,59 @@ TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
   EXPECT_EQ(chat["response_format"]["json_schema"]["name"], "n");
 }
 
+StoredResponse Stored(std::string messages) { return {std::move(messages), "[]", "{}"}; }
+
+TEST(ResponseStore, ForgetsTheOnesUsedLongestAgo) {
+  ResponseStore store(/*max_responses=*/2, /*max_bytes=*/1000);
+  store.Put("a", Stored("[1]"));
+  store.Put("b", Stored("[2]"));
+  EXPECT_TRUE(store.Get("a"));
+  store.Put("c", Stored("[3]"));
+  EXPECT_FALSE(store.Get("b"));
+  EXPECT_EQ(store.Get("a")->messages, "[1]");
+  store.Put("d", Stored(std::string(996, 'x')));
+  EXPECT_TRUE(store.Get("d"));
+  EXPECT_FALSE(store.Get("a"));
+  store.Put("e", Stored(std::string(2000, 'x')));
+  EXPECT_FALSE(store.Get("e"));
+}
+
+TEST(ResponseStore, WhatIsRemovedTakesNoMemory) {
+  ResponseStore store(/*max_responses=*/2, /*max_bytes=*/1000);
+  store.Put("a", Stored("[1]"));
+  EXPECT_EQ(store.num_bytes(), 7u);
+  EXPECT_TRUE(store.Remove("a"));
+  EXPECT_FALSE(store.Remove("a"));
+  EXPECT_EQ(store.Get("a"), nullptr);
+  EXPECT_EQ(store.num_bytes(), 0u);
+}
+
+TEST(ResponsesToChat, ToolsThatAreNotRunHereAreLeftOut) {
+  OrderedJson body = OrderedJson::parse(R"({"input": "x", "tools": [{"type": "web_search"},
+      {"type": "function", "name": "f", "parameters": {}}, {"type": "custom", "name": "c"}]})");
+  OrderedJson chat;
+  size_t num_instructions = 0;
+  ResponsesExtras extras;
+  ASSERT_FALSE(ResponsesToChat(body, &chat, &num_instructions, &extras));
+  ASSERT_EQ(chat["tools"].size(), 1u);
+  EXPECT_EQ(chat["tools"][0]["function"]["name"], "f");
+  EXPECT_EQ(extras.echoed["tools"].size(), 3u);
+  body["tools"][0] = 5;
+  EXPECT_EQ(ResponsesToChat(body, &chat, &num_instructions, &extras)->param, "tools[0]");
+}
+
+TEST(ResponsesToChat, LogProbabilitiesAreRefusedAndOtherExtrasTaken) {
+  OrderedJson chat;
+  size_t num_instructions = 0;
+  ResponsesExtras extras;
+  const auto ask = [&](const char* name) {
+    return ResponsesToChat({{"input", "x"}, {"include", OrderedJson::array({name})}}, &chat,
+                           &num_instructions, &extras);
+  };
+  EXPECT_FALSE(ask("reasoning.encrypted_content"));
+  EXPECT_EQ(ask("message.output_text.logprobs")->param, "include");
+}
+
 OrderedJson ChatOfMessage(OrderedJson system, OrderedJson content) {
   OrderedJson chat;
   const OrderedJson body = {
@@ -244,21 +297,6 @@ TEST(MessagesToChat, DocumentsOfTextAreText) {
   const OrderedJson pdf = {{"type", "base64"}, {"media_type", "application/pdf"}, {"data", "eA=="}};
   EXPECT_THAT(ChatOfMessage("", document(pdf)).get<std::string>(),
               testing::HasSubstr("documents of type 'base64' are not read here"));
-}
-
-TEST(ResponseStore, ForgetsTheOnesUsedLongestAgo) {
-  ResponseStore store(/*max_responses=*/2, /*max_bytes=*/1000);
-  store.Put("a", "[1]");
-  store.Put("b", "[2]");
-  EXPECT_TRUE(store.Get("a"));
-  store.Put("c", "[3]");
-  EXPECT_FALSE(store.Get("b"));
-  EXPECT_EQ(*store.Get("a"), "[1]");
-  store.Put("d", std::string(999, 'x'));
-  EXPECT_TRUE(store.Get("d"));
-  EXPECT_FALSE(store.Get("a"));
-  store.Put("e", std::string(2000, 'x'));
-  EXPECT_FALSE(store.Get("e"));
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "base/excerpt.h"
 #include "base/version.h"
 #include "server/chat_page.h"
+#include "server/input_items.h"
 #include "server/messages_format.h"
-#include "server/messages_request.h"
 #include "server/route_path.h"
 #include "server/transcription_format.h"
 #include "server/transcription_request.h"
@@ -76,6 +76,13 @@ ApiStatus CatchAll(const Work& work) {
   }
 }
 
+ApiError NoSuchResponse(const std::string& path) {
+  ApiError error{404, fmt::format("the response '{}' is not stored here (any more)",
+                                  Excerpt(NameInPath(path)))};
+  error.code = "response_not_found";
+  return error;
+}
+
 bool EqualsIgnoringCase(std::string_view left, std::string_view right) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   return std::equal(left.begin(), left.end(), right.begin(), right.end(),
@@ -104,7 +111,7 @@ HttpResponse Preflight(const HttpRequest& request) {
   if (headers.empty() || !is_list) headers = "Authorization, Content-Type";
   HttpResponse response;
   response.status = 204;
-  response.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                       {"Access-Control-Allow-Headers", headers},
                       {"Access-Control-Max-Age", "600"}};
   return response;
@@ -186,6 +193,10 @@ const std::vector<Api::Route>& Api::Routes() {
       {"POST", "/v1/chat/completions", &Api::Chat},
       {"POST", "/v1/completions", &Api::Complete},
       {"POST", "/v1/responses", &Api::Responses},
+      {"GET", "/v1/responses/{id}", &Api::GetResponse},
+      {"DELETE", "/v1/responses/{id}", &Api::DeleteResponse},
+      {"GET", "/v1/responses/{id}/input_items", &Api::InputItems},
+      {"POST", "/v1/responses/input_tokens", &Api::InputTokens},
       {"POST", "/v1/embeddings", &Api::Embed},
       {"POST", "/v1/messages", &Api::Messages},
       {"POST", "/v1/messages/count_tokens", &Api::CountTokens},
@@ -478,6 +489,52 @@ void Api::Responses(HttpRequest request, ResponderPtr responder) {
            });
 }
 
+void Api::GetResponse(HttpRequest request, ResponderPtr responder) {
+  const auto stored = preparer_.responses().Get(NameInPath(request.path));
+  if (stored == nullptr) return responder->Send(ErrorResponse(NoSuchResponse(request.path)));
+  if (request.query.find("stream=true") != std::string::npos) {
+    return responder->Send(ErrorResponse(BadRequest(
+        "stream", "a response that is complete is not streamed again: leave out 'stream'")));
+  }
+  HttpResponse response;
+  response.body = stored->response;
+  responder->Send(std::move(response));
+}
+
+void Api::DeleteResponse(HttpRequest request, ResponderPtr responder) {
+  const std::string id = NameInPath(request.path);
+  if (!preparer_.responses().Remove(id)) {
+    return responder->Send(ErrorResponse(NoSuchResponse(request.path)));
+  }
+  responder->Send(JsonResponse({{"id", id}, {"object", "response"}, {"deleted", true}}));
+}
+
+void Api::InputItems(HttpRequest request, ResponderPtr responder) {
+  const auto stored = preparer_.responses().Get(NameInPath(request.path));
+  if (stored == nullptr) return responder->Send(ErrorResponse(NoSuchResponse(request.path)));
+  workers_.PostLong([=, query = request.query] {
+    OrderedJson list;
+    const ApiStatus error =
+        CatchAll([&] { return ListInputItems(stored->input_items, query, &list); });
+    HttpResponse response = error ? ErrorResponse(*error) : JsonResponse(list);
+    responder->Post([responder, response = std::move(response)]() mutable {
+      responder->Send(std::move(response));
+    });
+  });
+}
+
+void Api::InputTokens(HttpRequest request, ResponderPtr responder) {
+  const std::shared_ptr<ByteLease> memory = request.memory;
+  AnswerJson(
+      std::move(request), std::move(responder),
+      [this, memory](const OrderedJson& body, AnswerText* text) -> ApiStatus {
+        size_t num_tokens = 0;
+        RETURN_IF_API_ERROR(preparer_.CountResponse(body, memory, &num_tokens));
+        text->Append(DumpJson({{"object", "response.input_tokens"}, {"input_tokens", num_tokens}}));
+        return {};
+      });
+}
+
 void Api::Embed(HttpRequest request, ResponderPtr responder) {
   ApiError error = BadRequest(
       /*param=*/"", "{} writes text and makes no embeddings: ask a server with an embedding model",
@@ -520,21 +577,13 @@ void Api::Detokenize(HttpRequest request, ResponderPtr responder) {
 }
 
 void Api::CountTokens(HttpRequest request, ResponderPtr responder) {
-  AnswerJson(
-      std::move(request), std::move(responder),
-      [this](const OrderedJson& body, AnswerText* text) { return CountTokensBody(body, text); });
-}
-
-ApiStatus Api::CountTokensBody(const OrderedJson& json, AnswerText* answer) const {
-  OrderedJson chat;
-  RETURN_IF_API_ERROR(MessagesToChat(json, /*needs_limit=*/false, &chat));
-  ChatRequest request;
-  RETURN_IF_API_ERROR(ParseChatRequest(chat, model_.defaults().sampling, &request));
-  RETURN_IF_API_ERROR(model_.CheckName(request.generation.model));
-  ChatPrompt prompt;
-  RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt));
-  answer->Append(DumpJson({{"input_tokens", prompt.ids.size()}}));
-  return {};
+  AnswerJson(std::move(request), std::move(responder),
+             [this](const OrderedJson& body, AnswerText* text) -> ApiStatus {
+               size_t num_tokens = 0;
+               RETURN_IF_API_ERROR(preparer_.CountMessage(body, &num_tokens));
+               text->Append(DumpJson({{"input_tokens", num_tokens}}));
+               return {};
+             });
 }
 
 ApiStatus Api::TokenizeBody(const OrderedJson& json, AnswerText* answer) const {

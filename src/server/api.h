@@ -66,6 +66,10 @@ class Api final : public HttpHandler {
   void Chat(HttpRequest request, ResponderPtr responder);
   void Complete(HttpRequest request, ResponderPtr responder);
   void Responses(HttpRequest request, ResponderPtr responder);
+  void GetResponse(HttpRequest request, ResponderPtr responder);
+  void DeleteResponse(HttpRequest request, ResponderPtr responder);
+  void InputItems(HttpRequest request, ResponderPtr responder);
+  void InputTokens(HttpRequest request, ResponderPtr responder);
   void Embed(HttpRequest request, ResponderPtr responder);
   void Messages(HttpRequest request, ResponderPtr responder);
   void CountTokens(HttpRequest request, ResponderPtr responder);
@@ -95,7 +99,6 @@ class Api final : public HttpHandler {
 
   ApiStatus TokenizeBody(const OrderedJson& json, AnswerText* answer) const;
   ApiStatus DetokenizeBody(const OrderedJson& json, AnswerText* answer) const;
-  ApiStatus CountTokensBody(const OrderedJson& json, AnswerText* answer) const;
   OrderedJson ModelJson(const std::string& name) const;
 
   Session& session_;

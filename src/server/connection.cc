@@ -326,7 +326,10 @@ HttpRequest Connection::TakeRequest() {
   HttpRequest request;
   request.method = omits_body_ ? "GET" : ToString(head.method_string());
   request.path = ToString(head.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
+  if (const size_t mark = request.path.find('?'); mark != std::string::npos) {
+    request.query = request.path.substr(mark + 1);
+    request.path.resize(mark);
+  }
   request.authorization = ToString(head[http::field::authorization]);
   request.if_none_match = ToString(head[http::field::if_none_match]);
   request.api_key = ToString(head["x-api-key"]);

@@ -1,16 +1,15 @@
 #include "server/generation_request.h"
 
-#include <spdlog/spdlog.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
-#include <mutex>
 
 #include "base/random_bits.h"
 #include "server/chat_messages.h"
 #include "server/constraint_request.h"
+#include "server/ignored_log.h"
 #include "text/stop_strings.h"
 
 namespace lapidary {
@@ -283,23 +282,7 @@ void ReadThinking(RequestFields* fields, ChatInput* input) {
 void LogUnknownFields(const RequestFields& fields) {
   const std::string names = fields.UnknownFields();
   if (names.empty()) return;
-  // One client that always sends them must not fill the log: some lines each time, then a count.
-  constexpr std::chrono::seconds kInterval{10};
-  constexpr int kMaxLines = 10;
-  static std::mutex mutex;
-  static std::chrono::steady_clock::time_point interval_end{};
-  static int num_lines = 0;
-  const std::lock_guard lock(mutex);
-  const auto now = std::chrono::steady_clock::now();
-  if (now >= interval_end) {
-    if (num_lines > kMaxLines) {
-      spdlog::info("{} more requests had fields that are not known here", num_lines - kMaxLines);
-    }
-    interval_end = now + kInterval;
-    num_lines = 0;
-  }
-  if (++num_lines > kMaxLines) return;
-  spdlog::info("a request has fields that are not known here and ignored: {}", names);
+  LogIgnored(fmt::format("a request has fields that are not known here and ignored: {}", names));
 }
 
 ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaults,

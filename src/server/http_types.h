@@ -18,6 +18,7 @@ namespace lapidary {
 struct HttpRequest {
   std::string method;
   std::string path;           // without the query
+  std::string query;          // behind the question mark
   std::string authorization;  // the header, as sent
   std::string if_none_match;  // the same
   std::string api_key;        // the header x-api-key, which Anthropic's clients send

@@ -7,7 +7,6 @@
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
 #include "server/responses_format.h"
-#include "server/responses_request.h"
 #include "session/answer_rules.h"
 
 namespace lapidary {
@@ -110,48 +109,61 @@ ApiStatus RequestPreparer::FinishChat(ChatRequest& request, ChatPrompt& prepared
   return {};
 }
 
+ApiStatus RequestPreparer::TranslateResponse(const OrderedJson& body,
+                                             const std::shared_ptr<ByteLease>& memory,
+                                             OrderedJson* chat, size_t* num_instructions,
+                                             ResponsesExtras* extras) const {
+  RETURN_IF_API_ERROR(ResponsesToChat(body, chat, num_instructions, extras));
+  if (extras->previous_response_id.empty()) return {};
+  const auto stored = responses_->Get(extras->previous_response_id);
+  if (stored == nullptr) {
+    ApiError error{404,
+                   fmt::format("the response '{}' is not stored here (any more)",
+                               Excerpt(extras->previous_response_id)),
+                   "previous_response_id"};
+    error.code = "previous_response_not_found";
+    return error;
+  }
+  const size_t num_bytes = 2 * stored->messages.size();
+  if (memory != nullptr && !memory->Grow(num_bytes)) return memory->Refusal(num_bytes);
+  const OrderedJson previous = OrderedJson::parse(stored->messages);
+  OrderedJson& messages = (*chat)["messages"];
+  messages.insert(messages.begin() + static_cast<ptrdiff_t>(*num_instructions), previous.begin(),
+                  previous.end());
+  return {};
+}
+
 ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
                                            const std::shared_ptr<ByteLease>& memory,
                                            PendingRequest* pending) const {
   OrderedJson chat;
   size_t num_instructions = 0;
   ResponsesExtras extras;
-  RETURN_IF_API_ERROR(ResponsesToChat(body, &chat, &num_instructions, &extras));
-  OrderedJson& messages = chat["messages"];
-  if (!extras.previous_response_id.empty()) {
-    const std::optional<std::string> stored = responses_->Get(extras.previous_response_id);
-    if (!stored) {
-      ApiError error{404,
-                     fmt::format("the response '{}' is not stored here (any more)",
-                                 Excerpt(extras.previous_response_id)),
-                     "previous_response_id"};
-      error.code = "previous_response_not_found";
-      return error;
-    }
-    const size_t num_bytes = 2 * stored->size();
-    if (memory != nullptr && !memory->Grow(num_bytes)) return memory->Refusal(num_bytes);
-    const OrderedJson previous = OrderedJson::parse(*stored);
-    messages.insert(messages.begin() + static_cast<ptrdiff_t>(num_instructions), previous.begin(),
-                    previous.end());
-  }
+  RETURN_IF_API_ERROR(TranslateResponse(body, memory, &chat, &num_instructions, &extras));
   RETURN_IF_API_ERROR(PrepareChat(chat, pending));
-  std::string conversation;
+  StoredResponse stored;
   if (extras.store) {
+    OrderedJson& messages = chat["messages"];
     messages.erase(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(num_instructions));
-    conversation = DumpJson(messages);
-    conversation.pop_back();  // The list goes on with the answer.
-    if (!messages.empty()) conversation += ',';
+    stored.messages = DumpJson(messages);
+    stored.messages.pop_back();  // The list goes on with the answer.
+    if (!messages.empty()) stored.messages += ',';
+    stored.input_items = std::move(extras.input_items);
   }
   pending->rest.push_back(
-      [this, memory, conversation = std::move(conversation), store = extras.store,
+      [this, memory, stored = std::move(stored), store = extras.store,
        echoed = std::move(extras.echoed)](PendingRequest* then) mutable -> ApiStatus {
         if (then->job.request.num_choices > 1) return NotSupportedYet("n");
         ResponsesFormat::OutputSink on_output;
         if (store) {
-          then->job.num_stored_bytes = conversation.size();
-          on_output = [store = responses_, conversation = std::move(conversation), memory](
-                          const std::string& id, const OrderedJson& items) {
-            store->Put(id, fmt::format("{}{}]", conversation, DumpJson(OutputToMessage(items))));
+          then->job.num_stored_bytes = stored.num_bytes();
+          on_output = [responses = responses_, stored = std::move(stored), memory](
+                          const std::string& id, const OrderedJson& response) {
+            StoredResponse complete = stored;
+            complete.messages += DumpJson(OutputToMessage(response["output"]));
+            complete.messages += ']';
+            complete.response = DumpJson(response);
+            responses->Put(id, std::move(complete));
           };
         }
         then->job.format = std::make_unique<ResponsesFormat>(model_.name(), std::move(echoed),
@@ -159,6 +171,32 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
         return {};
       });
   return {};
+}
+
+ApiStatus RequestPreparer::CountChat(const OrderedJson& chat, size_t* num_tokens) const {
+  ChatRequest request;
+  RETURN_IF_API_ERROR(ParseChatRequest(chat, model_.defaults().sampling, &request));
+  RETURN_IF_API_ERROR(model_.CheckName(request.generation.model));
+  ChatPrompt prompt;
+  RETURN_IF_API_ERROR(model_.Prepare(request.input, &prompt));
+  *num_tokens = prompt.ids.size();
+  return {};
+}
+
+ApiStatus RequestPreparer::CountResponse(const OrderedJson& body,
+                                         const std::shared_ptr<ByteLease>& memory,
+                                         size_t* num_tokens) const {
+  OrderedJson chat;
+  size_t num_instructions = 0;
+  ResponsesExtras extras;
+  RETURN_IF_API_ERROR(TranslateResponse(body, memory, &chat, &num_instructions, &extras));
+  return CountChat(chat, num_tokens);
+}
+
+ApiStatus RequestPreparer::CountMessage(const OrderedJson& body, size_t* num_tokens) const {
+  OrderedJson chat;
+  RETURN_IF_API_ERROR(MessagesToChat(body, /*needs_limit=*/false, &chat));
+  return CountChat(chat, num_tokens);
 }
 
 ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, PendingRequest* pending) const {

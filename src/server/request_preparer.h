@@ -11,6 +11,7 @@
 #include "server/generation.h"
 #include "server/media_parts.h"
 #include "server/response_store.h"
+#include "server/responses_request.h"
 #include "server/served_model.h"
 
 namespace lapidary {
@@ -50,10 +51,21 @@ class RequestPreparer {
                             PendingRequest* pending) const;
   ApiStatus PrepareMessage(const OrderedJson& body, PendingRequest* pending) const;
 
+  // Tokens of the prompt that a request for a response, or for a message, leads to.
+  ApiStatus CountResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
+                          size_t* num_tokens) const;
+  ApiStatus CountMessage(const OrderedJson& body, size_t* num_tokens) const;
+
+  ResponseStore& responses() const { return *responses_; }
   // Of conversations that can be gone on from.
   size_t num_stored_bytes() const { return responses_->num_bytes(); }
 
  private:
+  // A request for a response as one for a chat, behind the conversation that it goes on with.
+  ApiStatus TranslateResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
+                              OrderedJson* chat, size_t* num_instructions,
+                              ResponsesExtras* extras) const;
+  ApiStatus CountChat(const OrderedJson& chat, size_t* num_tokens) const;
   ApiStatus FinishChat(ChatRequest& request, ChatPrompt& prepared, PendingRequest* pending) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
   // The grammar of the request's constraint, where it is known, or what is to be compiled to it.

@@ -1,20 +1,26 @@
 #include "server/response_store.h"
 
+#include <iterator>
+#include <utility>
+
 namespace lapidary {
 
-void ResponseStore::DropOldest() {
-  num_bytes_ -= by_use_.back().messages.size();
-  by_id_.erase(by_use_.back().id);
-  by_use_.pop_back();
+void ResponseStore::Drop(Entries::iterator entry) {
+  num_bytes_ -= entry->response->num_bytes();
+  by_id_.erase(entry->id);
+  by_use_.erase(entry);
 }
 
-void ResponseStore::Put(const std::string& id, std::string messages) {
-  if (messages.size() > max_bytes_) return;
+void ResponseStore::Put(const std::string& id, StoredResponse response) {
+  const size_t num_bytes = response.num_bytes();
+  if (num_bytes > max_bytes_) return;
   const std::lock_guard lock(mutex_);
-  num_bytes_ += messages.size();
-  by_use_.push_front({id, std::move(messages)});
+  num_bytes_ += num_bytes;
+  by_use_.push_front({id, std::make_shared<const StoredResponse>(std::move(response))});
   by_id_[id] = by_use_.begin();
-  while (by_use_.size() > max_responses_ || num_bytes_ > max_bytes_) DropOldest();
+  while (by_use_.size() > max_responses_ || num_bytes_ > max_bytes_) {
+    Drop(std::prev(by_use_.end()));
+  }
 }
 
 size_t ResponseStore::num_bytes() const {
@@ -22,12 +28,20 @@ size_t ResponseStore::num_bytes() const {
   return num_bytes_;
 }
 
-std::optional<std::string> ResponseStore::Get(const std::string& id) {
+std::shared_ptr<const StoredResponse> ResponseStore::Get(const std::string& id) {
   const std::lock_guard lock(mutex_);
   const auto it = by_id_.find(id);
-  if (it == by_id_.end()) return std::nullopt;
+  if (it == by_id_.end()) return nullptr;
   by_use_.splice(by_use_.begin(), by_use_, it->second);
-  return it->second->messages;
+  return it->second->response;
+}
+
+bool ResponseStore::Remove(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return false;
+  Drop(it->second);
+  return true;
 }
 
 }  // namespace lapidary

@@ -41,11 +41,14 @@ OrderedJson ItemJson(const ItemStream::Item& item, bool is_done) {
 }
 
 OrderedJson UsageJson(const Usage& usage) {
-  return {{"input_tokens", usage.prompt_tokens},
-          {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
-          {"output_tokens", usage.completion_tokens},
-          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  // Every prompt is kept in the prefix cache where there is room, at no price: none is written for
+  // the request's own sake.
+  return {
+      {"input_tokens", usage.prompt_tokens},
+      {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"cache_write_tokens", 0}}},
+      {"output_tokens", usage.completion_tokens},
+      {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
+      {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
 }  // namespace
@@ -73,8 +76,9 @@ OrderedJson ResponsesFormat::Response(const char* status, const Usage* usage) co
 }
 
 OrderedJson ResponsesFormat::CompleteResponse(const Usage& usage) {
-  if (on_output_) on_output_(id_, output_);
-  return Response(is_cut_ ? "incomplete" : "completed", &usage);
+  OrderedJson response = Response(is_cut_ ? "incomplete" : "completed", &usage);
+  if (on_output_) on_output_(id_, response);
+  return response;
 }
 
 void ResponsesFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage,

@@ -11,9 +11,9 @@ namespace lapidary {
 
 class ResponsesFormat final : public AnswerFormat, private ItemStream {
  public:
-  // `echoed`: the request's fields that the response repeats. `on_output` gets the id and the items
-  // of a complete answer.
-  using OutputSink = std::function<void(const std::string& id, const OrderedJson& items)>;
+  // `echoed`: the request's fields that the response repeats. `on_output` gets a complete response
+  // and its id.
+  using OutputSink = std::function<void(const std::string& id, const OrderedJson& response)>;
   ResponsesFormat(std::string model_name, OrderedJson echoed, OutputSink on_output);
 
   void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) override;

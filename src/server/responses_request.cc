@@ -1,6 +1,8 @@
 #include "server/responses_request.h"
 
 #include "base/excerpt.h"
+#include "server/ignored_log.h"
+#include "server/random_id.h"
 #include "server/request_json.h"
 
 namespace lapidary {
@@ -114,26 +116,79 @@ ApiStatus ReadInput(RequestFields* fields, OrderedJson* messages) {
   return {};
 }
 
+// Tools that run elsewhere (a search, a shell of the client's own kind) come along from clients
+// like Codex whatever the model: the model is told of functions alone.
 ApiStatus ReadTools(RequestFields* fields, OrderedJson* chat) {
   const OrderedJson* tools = fields->Find("tools");
   if (tools == nullptr) return {};
   if (!tools->is_array()) return BadRequest("tools", "'tools' must be a list");
   OrderedJson functions = OrderedJson::array();
+  OrderedJson skipped = OrderedJson::array();
   for (size_t idx = 0; idx < tools->size(); ++idx) {
     const OrderedJson& tool = (*tools)[idx];
     const std::string where = fmt::format("tools[{}]", idx);
     const std::string type = tool.is_object() ? StringOr(tool, "type", "") : "";
+    if (type.empty()) return BadRequest(where, "{} must be an object with a \"type\"", where);
     if (type != "function") {
-      ApiError error = NotSupportedYet(where);
-      error.message = fmt::format("{}: only tools of type 'function' are known here", where);
-      return error;
+      skipped.push_back(Excerpt(type));
+      continue;
     }
     OrderedJson function = tool;
     function.erase("type");
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
+  if (!skipped.empty()) {
+    LogIgnored(
+        fmt::format("tools are left out whose types are not run here: {}", DumpJson(skipped)));
+  }
   (*chat)["tools"] = std::move(functions);
   return {};
+}
+
+// What else a response is asked to hold. Of all that may be named only log-probabilities could be
+// had, and those are not.
+void CheckInclude(RequestFields* fields) {
+  const OrderedJson* include = fields->Find("include");
+  if (include == nullptr) return;
+  if (!include->is_array()) {
+    return fields->Fail(BadRequest("include", "'include' must be a list of strings"));
+  }
+  for (const OrderedJson& name : *include) {
+    if (name != "message.output_text.logprobs") continue;
+    fields->Fail(BadRequest("include",
+                            "responses hold no log-probabilities here, so 'include' must not name "
+                            "message.output_text.logprobs; /v1/chat/completions gives them"));
+  }
+}
+
+// The request's own input as items of their own, for whoever asks what it was.
+OrderedJson InputItems(const OrderedJson& input) {
+  const auto text_part = [](const char* type, const OrderedJson& text) {
+    return OrderedJson::array({{{"type", type}, {"text", text}}});
+  };
+  if (input.is_string()) {
+    return OrderedJson::array({{{"id", RandomId("msg_")},
+                                {"type", "message"},
+                                {"status", "completed"},
+                                {"role", "user"},
+                                {"content", text_part("input_text", input)}}});
+  }
+  OrderedJson items = OrderedJson::array();
+  for (OrderedJson item : input) {
+    const std::string type = StringOr(item, "type", "message");
+    item["type"] = type;
+    if (StringOr(item, "id", "").empty()) {
+      const bool is_call = type == "function_call" || type == "function_call_output";
+      item["id"] = RandomId(type == "reasoning" ? "rs_" : is_call ? "fc_" : "msg_");
+    }
+    if (type == "message" && item.contains("content") && item["content"].is_string()) {
+      const bool is_answer = StringOr(item, "role", "") == "assistant";
+      item["content"] = text_part(is_answer ? "output_text" : "input_text", item["content"]);
+    }
+    if (!item.contains("status")) item["status"] = "completed";
+    items.push_back(std::move(item));
+  }
+  return items;
 }
 
 // A function's name stands one level higher here than in a chat.
@@ -193,10 +248,13 @@ ApiStatus ResponsesToChat(const OrderedJson& body, OrderedJson* chat, size_t* nu
   }
   extras->previous_response_id = fields.String("previous_response_id", "");
   extras->store = fields.Bool("store", true);
+  if (extras->store) extras->input_items = DumpJson(InputItems(body["input"]));
   fields.Refuse("background", false);
   fields.Refuse("conversation");
   fields.Refuse("prompt");
-  fields.Accept({"include", "truncation", "max_tool_calls", "stream_options", "top_logprobs"});
+  fields.Refuse("top_logprobs", 0);
+  CheckInclude(&fields);
+  fields.Accept({"truncation", "max_tool_calls", "stream_options", "client_metadata"});
   RETURN_IF_API_ERROR(fields.status());
   // The rest is called the same: temperature, top_p, stream, parallel_tool_calls, our extensions.
   for (const auto& [name, value] : body.items()) {

@@ -10,6 +10,7 @@ namespace lapidary {
 struct ResponsesExtras {
   std::string previous_response_id;  // empty: none
   bool store = true;                 // a later request may go on from the answer
+  std::string input_items;           // of this request, as JSON; empty where nothing is stored
   OrderedJson echoed;                // fields that the response repeats
 };
 

@@ -1,6 +1,7 @@
 """POST /v1/responses, through OpenAI's own client and as plain events."""
 
 import json
+import time
 
 import openai
 import pytest
@@ -31,6 +32,7 @@ def test_a_response_has_what_clients_read(client):
     assert response.usage.output_tokens == 7
     assert response.usage.total_tokens == response.usage.input_tokens + 7
     assert response.usage.output_tokens_details.reasoning_tokens == 0
+    assert response.usage.input_tokens_details.to_dict()["cache_write_tokens"] == 0
     assert (response.instructions, response.max_output_tokens, response.metadata) == ("Be brief.", 7, {"a": "b"})
     assert (response.tools, response.tool_choice, response.error) == ([], "auto", None)
 
@@ -101,12 +103,70 @@ def test_calls_and_their_results_become_one_conversation(server, client):
     assert response.usage.input_tokens == chat["count"]
 
 
+def test_what_codex_sends_is_answered(server):
+    """Its request names tools that it runs itself, and asks for thoughts that only OpenAI can read again."""
+    function = {"type": "function", "name": "shell", "description": "Runs a command.", "strict": False,
+                "parameters": {"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}},
+                               "required": ["command"], "additionalProperties": False}}
+    body = {"model": "tiny", "instructions": "You are a coding agent.", "stream": True, "store": False,
+            "input": [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Sandboxed."}]},
+                      {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}],
+            "tools": [function, {"type": "web_search", "external_web_access": False},
+                      {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}}],
+            "tool_choice": "auto", "parallel_tool_calls": False, "reasoning": {"effort": "none", "summary": "auto"},
+            "include": ["reasoning.encrypted_content"], "prompt_cache_key": "7", "text": {"verbosity": "medium"}}
+    response = server.post("/v1/responses", json=body | {"max_output_tokens": 4})
+    assert response.status_code == 200, response.text
+    assert "event: response.incomplete" in response.text
+    deadline = time.monotonic() + 10
+    while not any('["web_search","custom"]' in line for line in list(server.log)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_stored_response_is_read_listed_and_forgotten(client):
+    response = client.responses.create(model="tiny", max_output_tokens=5, temperature=0, input=[
+        {"role": "user", "content": "One"}, {"role": "assistant", "content": "Two"},
+        {"role": "user", "content": [{"type": "input_text", "text": "Three"}]}])
+    assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
+    with pytest.raises(openai.BadRequestError, match="not streamed again"):
+        client.responses.retrieve(response.id, stream=True)
+    items = client.responses.input_items.list(response.id, order="asc", limit=2)
+    assert [item.content[0].text for item in items] == ["One", "Two", "Three"], "the client fetches both pages"
+    assert [item.content[0].text for item in client.responses.input_items.list(response.id).data] == [
+        "Three", "Two", "One"]
+    client.responses.delete(response.id)
+    for ask in (client.responses.retrieve, client.responses.input_items.list, client.responses.delete):
+        with pytest.raises(openai.NotFoundError, match="not stored here"):
+            ask(response.id)
+    unstored = client.responses.create(model="tiny", input="Hello", max_output_tokens=1, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(unstored.id)
+
+
+def test_a_streamed_response_is_stored_as_its_last_event_told_it(server, client):
+    last = events_of(server, input="Hello", max_output_tokens=4, temperature=0)[-1]["response"]
+    assert client.responses.retrieve(last["id"]).to_dict() == last
+    [item] = client.responses.input_items.list(last["id"])
+    assert (item.role, item.content[0].type, item.content[0].text) == ("user", "input_text", "Hello")
+
+
+def test_input_tokens_are_those_that_are_used(server, client):
+    first = client.responses.create(model="tiny", input="Hello", max_output_tokens=3, temperature=0)
+    body = {"model": "tiny", "input": "And then?", "instructions": "Be brief.", "previous_response_id": first.id}
+    counted = server.post("/v1/responses/input_tokens", json=body).json()
+    used = client.responses.create(**body, max_output_tokens=1).usage.input_tokens
+    assert counted == {"object": "response.input_tokens", "input_tokens": used}
+
+
 @pytest.mark.parametrize("body, param", [
     ({}, "input"),
     ({"input": 5}, "input"),
     ({"input": [5]}, "input[0]"),
     ({"input": [{"type": "web_search_call"}]}, "input[0]"),
-    ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0]"),
+    ({"input": "x", "tools": ["web_search"]}, "tools[0]"),
+    ({"input": "x", "include": ["message.output_text.logprobs"]}, "include"),
+    ({"input": "x", "top_logprobs": 3}, "top_logprobs"),
     ({"input": "x", "background": True}, "background"),
     ({"input": "x", "reasoning": {"effort": "great"}}, "effort"),
     ({"input": "x", "max_output_tokens": "many"}, "max_completion_tokens"),
