@@ -48,7 +48,6 @@ class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
 
-  // As JSON.
   virtual void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) = 0;
 
   virtual void Begin(const Usage& usage, ServerEvents* events) = 0;
@@ -58,6 +57,9 @@ class AnswerFormat {
                      const Usage& usage, ServerEvents* events) = 0;
   virtual void End(const Usage& usage, ServerEvents* events) = 0;
   virtual void Fail(const ApiError& error, ServerEvents* events) = 0;
+
+  // Of what Whole writes.
+  virtual const char* content_type() const { return "application/json"; }
 
   // The body of an answer that is nothing but an error.
   virtual OrderedJson ErrorBody(const ApiError& error) const { return error.ToJson(); }

@@ -13,7 +13,6 @@
 #include "server/input_items.h"
 #include "server/messages_format.h"
 #include "server/route_path.h"
-#include "server/transcription_format.h"
 #include "server/transcription_request.h"
 #include "server/utc_time.h"
 
@@ -553,13 +552,8 @@ void Api::Messages(HttpRequest request, ResponderPtr responder) {
 void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
   Generate(
       std::move(request), std::move(responder),
-      [this](const OrderedJson& body, PendingRequest* pending) -> ApiStatus {
-        RETURN_IF_API_ERROR(preparer_.PrepareChat(body, pending));
-        pending->rest.push_back([](PendingRequest* then) -> ApiStatus {
-          then->job.format = std::make_unique<TranscriptionFormat>();
-          return {};
-        });
-        return {};
+      [this](const OrderedJson& body, PendingRequest* pending) {
+        return preparer_.PrepareTranscription(body, pending);
       },
       &Api::ParseTranscriptionBody);
 }

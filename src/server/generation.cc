@@ -297,6 +297,7 @@ void Generation::SendWhole(std::vector<FinishedChoice> choices) {
                     body = std::make_shared<std::string>(text.Take())] {
     if (refused) return self->SendError(*refused);
     HttpResponse whole;
+    whole.content_type = self->job_.format->content_type();
     whole.body = std::move(*body);
     self->prompt_logprobs_ = {};
     static_cast<void>(self->memory_->Resize(0));  // The connection counts it from here on.

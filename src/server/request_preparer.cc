@@ -7,6 +7,7 @@
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
 #include "server/responses_format.h"
+#include "server/transcription_request.h"
 #include "session/answer_rules.h"
 
 namespace lapidary {
@@ -84,6 +85,7 @@ ApiStatus RequestPreparer::FinishChat(ChatRequest& request, ChatPrompt& prepared
   GenerationJob* const job = &pending->job;
   GenerationJob::Prompt prompt;
   prompt.prepared = std::move(prepared);
+  for (const EncodedMedium& medium : pending->encoded) pending->audio_seconds += medium.seconds;
   RETURN_IF_API_ERROR(PlaceRequestMedia(session_, pending->media, std::move(pending->encoded),
                                         &prompt.prepared, &prompt.media));
   RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
@@ -208,6 +210,26 @@ ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, PendingReques
     then->job.format = std::make_unique<MessagesFormat>(model_.name());
     return {};
   });
+  return {};
+}
+
+ApiStatus RequestPreparer::PrepareTranscription(const OrderedJson& body,
+                                                PendingRequest* pending) const {
+  RETURN_IF_API_ERROR(PrepareChat(body["chat"], pending));
+  pending->rest.push_back(
+      [kind = TranscriptionKindOf(body),
+       language = body["language"].get<std::string>()](PendingRequest* then) -> ApiStatus {
+        // Nobody says more in a second; a model that cannot stop is stopped.
+        constexpr double kMaxTokensPerSecond = 25.0;
+        constexpr int32_t kLeastTokens = 32;
+        const auto most =
+            kLeastTokens + static_cast<int32_t>(kMaxTokensPerSecond * then->audio_seconds);
+        int32_t& max_new_tokens = then->job.prompts[0].max_new_tokens;
+        max_new_tokens = std::min(max_new_tokens, most);
+        then->job.format = std::make_unique<TranscriptionFormat>(TranscriptionFormat::Options{
+            .kind = kind, .language = language, .seconds = then->audio_seconds});
+        return {};
+      });
   return {};
 }
 

@@ -23,6 +23,7 @@ struct PendingRequest {
   int max_soft_tokens = 0;             // of images whose parts say nothing
   std::vector<int64_t> pixels;         // of each part, see MeasureRequestMedia
   std::vector<EncodedMedium> encoded;  // each part's
+  double audio_seconds = 0.0;          // of all sounds, known once they are placed
 
   // What is left to do then, in this order.
   std::vector<std::function<ApiStatus(PendingRequest*)>> rest;
@@ -50,6 +51,8 @@ class RequestPreparer {
   ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
                             PendingRequest* pending) const;
   ApiStatus PrepareMessage(const OrderedJson& body, PendingRequest* pending) const;
+  // `body` as TranscriptionToChat makes it.
+  ApiStatus PrepareTranscription(const OrderedJson& body, PendingRequest* pending) const;
 
   // Tokens of the prompt that a request for a response, or for a message, leads to.
   ApiStatus CountResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,

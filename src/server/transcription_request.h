@@ -5,10 +5,15 @@
 #include <string_view>
 
 #include "server/api_error.h"
+#include "server/transcription_format.h"
 
 namespace lapidary {
 
-// Fields: file, model, language, prompt, response_format (json), temperature (default 0), stream.
-ApiStatus TranscriptionToChat(std::string_view form, OrderedJson* chat);
+// Fields: file, model, language, prompt, response_format, timestamp_granularities[], temperature
+// (default 0), stream. `body`: {"chat", "language", "response_format"}.
+ApiStatus TranscriptionToChat(std::string_view form, OrderedJson* body);
+
+// Of a body's response_format.
+TranscriptionKind TranscriptionKindOf(const OrderedJson& body);
 
 }  // namespace lapidary

@@ -17,6 +17,7 @@ struct EncodedMedium {
   // Of an image as the tower saw it.
   int height = 0;
   int width = 0;
+  double seconds = 0.0;                            // of a sound, as far as it is heard
   std::shared_ptr<const std::vector<float>> rows;  // [num_tokens, text hidden]
   ContentDigest digest;                            // over what the tower saw or heard
 };

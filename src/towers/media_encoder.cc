@@ -96,6 +96,9 @@ Result<EncodedMedium> MediaEncoder::EncodeAudio(std::span<const float> samples) 
   CHECK(plan_.has_audio());
   EncodedMedium medium;
   medium.kind = MediaKind::kAudio;
+  const auto num_heard = plan_.audio_tower ? std::min<int64_t>(std::ssize(samples), kMaxMelSamples)
+                                           : std::ssize(samples);
+  medium.seconds = static_cast<double>(num_heard) / kAudioSampleRate;
   if (plan_.audio_tower) {
     const std::vector<float> mel = LogMel(samples);
     medium.num_tokens =

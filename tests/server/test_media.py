@@ -179,6 +179,8 @@ def test_speech_is_transcribed(seeing):
     with open(FILES / "short.wav", "rb") as file:
         whole = client.audio.transcriptions.create(model="seeing", file=file, language="en", prompt="Before that.")
     assert whole.usage.input_tokens > 20 and whole.usage.output_tokens > 0
+    # 1500 samples are 0.09 s, which leave room for 34 tokens.
+    assert whole.usage.output_tokens <= 34
     chat = ask(seeing, sound(), text("Transcribe this speech, whose language is 'en'. Answer with the transcription "
                                      "alone, without line breaks. It follows upon this text: Before that."))
     assert whole.text.startswith(chat.choices[0].message.content)
@@ -189,11 +191,68 @@ def test_speech_is_transcribed(seeing):
     assert "".join(event.delta for event in events[:-1]) == whole.text
 
 
+def transcribe(server, seconds=None, **fields):
+    """Of short.wav, or of so many seconds of silence."""
+    file = (FILES / "short.wav").read_bytes()
+    if seconds is not None:
+        buffer = io.BytesIO()
+        with wave.open(buffer, "wb") as recording:
+            recording.setparams((1, 2, 16000, 0, "NONE", ""))
+            recording.writeframes(bytes(2 * int(16000 * seconds)))
+        file = buffer.getvalue()
+    response = server.post("/v1/audio/transcriptions", data={"model": "seeing", **fields}, files={"file": file})
+    assert response.status_code == 200, response.text
+    return response
+
+
+def test_transcriptions_come_in_every_format(seeing):
+    text = transcribe(seeing, language="en").json()["text"]
+    plain = transcribe(seeing, response_format="text", language="en")
+    assert (plain.headers["content-type"], plain.text) == ("text/plain; charset=utf-8", text + "\n")
+    verbose = transcribe(seeing, response_format="verbose_json", language="en",
+                         **{"timestamp_granularities[]": "segment"}).json()
+    assert (verbose["task"], verbose["language"], verbose["text"]) == ("transcribe", "en", text)
+    assert verbose["duration"] == 1500 / 16000
+    [segment] = verbose["segments"]
+    assert (segment["start"], segment["end"], segment["text"]) == (0, verbose["duration"], text)
+    cue = text.replace("\n", " ").replace("\r", " ")
+    assert transcribe(seeing, response_format="srt", language="en").text == f"1\n00:00:00,000 --> 00:00:00,094\n{cue}\n\n"
+    vtt = transcribe(seeing, response_format="vtt", language="en")
+    assert vtt.headers["content-type"] == "text/vtt; charset=utf-8"
+    cue = cue.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert vtt.text == f"WEBVTT\n\n00:00:00.000 --> 00:00:00.094\n{cue}\n\n"
+
+
+def test_openais_client_reads_every_format(seeing):
+    client = seeing.client()
+    for format in ("text", "srt", "vtt"):
+        with open(FILES / "short.wav", "rb") as file:
+            answer = client.audio.transcriptions.create(model="seeing", file=file, response_format=format)
+        assert isinstance(answer, str)
+    with open(FILES / "short.wav", "rb") as file:
+        verbose = client.audio.transcriptions.create(model="seeing", file=file, response_format="verbose_json")
+    assert verbose.segments[0].end == verbose.duration
+
+
+def test_a_transcription_is_no_longer_than_what_is_said(start, seeing_checkpoint, tmp_path):
+    path = tmp_path / "seeing"
+    shutil.copytree(seeing_checkpoint, path)
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((path / name).read_text())
+        config["eos_token_id"] = []
+        (path / name).write_text(json.dumps(config))
+    server = start(model=path)
+    for seconds, num_tokens in ((0.4, 42), (2, 82)):
+        assert transcribe(server, seconds).json()["usage"]["output_tokens"] == num_tokens
+
+
 @pytest.mark.parametrize("fields, words", [
     ({"model": "seeing"}, "multipart/form-data"),
     ({"model": "seeing", "files": {"sound": b"RIFF"}}, "no field 'file'"),
     ({"model": "seeing", "files": {"file": b"hello"}}, "audio file cannot be read"),
-    ({"model": "seeing", "response_format": "srt", "files": {"file": b"hello"}}, "response_format"),
+    ({"model": "seeing", "response_format": "diarized_json", "files": {"file": b"hello"}}, "response_format"),
+    ({"model": "seeing", "response_format": "srt", "stream": "true", "files": {"file": b"hello"}}, "must be json"),
+    ({"model": "seeing", "timestamp_granularities[]": "word", "files": {"file": b"hello"}}, "when each word"),
     ({"model": "seeing", "temperature": "warm", "files": {"file": b"hello"}}, "temperature"),
     ({"model": "another", "files": {"file": b"hello"}}, "another"),
 ])
