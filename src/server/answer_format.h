@@ -8,6 +8,7 @@
 
 #include "server/answer_memory.h"
 #include "server/choice_stream.h"
+#include "server/http_types.h"
 
 namespace lapidary {
 
@@ -58,6 +59,7 @@ class AnswerFormat {
   virtual void End(const Usage& usage, ServerEvents* events) = 0;
   virtual void Fail(const ApiError& error, ServerEvents* events) = 0;
 
+  virtual StreamFraming framing() const { return StreamFraming::kServerSentEvents; }
   // Of what Whole writes.
   virtual const char* content_type() const { return "application/json"; }
 

@@ -4,6 +4,7 @@
 
 #include "server/messages_format.h"
 #include "server/messages_request.h"
+#include "server/ollama_format.h"
 #include "server/response_store.h"
 #include "server/responses_format.h"
 #include "server/responses_request.h"
@@ -70,7 +71,9 @@ std::vector<OrderedJson> Stream(AnswerFormat& format, const FinishInfo& finish) 
   std::vector<OrderedJson> parsed;
   for (const ServerEvent& event : events) {
     parsed.push_back(OrderedJson::parse(event.data));
-    EXPECT_EQ(parsed.back()["type"], event.name);
+    if (!event.name.empty()) {
+      EXPECT_EQ(parsed.back()["type"], event.name);
+    }
   }
   return parsed;
 }
@@ -131,6 +134,44 @@ TEST(ResponsesFormat, AFailureIsTheLastEvent) {
   format.Fail(InternalError(), &events);
   EXPECT_EQ(events.back().name, "response.failed");
   EXPECT_EQ(OrderedJson::parse(events.back().data)["response"]["status"], "failed");
+}
+
+TEST(OllamaFormat, LinesJoinedAreTheWhole) {
+  OllamaFormat whole_format(OllamaKind::kChat, "m");
+  const OrderedJson whole =
+      WholeOf(whole_format, {Joined(), {"tool_calls", nullptr}, nullptr, nullptr});
+  EXPECT_EQ(whole["message"]["content"], "Let me see.");
+  EXPECT_EQ(whole["message"]["thinking"], "Hm.");
+  ASSERT_EQ(whole["message"]["tool_calls"].size(), 2u);
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"]["a"], 2);
+  EXPECT_EQ(whole["eval_count"], 7);
+
+  OllamaFormat format(OllamaKind::kChat, "m");
+  EXPECT_EQ(format.framing(), StreamFraming::kJsonLines);
+  std::string content, thinking;
+  OrderedJson calls = OrderedJson::array();
+  for (const OrderedJson& line : Stream(format, {"tool_calls", nullptr})) {
+    const OrderedJson& message = line["message"];
+    content += message["content"];
+    if (message.contains("thinking")) thinking += message["thinking"];
+    if (message.contains("tool_calls")) calls.push_back(message["tool_calls"][0]);
+  }
+  EXPECT_EQ(content, "Let me see.");
+  EXPECT_EQ(thinking, "Hm.");
+  EXPECT_EQ(calls, whole["message"]["tool_calls"]);
+}
+
+TEST(OllamaFormat, ACallThatWasCutIsText) {
+  OllamaFormat format(OllamaKind::kGenerate, "m");
+  ChoiceDelta delta;
+  delta.tool_calls.push_back({0, "call_0", "add", R"({"a":)"});
+  const FinishInfo cut{"length", nullptr};
+  ServerEvents events;
+  format.Delta(0, delta, &cut, /*is_first=*/true, kUsage, &events);
+  format.End(kUsage, &events);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(OrderedJson::parse(events[0].data)["response"], R"(add{"a":)");
+  EXPECT_EQ(OrderedJson::parse(events[1].data)["done_reason"], "length");
 }
 
 TEST(MessagesFormat, AStreamHoldsTheBlocksOfTheWhole) {

@@ -12,6 +12,8 @@
 #include "server/chat_page.h"
 #include "server/input_items.h"
 #include "server/messages_format.h"
+#include "server/ollama_format.h"
+#include "server/ollama_models.h"
 #include "server/route_path.h"
 #include "server/transcription_request.h"
 #include "server/utc_time.h"
@@ -37,6 +39,7 @@ constexpr int kNumFetchers = 8;
 constexpr size_t kLongBodyBytes = size_t{64} << 10;
 
 constexpr std::string_view kMessagesPath = "/v1/messages";
+constexpr std::string_view kOllamaPath = "/api/";
 
 bool HoldsAddress(const OrderedJson& json) {
   if (json.is_string()) {
@@ -200,6 +203,13 @@ const std::vector<Api::Route>& Api::Routes() {
       {"POST", "/v1/messages", &Api::Messages},
       {"POST", "/v1/messages/count_tokens", &Api::CountTokens},
       {"POST", "/v1/audio/transcriptions", &Api::Transcribe},
+      {"GET", "/api/version", &Api::Version},
+      {"GET", "/api/tags", &Api::OllamaTags},
+      {"POST", "/api/show", &Api::OllamaShow},
+      {"POST", "/api/chat", &Api::OllamaChat},
+      {"POST", "/api/generate", &Api::OllamaGenerate},
+      {"POST", "/api/embed", &Api::Embed},
+      {"POST", "/api/embeddings", &Api::Embed},
       {"POST", "/tokenize", &Api::Tokenize},
       {"POST", "/detokenize", &Api::Detokenize},
   };
@@ -254,6 +264,8 @@ HttpResponse Api::ErrorFor(const std::string& path, const ApiError& error) const
   HttpResponse response = ErrorResponse(error);
   if (CanonicalPath(path).starts_with(kMessagesPath)) {
     response.body = DumpJson(MessagesError(error));
+  } else if (path.starts_with(kOllamaPath)) {
+    response.body = DumpJson(OllamaError(error));
   }
   return response;
 }
@@ -395,6 +407,7 @@ void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequ
   OnWorker<PendingRequest>(
       std::move(request), responder, std::move(work),
       [=, this](PendingRequest prepared) {
+        if (prepared.ready) return responder->Send(std::move(*prepared.ready));
         const auto pending = std::make_shared<PendingRequest>(std::move(prepared));
         if (pending->media.empty()) return start(pending);
         EncodeMedia(pending, responder, path, [=, memory = memory] { start(pending); });
@@ -556,6 +569,36 @@ void Api::Transcribe(HttpRequest request, ResponderPtr responder) {
         return preparer_.PrepareTranscription(body, pending);
       },
       &Api::ParseTranscriptionBody);
+}
+
+void Api::OllamaTags(HttpRequest, ResponderPtr responder) {
+  responder->Send(JsonResponse(lapidary::OllamaTags(session_, model_, created_)));
+}
+
+void Api::OllamaShow(HttpRequest request, ResponderPtr responder) {
+  AnswerJson(std::move(request), std::move(responder),
+             [this](const OrderedJson& body, AnswerText* text) -> ApiStatus {
+               RequestFields fields(body);
+               const std::string name = fields.String("model", fields.String("name", ""));
+               RETURN_IF_API_ERROR(fields.status());
+               RETURN_IF_API_ERROR(model_.CheckName(ServedOllamaName(model_, name)));
+               text->Append(DumpJson(lapidary::OllamaShow(session_, model_, created_)));
+               return {};
+             });
+}
+
+void Api::OllamaChat(HttpRequest request, ResponderPtr responder) {
+  Generate(std::move(request), std::move(responder),
+           [this](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareOllama(OllamaKind::kChat, body, pending);
+           });
+}
+
+void Api::OllamaGenerate(HttpRequest request, ResponderPtr responder) {
+  Generate(std::move(request), std::move(responder),
+           [this](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareOllama(OllamaKind::kGenerate, body, pending);
+           });
 }
 
 void Api::Tokenize(HttpRequest request, ResponderPtr responder) {

@@ -74,6 +74,10 @@ class Api final : public HttpHandler {
   void Messages(HttpRequest request, ResponderPtr responder);
   void CountTokens(HttpRequest request, ResponderPtr responder);
   void Transcribe(HttpRequest request, ResponderPtr responder);
+  void OllamaTags(HttpRequest request, ResponderPtr responder);
+  void OllamaShow(HttpRequest request, ResponderPtr responder);
+  void OllamaChat(HttpRequest request, ResponderPtr responder);
+  void OllamaGenerate(HttpRequest request, ResponderPtr responder);
   void Tokenize(HttpRequest request, ResponderPtr responder);
   void Detokenize(HttpRequest request, ResponderPtr responder);
 

@@ -27,7 +27,7 @@ class FakeClient final : public Responder {
     response_ = std::move(response);
     Complete();
   }
-  void BeginEvents() override {}
+  void BeginEvents(StreamFraming) override {}
   void SendEvent(std::string_view, std::string_view data) override { events_.emplace_back(data); }
   void EndEvents() override { Complete(); }
   bool gone() const override { return false; }

@@ -28,6 +28,7 @@ constexpr std::string_view kPlainHttpAnswer =
     "This server speaks HTTPS: use https:// in the address.\n";
 
 constexpr std::string_view kComment = ": still at work\n\n";
+constexpr std::string_view kBlank = " ";  // the same between lines of JSON
 
 // Pieces of a response that are smaller are put together.
 constexpr size_t kBlockBytes = size_t{64} << 10;
@@ -260,7 +261,8 @@ void Connection::WatchSilence() {
 }
 
 void Connection::WriteComment() {
-  Write(chunked_ ? WriteChunk(kComment) : std::string(kComment));
+  const auto comment = framing_ == StreamFraming::kJsonLines ? kBlank : kComment;
+  Write(chunked_ ? WriteChunk(comment) : std::string(comment));
   last_event_ = std::chrono::steady_clock::now();
 }
 
@@ -436,16 +438,18 @@ void Connection::Send(HttpResponse response) {
   Write(std::move(body));
 }
 
-void Connection::BeginEvents() {
+void Connection::BeginEvents(StreamFraming framing) {
   if (gone()) return;
   events_begun_ = true;
+  framing_ = framing;
   chunked_ = !is_http_1_0_;
   if (!chunked_) keep_alive_ = false;
   HttpHeadOptions options = HeadOptions();
   options.chunked = chunked_;
   access_.status = 200;
   HttpResponse response;
-  response.content_type = "text/event-stream; charset=utf-8";
+  response.content_type = framing == StreamFraming::kJsonLines ? "application/x-ndjson"
+                                                               : "text/event-stream; charset=utf-8";
   response.headers.emplace_back("Cache-Control", "no-cache");
   response.headers.emplace_back("X-Accel-Buffering", "no");
   Write(WriteHead(response, options));
@@ -457,7 +461,8 @@ void Connection::SendEvent(std::string_view name, std::string_view data) {
   if (gone()) return;
   if (num_unsent_ > options_.max_unsent_bytes) return Close();
   last_event_ = std::chrono::steady_clock::now();
-  std::string event = WriteEvent(name, data);
+  std::string event =
+      framing_ == StreamFraming::kJsonLines ? std::string(data) + "\n" : WriteEvent(name, data);
   Write(chunked_ ? WriteChunk(event) : std::move(event));
 }
 

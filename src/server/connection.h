@@ -42,7 +42,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
 
   void Post(std::function<void()> task) override;
   void Send(HttpResponse response) override;
-  void BeginEvents() override;
+  void BeginEvents(StreamFraming framing) override;
   void SendEvent(std::string_view name, std::string_view data) override;
   void EndEvents() override;
   bool gone() const override { return closed() || response_complete_; }
@@ -136,6 +136,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   bool watching_ = false;
   bool is_half_closed_ = false;  // and probed
   bool chunked_ = false;
+  StreamFraming framing_ = StreamFraming::kServerSentEvents;
   bool events_begun_ = false;
   bool response_complete_ = false;
   std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);

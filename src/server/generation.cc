@@ -51,7 +51,7 @@ void Generation::Start() {
   });
   responder_->access().prompt_tokens = usage_.prompt_tokens;
   if (!job_.request.stream) return;
-  responder_->BeginEvents();
+  responder_->BeginEvents(job_.format->framing());
   ServerEvents events;
   job_.format->Begin(usage_, &events);
   SendEvents(events);

@@ -55,6 +55,12 @@ struct HttpResponse {
 HttpResponse JsonResponse(const OrderedJson& json);
 HttpResponse ErrorResponse(const ApiError& error);
 
+// How the events of a stream are written.
+enum class StreamFraming {
+  kServerSentEvents,
+  kJsonLines  // the data of each is a line
+};
+
 // One client's place for one response. All but Post must be called on the client's strand, which is
 // where the handler is called and where Post runs its tasks, one at a time.
 class Responder {
@@ -66,9 +72,9 @@ class Responder {
 
   // The whole response at once,
   virtual void Send(HttpResponse response) = 0;
-  // or a stream of server-sent events: BeginEvents, SendEvent..., EndEvents.
-  virtual void BeginEvents() = 0;
-  // Neither has line breaks; an event may be without a name.
+  // or a stream of events: BeginEvents, SendEvent..., EndEvents.
+  virtual void BeginEvents(StreamFraming framing) = 0;
+  // Neither has line breaks; an event may be without a name, and a line always is.
   virtual void SendEvent(std::string_view name, std::string_view data) = 0;
   virtual void EndEvents() = 0;
 

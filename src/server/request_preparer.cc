@@ -4,6 +4,8 @@
 #include "server/completion_format.h"
 #include "server/messages_format.h"
 #include "server/messages_request.h"
+#include "server/ollama_format.h"
+#include "server/ollama_models.h"
 #include "server/prompt_echo.h"
 #include "server/request_media.h"
 #include "server/responses_format.h"
@@ -208,6 +210,25 @@ ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, PendingReques
   pending->rest.push_back([this](PendingRequest* then) -> ApiStatus {
     if (then->job.request.num_choices > 1) return NotSupportedYet("n");
     then->job.format = std::make_unique<MessagesFormat>(model_.name());
+    return {};
+  });
+  return {};
+}
+
+ApiStatus RequestPreparer::PrepareOllama(OllamaKind kind, const OrderedJson& body,
+                                         PendingRequest* pending) const {
+  OrderedJson chat;
+  RETURN_IF_API_ERROR(OllamaToChat(kind, body, &chat));
+  const std::string name = ServedOllamaName(model_, chat["model"]);
+  if (IsOllamaLoad(kind, body)) {
+    RETURN_IF_API_ERROR(model_.CheckName(name));
+    pending->ready = JsonResponse(OllamaLoaded(kind, model_.name()));
+    return {};
+  }
+  chat["model"] = name;
+  RETURN_IF_API_ERROR(PrepareChat(chat, pending, Limit::kClamped));
+  pending->rest.push_back([this, kind](PendingRequest* then) -> ApiStatus {
+    then->job.format = std::make_unique<OllamaFormat>(kind, model_.name());
     return {};
   });
   return {};

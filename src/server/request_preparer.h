@@ -10,6 +10,7 @@
 #include "server/byte_budget.h"
 #include "server/generation.h"
 #include "server/media_parts.h"
+#include "server/ollama_request.h"
 #include "server/response_store.h"
 #include "server/responses_request.h"
 #include "server/served_model.h"
@@ -27,6 +28,8 @@ struct PendingRequest {
 
   // What is left to do then, in this order.
   std::vector<std::function<ApiStatus(PendingRequest*)>> rest;
+  // Set: what is answered without a model having to say anything.
+  std::optional<HttpResponse> ready;
   ApiStatus Finish() {
     for (const auto& step : rest) RETURN_IF_API_ERROR(step(this));
     rest.clear();
@@ -51,6 +54,7 @@ class RequestPreparer {
   ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
                             PendingRequest* pending) const;
   ApiStatus PrepareMessage(const OrderedJson& body, PendingRequest* pending) const;
+  ApiStatus PrepareOllama(OllamaKind kind, const OrderedJson& body, PendingRequest* pending) const;
   // `body` as TranscriptionToChat makes it.
   ApiStatus PrepareTranscription(const OrderedJson& body, PendingRequest* pending) const;
 

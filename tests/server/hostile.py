@@ -4,7 +4,8 @@ import copy
 import json
 
 CHAT = "/v1/chat/completions"
-PATHS = [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"]
+PATHS = [CHAT, "/v1/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/messages",
+         "/v1/messages/count_tokens", "/api/chat", "/api/generate", "/api/show", "/tokenize", "/detokenize"]
 
 SANE_BODIES = {
     CHAT: {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
@@ -28,8 +29,22 @@ SANE_BODIES = {
                                       {"type": "tool_result", "tool_use_id": "t", "content": "5"}]}],
                      "system": "Be brief.", "max_tokens": 3, "stop_sequences": ["x"], "tool_choice": {"type": "auto"},
                      "tools": [{"name": "f", "input_schema": {"type": "object"}}], "thinking": {"type": "disabled"}},
-    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hello"}], "system": [
-        {"type": "text", "text": "Be brief."}]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": [
+        {"type": "document", "title": "T", "source": {"type": "content", "content": [{"type": "text", "text": "x"}]}},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "y"}}]}], "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: a"}, {"type": "text", "text": "Be brief."}]},
+    "/v1/responses/input_tokens": {"input": "Hello", "instructions": "Be brief.", "include": ["x"], "store": True,
+                                   "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]},
+    "/api/chat": {"model": "tiny:latest", "messages": [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "", "thinking": "x", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+        {"role": "tool", "tool_name": "f", "content": "5"}],
+                  "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+                  "options": {"num_predict": 3, "temperature": 0.5, "top_k": 5, "stop": ["x"], "seed": 7}, "think": False,
+                  "format": "", "keep_alive": "5m"},
+    "/api/generate": {"prompt": "Hello", "system": "Be brief.", "stream": False, "options": {"num_predict": 3},
+                      "format": {"type": "object"}, "images": [], "raw": False, "context": []},
+    "/api/show": {"model": "tiny"},
     "/tokenize": {"prompt": "Hello", "add_special_tokens": True, "return_token_strs": True},
     "/detokenize": {"tokens": [2, 5, 9]},
 }

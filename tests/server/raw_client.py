@@ -64,6 +64,10 @@ async def read_answer(reader):
     if headers.get("transfer-encoding") != "chunked":
         return status, json.loads(await reader.readexactly(int(headers["content-length"])))
     text = b"".join([chunk async for chunk in read_chunks(reader)]).decode()
+    if headers["content-type"] == "application/x-ndjson":
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert lines[-1]["done"] is True and text.endswith("\n"), lines[-3:]
+        return status, lines
     events = [event.removeprefix("data: ") for event in text.split("\n\n") if not event.startswith(":")]
     assert events[-2:] == ["[DONE]", ""], events[-3:]
     return status, [json.loads(event) for event in events[:-2]]

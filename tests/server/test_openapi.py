@@ -60,6 +60,9 @@ def test_answers_are_as_described(server, description):
                 for most in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
                     if most in case.body:
                         case.body[most] = case.body[most] % 32 + 1
+                if operation.path in ("/api/chat", "/api/generate"):
+                    options = case.body.setdefault("options", {})
+                    options["num_predict"] = options.get("num_predict", 0) % 32 + 1
             case.validate_response(case.call(), checks=checks)
 
         check()
