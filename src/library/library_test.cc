@@ -121,6 +121,15 @@ TEST(Library, KeepsToAConstraint) {
   EXPECT_THAT(Pebble().Generate({request})[0].answers[0].text, testing::AnyOf("rain", "snow"));
 }
 
+TEST(Library, AFormIsNotPutOffByAThoughtThatNobodyAskedFor) {
+  Request request = Greedy(Pebble().EncodeChat(kSum));
+  request.constraint = lapidary::Constraint{.kind = lapidary::Constraint::Kind::kChoice,
+                                            .choices = {"rain", "snow"}};
+  request.sampling.logit_bias = {{Pebble().Encode("<|channel>", false)[0], 100.0f}};
+  request.max_tokens = 20;
+  EXPECT_THAT(Pebble().Generate({request})[0].answers[0].text, testing::AnyOf("rain", "snow"));
+}
+
 TEST(Library, StopsWhenTheCallerHasEnoughAndGoesOnLater) {
   const auto outputs = Pebble().Generate({Endless(), Endless()}, [](size_t) { return false; });
   EXPECT_EQ(outputs[0].answers[0].finish, Finish::kAborted);

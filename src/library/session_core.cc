@@ -189,8 +189,8 @@ std::shared_ptr<const grammar::CompiledGrammar> SessionCore::MakeGrammar(
     throw InvalidInput("'ignore_eos' and a form of the answer exclude each other");
   }
   if (chat != nullptr) {
-    constraint->thought = chat->parser.starts_in_thought ? grammar::Constraint::Thought::kIsOpen
-                                                         : grammar::Constraint::Thought::kMayOpen;
+    constraint->thought =
+        ThoughtBeforeForm(chat->parser.starts_in_thought, !chat->parser.accept_bare_thought);
   }
   return ValueOrThrow(session().CompileConstraint(*constraint));
 }

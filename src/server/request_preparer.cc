@@ -97,12 +97,8 @@ ApiStatus RequestPreparer::FinishChat(ChatRequest& request, ChatPrompt& prepared
   options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
   if (request.input.tools) options.tools = *request.input.tools;
   if (request.generation.constraint) {
-    // With thinking off a thought would only be the way around an answer that does not come easily.
-    using Thought = grammar::Constraint::Thought;
-    request.generation.constraint->thought = prompt.prepared.starts_in_thought ? Thought::kIsOpen
-                                             : request.input.enable_thinking.value_or(false)
-                                                 ? Thought::kMayOpen
-                                                 : Thought::kNone;
+    request.generation.constraint->thought = ThoughtBeforeForm(
+        prompt.prepared.starts_in_thought, request.input.enable_thinking.value_or(false));
   }
   RETURN_IF_API_ERROR(FindGrammar(request.generation, job));
   job->format = std::make_unique<CompletionFormat>(ApiKind::kChat, model_, request.generation);

@@ -27,6 +27,12 @@ Status AddBannedRuns(const std::vector<std::string>& words, const Tokenizer& tok
 
 }  // namespace
 
+grammar::Constraint::Thought ThoughtBeforeForm(bool starts_in_thought, bool thinking_is_on) {
+  using Thought = grammar::Constraint::Thought;
+  if (starts_in_thought) return Thought::kIsOpen;
+  return thinking_is_on ? Thought::kMayOpen : Thought::kNone;
+}
+
 Status AddRules(const AnswerRules& rules, const TextModel& text,
                 std::optional<grammar::Constraint>* constraint) {
   if (rules.min_tokens == 0 && rules.bad_words.empty()) return {};

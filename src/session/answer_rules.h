@@ -27,6 +27,10 @@ struct AnswerRules {
   bool ignore_eos = false;
 };
 
+// Whether a thought may come before an answer that is held to a form. With thinking off it would
+// only be the way around an answer that does not come easily.
+grammar::Constraint::Thought ThoughtBeforeForm(bool starts_in_thought, bool thinking_is_on);
+
 // Makes a constraint if there is none and the rules need one. The error begins with the name of
 // the rule.
 Status AddRules(const AnswerRules& rules, const TextModel& text,
