@@ -368,7 +368,7 @@ void Connection::Reject(const ApiError& error) {
   keep_alive_ = false;
   reading_timer_.cancel();
   parser_->get().body() = {};
-  if (access_.id.empty()) access_.id = RandomId("req-");  // Its head was not even read.
+  if (access_.id.empty()) BeginAccess();  // Its head was not read to the end.
   state_ = State::kBusy;
   Send(handler_.ErrorFor(access_.path, error));
 }

@@ -151,6 +151,15 @@ def test_what_is_refused_by_its_head_has_that_shape_too(start):
         assert response.json()["error"]["message"]
 
 
+def test_a_body_that_is_too_large_is_told_so_in_the_shape_of_its_api(start):
+    server = start("--max-body-bytes", "1000")
+    for path, message in (("/v1/messages", lambda error: error["error"]["message"]), ("/api/chat", lambda error: error["error"]),
+                          ("/v1/responses", lambda error: error["error"]["message"])):
+        refused = server.post(path, content=b" " * 2000)
+        assert refused.status_code == 413
+        assert "the body exceeds 1000 bytes" in message(refused.json()), path
+
+
 def test_the_key_comes_in_their_header(start):
     server = start("--api-key", "sesame")
     with anthropic.Anthropic(base_url=server.url, api_key="sesame", max_retries=0) as client:
