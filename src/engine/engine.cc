@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/random_bits.h"
+#include "engine/generated_tokens.h"
 
 namespace lapidary {
 namespace {
@@ -66,6 +67,12 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
   if (spec.media != nullptr && !executor_->takes_media()) {
     return MakeError("the model takes no images or audio");
+  }
+  if (num_copies > 1 && !spec.generated.empty()) {
+    return MakeError("resume: one answer can be gone on with, not {}", num_copies);
+  }
+  if (spec.grammar != nullptr && spec.matcher == nullptr && !spec.generated.empty()) {
+    ASSIGN_OR_RETURN(spec.matcher, MatchGenerated(spec.grammar, spec.generated));
   }
   if (num_copies > options_.max_queue) {
     return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,
@@ -225,6 +232,8 @@ void Engine::StartRequest(Submission submission) {
   request.sink = std::move(submission.sink);
   request.submitted = submission.time;
   request.usage.prompt_tokens = static_cast<int32_t>(submission.spec.prompt.size());
+  request.usage.given_tokens = static_cast<int32_t>(submission.spec.generated.size());
+  request.usage.output_tokens = request.usage.given_tokens;
   const Status added = scheduler_.Add(submission.id, std::move(submission.spec));
   CHECK(added.ok()) << added.error().message;  // Submit checked everything Add refuses.
   open_.emplace(submission.id, std::move(request));

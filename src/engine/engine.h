@@ -36,6 +36,7 @@ struct RequestUsage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   int32_t output_tokens = 0;
+  int32_t given_tokens = 0;     // of those, generated before (SequenceSpec::generated)
   int32_t draft_tokens = 0;     // proposed by the drafter and verified
   int32_t accepted_tokens = 0;  // of those
 };
@@ -108,7 +109,8 @@ class Engine {
   // follows.
   // `num_copies` requests share the prompt, each with its own seed (the given one plus its index);
   // ids are returned in order. The prompt's logprobs come with the first, and before any token of
-  // the others.
+  // the others. Tokens generated before are read by the grammar here, unless the spec has its
+  // matcher: that may take its time.
   Result<std::vector<RequestId>> Submit(SequenceSpec spec, int num_copies, EventSink sink);
   Result<RequestId> Submit(SequenceSpec spec, EventSink sink);
 

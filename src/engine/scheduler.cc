@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/generated_tokens.h"
 #include "grammar/matcher.h"
 #include "kv/kv_layout.h"
 
@@ -72,6 +73,7 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
           run.length, limits_.max_step_rows - 1);
     }
   }
+  RETURN_IF_ERROR(CheckGenerated(spec, plan_.vocab_size));
   RETURN_IF_ERROR(CheckIdentity(spec.identity, static_cast<int64_t>(spec.prompt.size())));
   for (const int32_t id : spec.prompt) {
     if (id < 0 || id >= plan_.vocab_size) {
@@ -100,9 +102,11 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   sequence->pages.set_end_zone(prompt_len - window - kPromptEndTokens, prompt_len);
   // What is forced from the start. A step must give the last token that was asked for.
   grammar::Work work(kFollowSteps);
-  for (const int32_t token : sequence->ForcedTokens(sequence->spec.max_new_tokens - 1, work)) {
+  const int32_t max_forced = sequence->spec.max_new_tokens - sequence->num_outputs() - 1;
+  for (const int32_t token : sequence->ForcedTokens(max_forced, work)) {
     sequence->tokens.push_back(token);
     ++sequence->num_unreported;
+    sequence->made_mask = nullptr;  // It stands before them.
   }
   InsertInOrder(waiting_, *sequence);
   sequences_.emplace(id, std::move(sequence));

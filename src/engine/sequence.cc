@@ -34,8 +34,12 @@ Sequence::Sequence(SequenceId id_, SequenceSpec spec_, SequencePages pages_, uin
       spec(std::move(spec_)),
       tokens(spec.prompt),
       follower(MakeFollower(spec)),
+      made_mask(spec.matcher),
       pages(std::move(pages_)),
-      prefix_hashes(hash_seed, spec.identity) {}
+      prefix_hashes(hash_seed, spec.identity) {
+  tokens.insert(tokens.end(), spec.generated.begin(), spec.generated.end());
+  if (follower && spec.matcher) *follower = *spec.matcher;
+}
 
 Sequence::~Sequence() = default;
 

@@ -30,6 +30,10 @@ const char* FinishReasonName(FinishReason reason);
 // What the caller wants; never changes.
 struct SequenceSpec {
   std::vector<int32_t> prompt;
+  // The answer's first tokens, which another sequence has generated, perhaps elsewhere: this one
+  // goes on behind them as one does that was preempted there (CheckGenerated). Counted in
+  // max_new_tokens, and not given again.
+  std::vector<int32_t> generated;
   int32_t max_new_tokens = 1;     // 0: the prompt alone is computed
   std::vector<int32_t> stop_ids;  // empty: only the length ends it
   std::shared_ptr<const SamplingParams> sampling;
@@ -37,6 +41,8 @@ struct SequenceSpec {
   // it forces (Matcher::ForcedTokens) are not sampled but computed at once, unless logprobs are
   // wanted.
   std::shared_ptr<const grammar::CompiledGrammar> grammar;
+  // Where it stands behind `generated`; null: Engine::Submit finds out (MatchGenerated).
+  std::shared_ptr<const grammar::Matcher> matcher;
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
   int32_t num_prompt_logprobs = -1;
@@ -98,7 +104,7 @@ struct Sequence {
   const SequenceId id;
   const SequenceSpec spec;
 
-  std::vector<int32_t> tokens;  // prompt, then what was generated
+  std::vector<int32_t> tokens;  // prompt, then what was generated, here or before
   int32_t num_planned = 0;
   int32_t num_pending = 0;  // of each step that samples one: more only with drafts
   // Prompt tokens whose logprobs planned steps give; the first is counted in, it has none. Survives

@@ -49,6 +49,9 @@ class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
 
+  // Before anything else: a stream goes on with this call, whose beginning the client has.
+  virtual void GoOnWithCall(const ChoiceDelta::ToolCall&) {}
+
   virtual void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) = 0;
 
   virtual void Begin(const Usage& usage, ServerEvents* events) = 0;

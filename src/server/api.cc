@@ -388,6 +388,8 @@ void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequ
   auto work = [=, this, prepare = std::move(prepare)](const OrderedJson& body,
                                                       PendingRequest* pending) -> ApiStatus {
     RETURN_IF_API_ERROR(prepare(body, pending));
+    pending->rest.push_back(
+        [this](PendingRequest* then) { return then->job.ReplayGenerated(model_); });
     pending->rest.push_back([memory](PendingRequest* then) -> ApiStatus {
       if (memory == nullptr) return {};
       const size_t num_bytes = then->job.NumBytes();
@@ -420,10 +422,12 @@ void Api::Begin(GenerationJob job, const std::string& path, ResponderPtr respond
     grammar::Constraint form = *std::exchange(job.form, std::nullopt);
     const std::string field = job.request.constraint_field;
     const auto waiting = std::make_shared<GenerationJob>(std::move(job));
-    return forms_.Compile(std::move(form), field, responder,
-                          [=, this](const ApiStatus& error, FormCompiler::GrammarPtr grammar) {
+    return forms_.Compile(std::move(form), field, waiting->request.generated, responder,
+                          [=, this](const ApiStatus& error, FormCompiler::GrammarPtr grammar,
+                                    FormCompiler::MatcherPtr matcher) {
                             if (error) return responder->Send(ErrorFor(path, *error));
                             waiting->grammar = std::move(grammar);
+                            waiting->matcher = std::move(matcher);
                             Begin(std::move(*waiting), path, responder);
                           });
   }

@@ -52,6 +52,23 @@ void ChoiceStream::PushStopToken(const SampledToken& token, ChoiceDelta* delta) 
   if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
 }
 
+std::optional<size_t> ChoiceStream::Replay(std::span<const int32_t> ids,
+                                           std::optional<ChoiceDelta::ToolCall>* open_call) {
+  ChoiceDelta shown;
+  for (size_t idx = 0; idx < ids.size(); ++idx) {
+    SampledToken token;
+    token.id = ids[idx];
+    if (Push(token, &shown)) return idx;
+    // An open call stays: it may turn out to be none.
+    std::vector<ChoiceDelta::ToolCall> calls = std::move(shown.tool_calls);
+    std::erase_if(calls, [&](const auto& call) { return call.index < num_tool_calls_; });
+    shown = {};
+    shown.tool_calls = std::move(calls);
+  }
+  if (!shown.tool_calls.empty()) *open_call = std::move(shown.tool_calls[0]);
+  return std::nullopt;
+}
+
 void ChoiceStream::Finish(ChoiceDelta* delta) {
   std::vector<OutputEvent> events;
   answer_.Finish(&events);

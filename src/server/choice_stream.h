@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,11 @@ class ChoiceStream {
   // The token that ended the choice: it has no text, but in a text completion a logprob.
   // (Evaluation harnesses ask for one token and drop the last logprob: it must be that token's.)
   void PushStopToken(const SampledToken& token, ChoiceDelta* delta) const;
+  // Reads tokens that the client has: what they show is not shown again. A call that they leave
+  // open is *open_call. Of those that end the answer, so that nothing comes behind it, the first
+  // one's index is returned.
+  std::optional<size_t> Replay(std::span<const int32_t> ids,
+                               std::optional<ChoiceDelta::ToolCall>* open_call);
   // The last token was the one before; releases what was held back.
   void Finish(ChoiceDelta* delta);
 

@@ -150,5 +150,81 @@ TEST(RandomIdTest, IdsDiffer) {
   EXPECT_NE(RandomId("x"), RandomId("x"));
 }
 
+// What comes behind the first tokens, whatever their number, is the end of what all of them show.
+TEST_F(ChoiceStreamTest, TokensThatWereReadBeforeShowNothingAndChangeNothing) {
+  const std::string text =
+      std::string("<|channel>thought\nHm, h\u00e9.\n<channel|>Hello \u00e9 world. Hel") + kCall +
+      kCall;
+  request_.stop = {"world.X", "Hello!"};
+  for (const bool is_streamed : {false, true}) {
+    request_.stream = is_streamed;
+    const std::vector<int32_t> ids = tokenizer_.Encode(text, SpecialTokens::kParse);
+    const Outcome whole = Run(text);
+    for (size_t num_read = 0; num_read <= ids.size(); ++num_read) {
+      ChoiceStream stream(tokenizer_, request_, options_, single_call_);
+      std::optional<ChoiceDelta::ToolCall> open_call;
+      const auto read = std::span(ids).first(num_read);
+      ASSERT_EQ(stream.Replay(read, &open_call), std::nullopt);
+      ChoiceDelta rest;
+      if (open_call && !is_streamed) rest.tool_calls.push_back(*open_call);
+      for (size_t idx = num_read; idx < ids.size(); ++idx) {
+        SampledToken token;
+        token.id = ids[idx];
+        EXPECT_FALSE(stream.Push(token, &rest));
+      }
+      stream.Finish(&rest);
+      EXPECT_TRUE(whole.whole.content.ends_with(rest.content)) << rest.content;
+      EXPECT_TRUE(whole.whole.reasoning.ends_with(rest.reasoning)) << rest.reasoning;
+      EXPECT_EQ(stream.num_tool_calls(), 2);
+      for (const ChoiceDelta::ToolCall& call : rest.tool_calls) {
+        const std::string& arguments = whole.whole.tool_calls[call.index].arguments;
+        if (call.is_begin()) {
+          EXPECT_EQ(call.arguments, arguments);
+        } else {
+          EXPECT_TRUE(is_streamed);
+          EXPECT_TRUE(arguments.ends_with(call.arguments)) << call.arguments;
+          EXPECT_TRUE(open_call && open_call->name == "add");
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ChoiceStreamTest, TokensThatEndTheAnswerAreNotGoneOnFrom) {
+  std::optional<ChoiceDelta::ToolCall> open_call;
+  request_.stop = {"world"};
+  const auto ids = tokenizer_.Encode("Hello world. Hello", SpecialTokens::kParse);
+  ChoiceStream stopped(tokenizer_, request_, options_, single_call_);
+  const auto end = stopped.Replay(ids, &open_call);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_LT(*end, ids.size() - 1);
+  EXPECT_EQ(*stopped.matched_stop(), "world");
+  ChoiceStream called(tokenizer_, request_, options_, /*single_call=*/true);
+  const auto call = tokenizer_.Encode(kCall, SpecialTokens::kParse);
+  EXPECT_TRUE(called.Replay(call, &open_call).has_value());
+}
+
+// As a broken call of a whole answer that began before the cut.
+TEST_F(ChoiceStreamTest, ACallThatWasOpenMayTurnOutToBeNone) {
+  const Outcome whole = Run("<|tool_call>call:add{a:[2}<tool_call|>x");
+  const auto broken =
+      tokenizer_.Encode("<|tool_call>call:add{a:[2}<tool_call|>x", SpecialTokens::kParse);
+  for (size_t num_read = 0; num_read < broken.size(); ++num_read) {
+    ChoiceStream stream(tokenizer_, request_, options_, single_call_);
+    std::optional<ChoiceDelta::ToolCall> open_call;
+    ASSERT_EQ(stream.Replay(std::span(broken).first(num_read), &open_call), std::nullopt);
+    ChoiceDelta rest;
+    if (open_call) rest.tool_calls.push_back(*open_call);
+    for (size_t idx = num_read; idx < broken.size(); ++idx) {
+      SampledToken token;
+      token.id = broken[idx];
+      EXPECT_FALSE(stream.Push(token, &rest));
+    }
+    stream.Finish(&rest);
+    EXPECT_THAT(rest.tool_calls, IsEmpty());
+    EXPECT_TRUE(whole.whole.content.ends_with(rest.content));
+  }
+}
+
 }  // namespace
 }  // namespace lapidary

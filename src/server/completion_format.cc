@@ -18,13 +18,14 @@ void CompletionFormat::Begin(const Usage&, ServerEvents*) {}
 
 void CompletionFormat::Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish,
                              bool is_first, const Usage& usage, ServerEvents* events) {
-  OrderedJson tail = OrderedJson::object();
+  OrderedJson tail = is_first ? json_.FirstFields() : OrderedJson::object();
   if (include_usage_) tail["usage"] = continuous_usage_ ? usage.ToJson() : OrderedJson(nullptr);
   const bool sends_role = is_first && kind_ == ApiKind::kChat;
   if (sends_role) {
     OrderedJson chunk = json_.RoleChunk(index);
     chunk.update(tail);
     events->push_back({"", DumpJson(chunk)});
+    tail.erase("seed");
   }
   if (sends_role && !delta.has_text() && finish == nullptr) return;
   events->push_back({"", json_.Chunk(index, delta, finish, tail)});

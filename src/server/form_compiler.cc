@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/background.h"
+#include "engine/generated_tokens.h"
 
 namespace lapidary {
 namespace {
@@ -31,12 +32,15 @@ ApiError TooMuchMemory(const std::string& message) {
 struct FormCompiler::Task {
   grammar::Constraint constraint;
   std::string field;
+  std::vector<int32_t> generated;
   std::shared_ptr<Responder> responder;
   Then then;                         // on the strand; empty once it was called
   std::atomic<bool> stopped{false};  // nobody waits for it
 
-  void Answer(const ApiStatus& error, GrammarPtr grammar) {
-    if (Then call = std::exchange(then, nullptr)) call(error, std::move(grammar));
+  void Answer(const ApiStatus& error, GrammarPtr grammar, MatcherPtr matcher) {
+    if (Then call = std::exchange(then, nullptr)) {
+      call(error, std::move(grammar), std::move(matcher));
+    }
   }
 };
 
@@ -51,18 +55,20 @@ FormCompiler::~FormCompiler() {
 }
 
 void FormCompiler::Compile(grammar::Constraint constraint, std::string field,
-                           std::shared_ptr<Responder> responder, Then then) {
+                           std::vector<int32_t> generated, std::shared_ptr<Responder> responder,
+                           Then then) {
   if (responder->gone()) return;
   const auto task = std::make_shared<Task>();
   task->constraint = std::move(constraint);
   task->field = std::move(field);
+  task->generated = std::move(generated);
   task->responder = std::move(responder);
   task->then = std::move(then);
   task->responder->OnCutShort([weak = std::weak_ptr(task)](const ApiStatus& why) {
     const auto cut = weak.lock();
     if (cut == nullptr) return;
     cut->stopped = true;
-    if (why) return cut->Answer(why, nullptr);
+    if (why) return cut->Answer(why, nullptr, nullptr);
     cut->then = nullptr;
   });
   {
@@ -78,14 +84,22 @@ void FormCompiler::Run(const std::shared_ptr<Task>& task, int64_t num_steps) {
   grammar::Work work(num_steps, &task->stopped);
   ApiStatus error;
   GrammarPtr grammar;
+  MatcherPtr matcher;
+  const auto compile = [&]() -> Status {
+    ASSIGN_OR_RETURN(grammar, session_.CompileConstraint(task->constraint, &work));
+    if (task->generated.empty()) return {};
+    ASSIGN_OR_RETURN(matcher, MatchGenerated(grammar, task->generated, &work));
+    return {};
+  };
   try {
-    auto compiled = session_.CompileConstraint(task->constraint, &work);
+    const Status compiled = compile();
+    const Error problem = compiled.ok() ? Error() : compiled.error();
     if (compiled.ok()) {
-      grammar = std::move(*compiled);
-    } else if (compiled.error().kind != ErrorKind::kBusy) {
-      error = BadRequest(task->field, "{}", compiled.error().message);
+      // That is all.
+    } else if (problem.kind != ErrorKind::kBusy) {
+      error = BadRequest(grammar == nullptr ? task->field : "resume", "{}", problem.message);
     } else if (!work.is_empty()) {
-      error = TooMuchMemory(compiled.error().message);
+      error = TooMuchMemory(problem.message);
     } else if (num_steps == kShortSteps && !task->stopped) {
       return long_.Post([this, task] {
         RunInBackground();
@@ -100,9 +114,8 @@ void FormCompiler::Run(const std::shared_ptr<Task>& task, int64_t num_steps) {
     spdlog::error("a form could not be compiled: {}", thrown.what());
     error = InternalError();
   }
-  task->responder->Post([task, error = std::move(error), grammar = std::move(grammar)] {
-    task->Answer(error, grammar);
-  });
+  task->responder->Post([task, error = std::move(error), grammar = std::move(grammar),
+                         matcher = std::move(matcher)] { task->Answer(error, grammar, matcher); });
 }
 
 }  // namespace lapidary

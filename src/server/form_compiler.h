@@ -17,8 +17,10 @@ namespace lapidary {
 class FormCompiler {
  public:
   using GrammarPtr = std::shared_ptr<const grammar::CompiledGrammar>;
-  // An error, or the grammar.
-  using Then = std::function<void(const ApiStatus& error, GrammarPtr grammar)>;
+  // Where the grammar stands behind tokens of the answer that are there already.
+  using MatcherPtr = std::shared_ptr<const grammar::Matcher>;
+  // An error, or the grammar, and the matcher if there are such tokens.
+  using Then = std::function<void(const ApiStatus& error, GrammarPtr grammar, MatcherPtr matcher)>;
 
   // `session` must outlive this.
   explicit FormCompiler(Session& session);
@@ -27,7 +29,8 @@ class FormCompiler {
 
   // On the responder's strand, where `then` is called too; never when the client has gone, which
   // ends the compilation. `field` is the request's that errors are about.
-  void Compile(grammar::Constraint constraint, std::string field,
+  // `generated` are the tokens that the answer goes on from.
+  void Compile(grammar::Constraint constraint, std::string field, std::vector<int32_t> generated,
                std::shared_ptr<Responder> responder, Then then);
 
  private:

@@ -14,7 +14,8 @@ size_t GenerationJob::NumBytes() const {
   size_t num_bytes = num_stored_bytes;
   for (const Prompt& prompt : prompts) {
     const size_t num_copies = 1 + static_cast<size_t>(request.num_choices);
-    num_bytes += num_copies * prompt.prepared.ids.size() * sizeof(int32_t);
+    num_bytes +=
+        num_copies * (prompt.prepared.ids.size() + request.generated.size()) * sizeof(int32_t);
     num_bytes += prompt.echo.text.size() + prompt.echo.offsets.size() * sizeof(size_t);
     if (prompt.media.runs == nullptr) continue;
     for (const SoftTokenRun& run : *prompt.media.runs) {
@@ -22,6 +23,26 @@ size_t GenerationJob::NumBytes() const {
     }
   }
   return num_bytes;
+}
+
+ChoiceStream GenerationJob::MakeStream(const ServedModel& model, const Prompt& prompt) const {
+  std::optional<OutputParserOptions> options = parser_options;
+  if (options) options->starts_in_thought = prompt.prepared.starts_in_thought;
+  return {model.tokenizer(), request, options, single_call, prompt.echo.num_characters};
+}
+
+ApiStatus GenerationJob::ReplayGenerated(const ServedModel& model) {
+  if (request.generated.empty()) return {};
+  if (prompts.size() > 1) {
+    return BadRequest("resume", "'resume' goes on with one answer, but there are {} prompts",
+                      prompts.size());
+  }
+  resumed = std::make_shared<ResumedChoice>(ResumedChoice{MakeStream(model, prompts[0])});
+  const std::optional<size_t> end = resumed->stream.Replay(request.generated, &resumed->open_call);
+  if (!end) return {};
+  const std::string* stop = resumed->stream.matched_stop();
+  return BadRequest("resume", "resume: the answer ended at token {}, {}", *end,
+                    stop == nullptr ? "with its only call" : "at a stop string");
 }
 
 Generation::Generation(Session& session, const ServedModel& model, ServerMetrics& metrics,
@@ -79,6 +100,8 @@ Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
   request.num_prompt_logprobs = NumPromptLogprobs();
   request.sampling = std::make_shared<const SamplingParams>(asked.sampling);
   request.grammar = job_.grammar;
+  request.matcher = job_.matcher;
+  request.generated = asked.generated;
   return request;
 }
 
@@ -99,22 +122,31 @@ ApiStatus Generation::Submit() {
       answered_ = true;
       CancelAll();
       if (handles.error().kind == ErrorKind::kBusy) return QueueFull();
-      return BadRequest(/*param=*/"", "{}", handles.error().message);
+      const std::string& message = handles.error().message;
+      return BadRequest(message.starts_with("resume") ? "resume" : "", "{}", message);
     }
     usage_.prompt_tokens += static_cast<int64_t>(prompt.prepared.ids.size());
-    std::optional<OutputParserOptions> parser_options = job_.parser_options;
-    if (parser_options) parser_options->starts_in_thought = prompt.prepared.starts_in_thought;
     for (RequestHandle& handle : *handles) {
       choice_of_[handle.id()] = choices_.size();
-      choices_.push_back(
-          {std::move(handle), ChoiceStream(model_.tokenizer(), request, parser_options,
-                                           job_.single_call, prompt.echo.num_characters)});
+      choices_.push_back({std::move(handle), job_.resumed ? std::move(job_.resumed->stream)
+                                                          : job_.MakeStream(model_, prompt)});
     }
+    if (job_.resumed) GoOn(choices_.back());
     const size_t prompt_idx = prompt_logprobs_.size();
     prompt_logprobs_.emplace_back();
     if (NumPromptLogprobs() < 0 || prompt.prepared.ids.size() == 1) StartEcho(prompt_idx);
   }
   return {};
+}
+
+void Generation::GoOn(Choice& choice) {
+  usage_.completion_tokens = std::ssize(job_.request.generated);
+  usage_.reasoning_tokens = choice.stream.num_reasoning_tokens();
+  std::optional<ChoiceDelta::ToolCall>& call = job_.resumed->open_call;
+  if (!call) return;
+  // The client has the beginning of a call only where it was streamed.
+  if (job_.request.stream) return job_.format->GoOnWithCall(*call);
+  choice.unsent.tool_calls.push_back(std::move(*call));
 }
 
 void Generation::StartEcho(size_t prompt_idx) {

@@ -18,12 +18,21 @@
 
 namespace lapidary {
 
+// A choice that goes on behind tokens its client has.
+struct ResumedChoice {
+  ChoiceStream stream;
+  std::optional<ChoiceDelta::ToolCall> open_call = {};
+};
+
 // A request whose prompts are ready to run.
 struct GenerationJob {
   std::unique_ptr<AnswerFormat> format;
   GenerationRequest request;
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // of the request's constraint
   std::optional<grammar::Constraint> form;                  // is still to be compiled to it
+  // Of a request that goes on with an answer: where grammar and text stand behind its tokens.
+  std::shared_ptr<const grammar::Matcher> matcher;
+  std::shared_ptr<ResumedChoice> resumed;
   struct Prompt {
     ChatPrompt prepared;
     PlacedMedia media = {};
@@ -40,6 +49,10 @@ struct GenerationJob {
   // What is kept until the answer is complete: prompts, here and in each of their sequences, the
   // rows of media, the echo.
   size_t NumBytes() const;
+
+  ChoiceStream MakeStream(const ServedModel& model, const Prompt& prompt) const;
+  // Reads the tokens that the request goes on from. An error when the answer ended with them.
+  ApiStatus ReplayGenerated(const ServedModel& model);
 };
 
 // Lives until the engine has ended all of its sequences. Everything runs on the responder's strand.
@@ -71,6 +84,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   ApiStatus Submit();
   // Everything a request says about how its tokens are drawn ends here.
   Request MakeRequest(const GenerationJob::Prompt& prompt) const;
+  // The choice begins behind what its client has of it.
+  void GoOn(Choice& choice);
   // How many likeliest tokens the echo, `prompt_logprobs` or both need; -1: no logprobs at all.
   int32_t NumPromptLogprobs() const;
   // The prompt's logprobs are complete: its choices begin with the echo.

@@ -52,9 +52,36 @@ void ReadSampling(RequestFields* fields, SamplingParams* sampling) {
                             "'allowed_token_ids' allows nothing: leave it out "
                             "to allow every token"));
   }
-  const bool has_seed = fields->Find("seed") != nullptr;
-  sampling->seed =
-      has_seed ? static_cast<uint64_t>(fields->Int("seed", 0, INT64_MIN, INT64_MAX)) : RandomBits();
+}
+
+void ReadSeed(RequestFields* fields, GenerationRequest* request) {
+  request->has_seed = fields->Find("seed") != nullptr;
+  // One that is made here is told, and every language's numbers hold so many bits.
+  constexpr int kSeedBits = 53;
+  request->sampling.seed = request->has_seed
+                               ? static_cast<uint64_t>(fields->Int("seed", 0, INT64_MIN, INT64_MAX))
+                               : RandomBits() >> (64 - kSeedBits);
+}
+
+void ReadResume(RequestFields* fields, GenerationRequest* request) {
+  const OrderedJson* resume = fields->Find("resume");
+  if (resume == nullptr) return;
+  if (!resume->is_object()) {
+    return fields->Fail(BadRequest("resume", "'resume' must be an object with 'token_ids'"));
+  }
+  RequestFields inner(*resume, "resume.");
+  if (inner.Find("token_ids") == nullptr) {
+    inner.Fail(BadRequest("resume.token_ids", "'resume.token_ids' is missing"));
+  }
+  request->generated = inner.Ids("token_ids");
+  if (inner.status()) return fields->Fail(*inner.status());
+  if (request->generated.empty()) return;
+  if (request->num_choices > 1) {
+    fields->Fail(BadRequest("resume", "'resume' goes on with one answer: 'n' must be 1"));
+  }
+  if (request->echo || request->num_prompt_logprobs >= 0) {
+    fields->Fail(BadRequest("resume", "'resume' excludes 'echo' and 'prompt_logprobs'"));
+  }
 }
 
 void ReadStop(RequestFields* fields, GenerationRequest* request) {
@@ -139,6 +166,7 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   request->model = fields->String("model", "");
   request->sampling = defaults;
   ReadSampling(fields, &request->sampling);
+  ReadSeed(fields, request);
   request->priority = static_cast<int32_t>(fields->Int("priority", 0, INT32_MIN, INT32_MAX));
   request->num_choices = static_cast<int>(fields->Int("n", 1, 1, kMaxChoices));
   ReadStop(fields, request);
@@ -146,6 +174,7 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   ReadPromptLogprobs(fields, request);
   ReadMaxTokens(fields, request);
   ReadAnswerRules(fields, request);
+  ReadResume(fields, request);
   ReadConstraint(fields, &request->constraint, &request->constraint_field);
   for (const char* name : {"truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);

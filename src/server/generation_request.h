@@ -20,6 +20,8 @@ namespace lapidary {
 struct GenerationRequest {
   std::string model;  // empty: whichever is served
   SamplingParams sampling;
+  bool has_seed = false;           // else the server made one
+  std::vector<int32_t> generated;  // resume: the answer's first tokens, which are there already
   std::optional<grammar::Constraint> constraint;  // on the answer's text
   std::string constraint_field;                   // the field that says so
   int num_choices = 1;

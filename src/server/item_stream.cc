@@ -1,5 +1,7 @@
 #include "server/item_stream.h"
 
+#include <utility>
+
 namespace lapidary {
 
 void ItemStream::Finish() {
@@ -23,6 +25,15 @@ void ItemStream::Add(const std::string& text) {
   OnText(item_, text);
 }
 
+void ItemStream::OpenCall(const ChoiceDelta::ToolCall& call) {
+  Open(Kind::kToolCall);
+  item_.call_id = call.id;
+  item_.call_name = call.name;
+  OnBegin(item_);
+}
+
+void ItemStream::CutCall(const ChoiceDelta::ToolCall& call) { cut_call_ = call; }
+
 void ItemStream::Push(const ChoiceDelta& delta) {
   const auto add_text = [&](Kind kind, const std::string& text) {
     if (text.empty()) return;
@@ -33,16 +44,15 @@ void ItemStream::Push(const ChoiceDelta& delta) {
   };
   // What goes on with an open call was written before anything else.
   for (const ChoiceDelta::ToolCall& call : delta.tool_calls) {
-    if (!call.is_begin()) Add(call.arguments);
+    if (call.is_begin()) continue;
+    if (cut_call_) OpenCall(*std::exchange(cut_call_, std::nullopt));
+    Add(call.arguments);
   }
   add_text(Kind::kReasoning, delta.reasoning);
   add_text(Kind::kText, delta.content);
   for (const ChoiceDelta::ToolCall& call : delta.tool_calls) {
     if (!call.is_begin()) continue;
-    Open(Kind::kToolCall);
-    item_.call_id = call.id;
-    item_.call_name = call.name;
-    OnBegin(item_);
+    OpenCall(call);
     if (!call.arguments.empty()) Add(call.arguments);
   }
 }

@@ -2,6 +2,7 @@
 // What the APIs with typed output share.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "server/choice_stream.h"
@@ -23,6 +24,8 @@ class ItemStream {
 
   virtual ~ItemStream() = default;
 
+  // An item before the first was cut within this call, which is an item of its own here.
+  void CutCall(const ChoiceDelta::ToolCall& call);
   void Push(const ChoiceDelta& delta);
   // Ends the open item.
   void Finish();
@@ -38,9 +41,11 @@ class ItemStream {
  private:
   // The open item if it is of this kind, else a new one.
   void Open(Kind kind);
+  void OpenCall(const ChoiceDelta::ToolCall& call);
   void Add(const std::string& text);
 
   Item item_;
+  std::optional<ChoiceDelta::ToolCall> cut_call_;
 };
 
 }  // namespace lapidary

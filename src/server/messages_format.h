@@ -11,6 +11,7 @@ class MessagesFormat final : public AnswerFormat, private ItemStream {
  public:
   explicit MessagesFormat(std::string model_name);
 
+  void GoOnWithCall(const ChoiceDelta::ToolCall& call) override { CutCall(call); }
   void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) override;
   void Begin(const Usage& usage, ServerEvents* events) override;
   void Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish, bool is_first,

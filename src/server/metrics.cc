@@ -385,11 +385,12 @@ void ServerMetrics::AddFinished(const std::string& reason, const RequestUsage& u
   impl_->prefill_time_.Observe(timings.prefill_ms * 1e-3);
   impl_->decode_time_.Observe(timings.decode_ms * 1e-3);
   impl_->inference_time_.Observe((timings.prefill_ms + timings.decode_ms) * 1e-3);
-  if (usage.output_tokens > 1) {
-    impl_->time_per_token_.Observe(timings.decode_ms * 1e-3 / (usage.output_tokens - 1));
+  const int32_t num_generated = usage.output_tokens - usage.given_tokens;
+  if (num_generated > 1) {
+    impl_->time_per_token_.Observe(timings.decode_ms * 1e-3 / (num_generated - 1));
   }
   impl_->request_prompt_tokens_.Observe(usage.prompt_tokens);
-  impl_->request_generation_tokens_.Observe(usage.output_tokens);
+  impl_->request_generation_tokens_.Observe(num_generated);
 }
 
 void ServerMetrics::AddResponse(const std::string& path, int status,

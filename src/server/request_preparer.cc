@@ -59,7 +59,8 @@ ApiStatus RequestPreparer::FindGrammar(const GenerationRequest& request, Generat
   if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
     return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
   }
-  job->grammar = session_.FindConstraint(*constraint);
+  // Tokens that are there already are read where grammars are compiled.
+  if (request.generated.empty()) job->grammar = session_.FindConstraint(*constraint);
   if (job->grammar == nullptr) job->form = std::move(constraint);
   return {};
 }
@@ -154,8 +155,11 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
       [this, memory, stored = std::move(stored), store = extras.store,
        echoed = std::move(extras.echoed)](PendingRequest* then) mutable -> ApiStatus {
         if (then->job.request.num_choices > 1) return NotSupportedYet("n");
+        const GenerationRequest& request = then->job.request;
+        if (!request.has_seed) echoed["seed"] = request.sampling.seed;
         ResponsesFormat::OutputSink on_output;
-        if (store) {
+        // One that goes on with another has only the end of what would be stored.
+        if (store && request.generated.empty()) {
           then->job.num_stored_bytes = stored.num_bytes();
           on_output = [responses = responses_, stored = std::move(stored), memory](
                           const std::string& id, const OrderedJson& response) {

@@ -46,6 +46,7 @@ ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const Generat
       wants_logprobs_(request.sampling.num_logprobs >= 0),
       wants_token_ids_(request.return_token_ids),
       num_prompt_logprobs_(request.num_prompt_logprobs),
+      made_seed_(request.has_seed ? std::nullopt : std::optional(request.sampling.seed)),
       id_(RandomId(kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-")),
       created_(UnixTime()) {}
 
@@ -128,6 +129,10 @@ void ResponseJson::Whole(std::vector<FinishedChoice>& choices, const Usage& usag
   text->Append(",\"usage\":");
   text->Append(DumpJson(usage.ToJson()));
   text->Append("}");
+}
+
+OrderedJson ResponseJson::FirstFields() const {
+  return made_seed_ ? OrderedJson{{"seed", *made_seed_}} : OrderedJson::object();
 }
 
 OrderedJson ResponseJson::RoleChunk(int index) const {

@@ -1,6 +1,7 @@
 // The JSON of chat and text completions, whole and in chunks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ class ResponseJson {
   // their text. A choice's own are freed behind it.
   void Whole(std::vector<FinishedChoice>& choices, const Usage& usage, AnswerText* text) const;
 
+  // What the first chunk of a choice says beside it: the seed, if the server made it.
+  OrderedJson FirstFields() const;
   // A choice's first chunk of a chat, which names the role; the other kind has none.
   OrderedJson RoleChunk(int index) const;
   // A chunk of one choice; `finish` in its last one. The fields of `tail` come last.
@@ -50,6 +53,7 @@ class ResponseJson {
   const bool wants_logprobs_;
   const bool wants_token_ids_;
   const int32_t num_prompt_logprobs_;  // -1: none
+  const std::optional<uint64_t> made_seed_;
   const std::string id_;
   const int64_t created_;
 };

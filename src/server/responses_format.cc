@@ -77,6 +77,7 @@ OrderedJson ResponsesFormat::Response(const char* status, const Usage* usage) co
 
 OrderedJson ResponsesFormat::CompleteResponse(const Usage& usage) {
   OrderedJson response = Response(is_cut_ ? "incomplete" : "completed", &usage);
+  if (!token_ids_.empty()) response["token_ids"] = token_ids_;
   if (on_output_) on_output_(id_, response);
   return response;
 }
@@ -84,6 +85,7 @@ OrderedJson ResponsesFormat::CompleteResponse(const Usage& usage) {
 void ResponsesFormat::Whole(std::vector<FinishedChoice> choices, const Usage& usage,
                             AnswerText* text) {
   is_cut_ = choices[0].finish.reason == "length";
+  token_ids_ = std::move(choices[0].output.token_ids);
   Push(choices[0].output);
   Finish();
   text->Append(DumpJson(CompleteResponse(usage)));
@@ -105,10 +107,19 @@ void ResponsesFormat::Begin(const Usage&, ServerEvents* events) {
 void ResponsesFormat::Delta(int, const ChoiceDelta& delta, const FinishInfo* finish, bool,
                             const Usage&, ServerEvents* events) {
   events_ = events;
+  const size_t num_before = events->size();
   Push(delta);
-  if (finish == nullptr) return;
-  is_cut_ = finish->reason == "length";
-  Finish();
+  if (finish != nullptr) {
+    is_cut_ = finish->reason == "length";
+    Finish();
+  }
+  if (delta.token_ids.empty()) return;
+  token_ids_.insert(token_ids_.end(), delta.token_ids.begin(), delta.token_ids.end());
+  if (events->size() == num_before) return;
+  // Whoever has read all that the tokens show has them too.
+  std::string& last = events->back().data;
+  last.pop_back();
+  last += fmt::format(",\"token_ids\":{}}}", DumpJson(delta.token_ids));
 }
 
 void ResponsesFormat::End(const Usage& usage, ServerEvents* events) {

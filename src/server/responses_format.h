@@ -16,6 +16,7 @@ class ResponsesFormat final : public AnswerFormat, private ItemStream {
   using OutputSink = std::function<void(const std::string& id, const OrderedJson& response)>;
   ResponsesFormat(std::string model_name, OrderedJson echoed, OutputSink on_output);
 
+  void GoOnWithCall(const ChoiceDelta::ToolCall& call) override { CutCall(call); }
   void Whole(std::vector<FinishedChoice> choices, const Usage& usage, AnswerText* text) override;
   void Begin(const Usage& usage, ServerEvents* events) override;
   void Delta(int index, const ChoiceDelta& delta, const FinishInfo* finish, bool is_first,
@@ -39,6 +40,7 @@ class ResponsesFormat final : public AnswerFormat, private ItemStream {
   const std::string model_name_;
   const OrderedJson echoed_;
   const OutputSink on_output_;
+  std::vector<int32_t> token_ids_;  // of a whole answer, if asked for
   ServerEvents* events_ = nullptr;  // while one of the above runs; null: nothing is streamed
   int64_t next_number_ = 0;
   OrderedJson output_ = OrderedJson::array();  // items that are complete

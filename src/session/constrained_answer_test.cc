@@ -227,6 +227,67 @@ TEST_F(ConstrainedAnswerTest, JumpsChangeNeitherForcedTextNorWhatIsSampledBetwee
   }
 }
 
+TEST_F(ConstrainedAnswerTest, AnswersCutAnywhereGoOnTheSame) {
+  const std::vector<Constraint> constraints = {
+      {.kind = Constraint::Kind::kJsonSchema,
+       .text = R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 20},
+               "ages": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}},
+               "required": ["name", "ages"], "additionalProperties": false})",
+       .thought = Constraint::Thought::kMayOpen,
+       .max_thought_tokens = 9},
+      {.kind = Constraint::Kind::kToolCalls,
+       .tools = {{.name = "note", .parameters = R"({"type": "object", "properties": {"text":
+                 {"type": "string", "maxLength": 30}}, "required": ["text"]})"}},
+       .must_call = true},
+      WithRules({.kind = Constraint::Kind::kAnything}),
+      WithRules({.kind = Constraint::Kind::kRegex, .text = "([a-z]{2,7} ){2,30}"})};
+  LoadOptions plain;
+  plain.drafting.enabled = false;
+  LoadOptions drafted;
+  drafted.drafting.adapt = false;
+  drafted.drafting.num_drafts = 3;
+  for (const bool jumps : {false, true}) {
+    std::vector<Request> requests;
+    const auto first = Load(plain, {}, jumps);
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      const Constraint& constraint = constraints[seed % constraints.size()];
+      Request request = Ask("Tell me about the weather on Mars", constraint, seed);
+      request.grammar = first->CompileConstraint(constraint).value();
+      auto sampling = std::make_shared<SamplingParams>(*request.sampling);
+      if (seed % 2 == 0) sampling->repetition_penalty = 1.2f;
+      request.sampling = sampling;
+      requests.push_back(std::move(request));
+    }
+    const auto whole = first->RunAll(requests, 8, [] {});
+    ASSERT_TRUE(whole.ok()) << whole.error().message;
+    std::vector<Request> cut;
+    std::vector<std::vector<int32_t>> expected;
+    for (size_t idx = 0; idx < requests.size(); ++idx) {
+      const std::vector<int32_t>& ids = (*whole)[idx];
+      for (auto at = ids.begin() + 1; at != ids.end(); ++at) {
+        cut.push_back(requests[idx]);
+        cut.back().generated = {ids.begin(), at};
+        expected.emplace_back(at, ids.end());
+      }
+    }
+    for (const LoadOptions& mode : {plain, drafted}) {
+      EngineOptions engine;
+      engine.check_kv = true;
+      EXPECT_EQ(*Load(mode, engine, jumps)->RunAll(cut, 32, [] {}), expected) << jumps;
+    }
+  }
+}
+
+TEST_F(ConstrainedAnswerTest, TokensThatTheFormDoesNotAllowAreNotGoneOnFrom) {
+  const Constraint constraint = {.kind = Constraint::Kind::kChoice, .choices = {"yes", "no"}};
+  Request request = Ask("Is it?", constraint, 1);
+  request.generated = session_->text().tokenizer->Encode("maybe", SpecialTokens::kPlain);
+  const auto refused = session_->RunAll({request}, 1, [] {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("resume: token 0"), std::string::npos)
+      << refused.error().message;
+}
+
 TEST_F(ConstrainedAnswerTest, TheSameConstraintIsCompiledOnce) {
   const Constraint constraint = {.kind = Constraint::Kind::kChoice, .choices = {"yes", "no"}};
   EXPECT_EQ(*session_->CompileConstraint(constraint), *session_->CompileConstraint(constraint));

@@ -15,15 +15,20 @@ namespace lapidary {
 
 namespace grammar {
 class CompiledGrammar;  // grammar/matcher.h
-}
+class Matcher;
+}  // namespace grammar
 
 struct Request {
   ChatPrompt prompt;
+  // The answer's first tokens, where another request has generated them: this one goes on with it.
+  // They count in max_new_tokens and in the usage, and do not come again.
+  std::vector<int32_t> generated = {};
   std::optional<int32_t> max_new_tokens = {};  // none: what the context leaves; 0: the prompt alone
   std::shared_ptr<const SamplingParams> sampling = {};  // none: the checkpoint's defaults
   // What the answer may be (Session::CompileConstraint); none: anything. It ends where the
   // checkpoint's stop tokens end it.
   std::shared_ptr<const grammar::CompiledGrammar> grammar = {};
+  std::shared_ptr<const grammar::Matcher> matcher = {};  // behind `generated`, if known
   // Images and audio behind placeholder tokens of the prompt, and their digests
   // (session/prompt_media.h).
   std::shared_ptr<const SoftTokenRuns> media = {};

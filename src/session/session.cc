@@ -79,11 +79,13 @@ int32_t Session::max_model_len() const {
 SequenceSpec Session::MakeSpec(const Request& request) const {
   SequenceSpec spec;
   spec.prompt = request.prompt.ids;
+  spec.generated = request.generated;
   spec.cache_points = request.prompt.cache_points;
   spec.cache_at_end = request.goes_on;
   const int32_t room = max_model_len() - static_cast<int32_t>(spec.prompt.size());
   spec.max_new_tokens = request.max_new_tokens.value_or(std::max(room, 1));
   spec.grammar = request.grammar;
+  spec.matcher = request.matcher;
   spec.media = request.media;
   spec.identity.media = request.media_digests;
   spec.stop_ids = request.stop_ids;
