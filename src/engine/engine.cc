@@ -165,8 +165,9 @@ EngineStats Engine::stats() const {
 void Engine::PublishStats() {
   const SchedulerStats scheduler = scheduler_.stats();
   const std::lock_guard lock(mutex_);
-  published_ = {scheduler,          draft_stats_,       num_steps_,    num_rows_,
-                num_output_tokens_, num_forced_tokens_, num_finished_, scheduler_.cost()};
+  published_ = {scheduler,     draft_stats_,       num_steps_,
+                num_rows_,     num_output_tokens_, num_forced_tokens_,
+                num_finished_, scheduler_.cost(),  step_sizes_};
 }
 
 bool Engine::TakeInbox(bool may_wait) {
@@ -293,6 +294,7 @@ bool Engine::SubmitNextStep() {
   }
   ++num_steps_;
   num_rows_ += plan->batch.token_ids.size();
+  step_sizes_.Add(plan->batch.token_ids.size());
   const Clock::time_point submitted = Clock::now();
   executor_->Submit(std::move(plan->batch));
   in_flight_.push_back({std::move(*plan), submitted});

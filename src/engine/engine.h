@@ -5,6 +5,8 @@
 // request ends with exactly one event that carries a finish reason, whatever happens.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -82,6 +84,19 @@ struct DraftStats {
   bool has_collapsed = false;                      // hardly anything is accepted
 };
 
+// Steps by their rows: for each bound those with at most so many and more than the bound before,
+// then those with more than all.
+struct StepSizes {
+  static constexpr std::array<int, 13> kBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                  512, 1024, 2048, 4096, 8192, 16384};
+  std::array<uint64_t, kBounds.size() + 1> num_steps{};
+
+  void Add(size_t num_rows) {
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), static_cast<int>(num_rows));
+    ++num_steps[static_cast<size_t>(bound - kBounds.begin())];
+  }
+};
+
 struct EngineStats {
   SchedulerStats scheduler;
   DraftStats drafts;
@@ -91,6 +106,7 @@ struct EngineStats {
   uint64_t num_forced_tokens = 0;  // of those, not sampled
   uint64_t num_finished = 0;
   StepCost step_cost;
+  StepSizes step_sizes;
 };
 
 class Engine {
@@ -199,6 +215,7 @@ class Engine {
   DraftStats draft_stats_;
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
+  StepSizes step_sizes_;
   uint64_t num_output_tokens_ = 0;
   uint64_t num_forced_tokens_ = 0;
   uint64_t num_finished_ = 0;

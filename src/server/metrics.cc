@@ -172,6 +172,20 @@ class ServerMetrics::Impl {
     RaiseTo(preemptions_, stats.num_preemptions);
     RaiseTo(prefix_queries_, stats.num_prompt_tokens);
     RaiseTo(prefix_hits_, stats.num_prefix_hit_tokens);
+    RaiseTo(cached_prompt_tokens_, stats.num_prefix_hit_tokens);
+    RaiseTo(computed_prompt_tokens_, stats.num_prompt_tokens - stats.num_prefix_hit_tokens);
+    TakeSteps(engine_stats);
+  }
+
+  void TakeSteps(const EngineStats& stats) {
+    std::vector<double> increments;
+    for (size_t idx = 0; idx < stats.step_sizes.num_steps.size(); ++idx) {
+      increments.push_back(
+          static_cast<double>(stats.step_sizes.num_steps[idx] - step_sizes_.num_steps[idx]));
+    }
+    step_rows_.ObserveMultiple(increments, static_cast<double>(stats.num_rows - num_rows_));
+    step_sizes_ = stats.step_sizes;
+    num_rows_ = stats.num_rows;
   }
 
   void TakeMediaStats(const EncodedMediaCache::Stats& stats) {
@@ -261,6 +275,13 @@ class ServerMetrics::Impl {
       AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
   Counter& prefix_hits_ =
       AddCounter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
+  prometheus::Family<Counter>& prompt_sources_ =
+      prometheus::BuildCounter()
+          .Name(prefix_ + "prompt_tokens_by_source_total")
+          .Help("Prompt tokens of requests that have begun, by where they came from.")
+          .Register(registry_);
+  Counter& computed_prompt_tokens_ = prompt_sources_.Add(With("source", "local_compute"));
+  Counter& cached_prompt_tokens_ = prompt_sources_.Add(With("source", "local_cache_hit"));
   Counter& media_queries_ =
       AddCounter("mm_cache_queries_total", "Images and sounds looked up among the encoded ones.");
   Counter& media_hits_ =
@@ -338,6 +359,11 @@ class ServerMetrics::Impl {
           .Name(prefix_ + "http_requests_total")
           .Help("HTTP requests by endpoint, status (0: the client left first) and error.")
           .Register(registry_);
+  Histogram& step_rows_ =
+      AddHistogram("iteration_tokens_total", "Tokens of a step: of prompts, of answers and drafts.",
+                   Buckets(StepSizes::kBounds.begin(), StepSizes::kBounds.end()));
+  StepSizes step_sizes_;  // that step_rows_ has
+  uint64_t num_rows_ = 0;
   Histogram& first_token_ = AddHistogram("time_to_first_token_seconds",
                                          "From arrival to the first token.", kFirstTokenBuckets);
   Histogram& inter_token_ =
