@@ -242,6 +242,21 @@ TEST_P(SchedulerModes, PromptsOfOtherMediaOrAnotherAdapterShareNothing) {
   EXPECT_FALSE(harness.Add(outside).ok());
 }
 
+TEST_P(SchedulerModes, PromptsUnderOtherSaltsShareNothing) {
+  Harness harness(256, {}, GetParam());
+  const std::vector<int32_t> prompt(100, 5);
+  const auto hits_of = [&](const std::string& salt) {
+    const uint64_t before = harness.scheduler().stats().num_prefix_hit_tokens;
+    SequenceSpec spec = Harness::Spec(prompt, 5);
+    spec.identity.salt = salt;
+    harness.Add(spec).value();
+    harness.RunToEnd();
+    return harness.scheduler().stats().num_prefix_hit_tokens - before;
+  };
+  for (const std::string salt : {"", "a", "b"}) EXPECT_EQ(hits_of(salt), 0u) << salt;
+  for (const std::string salt : {"", "a", "b"}) EXPECT_EQ(hits_of(salt), 99u) << salt;
+}
+
 // One that waits for room is looked at again in every step.
 TEST_P(SchedulerModes, WaitingForRoomNeitherHashesAgainNorUsesAPoint) {
   SchedulerLimits limits;

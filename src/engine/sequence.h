@@ -53,7 +53,7 @@ struct SequenceSpec {
   // Pictures and sounds of the prompt; null: none. Only where the executor takes media. `identity`
   // has their digests.
   std::shared_ptr<const SoftTokenRuns> media;
-  // Media behind placeholder tokens of the prompt, and the adapter.
+  // Media behind placeholder tokens of the prompt, the adapter and the salt.
   PrefixIdentity identity;
   // Another sequence with the same prompt: this one waits until that prompt is in the cache. 0:
   // none.

@@ -1,5 +1,8 @@
 #include "kv/prefix_hashes.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/check.h"
 
 namespace lapidary {
@@ -8,6 +11,7 @@ namespace {
 // No vocabulary has them.
 constexpr int32_t kMediaMark = -1;
 constexpr int32_t kAdapterMark = -2;
+constexpr int32_t kSaltMark = -3;
 
 }  // namespace
 
@@ -28,6 +32,16 @@ PrefixHashes::PrefixHashes(uint64_t seed, const PrefixIdentity& identity)
   if (identity.adapter != 0) {
     hasher_.Add(kAdapterMark);
     hasher_.AddWord(identity.adapter);
+  }
+  if (!identity.salt.empty()) {
+    hasher_.Add(kSaltMark);
+    hasher_.AddWord(identity.salt.size());
+    for (size_t begin = 0; begin < identity.salt.size(); begin += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, identity.salt.data() + begin,
+                  std::min(sizeof(word), identity.salt.size() - begin));
+      hasher_.AddWord(word);
+    }
   }
   empty_ = hasher_.hash();
 }

@@ -1,9 +1,11 @@
 // What makes a prefix the same as another: its tokens, the media its placeholder tokens stand for,
-// and the adapter it was computed with. Hashed once per sequence, at every length.
+// the adapter it was computed with, and who may share it. Hashed once per sequence, at every
+// length.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -49,8 +51,9 @@ struct MediaDigest {
 
 // What a prompt is beside its tokens. Two prompts share a prefix only where all of it agrees.
 struct PrefixIdentity {
-  uint64_t adapter = 0;            // 0: the model as it is
-  std::vector<MediaDigest> media;  // by position, ascending
+  uint64_t adapter = 0;   // 0: the model as it is
+  std::string salt = {};  // shared only with those that give the same; empty: with all
+  std::vector<MediaDigest> media = {};  // by position, ascending
 };
 
 // An error unless each medium starts at a token of its own, in order.
@@ -71,7 +74,7 @@ class PrefixHashes {
 
  private:
   PrefixHasher hasher_;
-  PrefixHash empty_;  // of no tokens: of the adapter alone
+  PrefixHash empty_;  // of no tokens: of adapter and salt alone
   std::vector<MediaDigest> media_;
   size_t num_media_hashed_ = 0;
   std::vector<PrefixHash> hashes_;

@@ -81,6 +81,17 @@ TEST(PrefixHashes, AdaptersPartPromptsFromTheStart) {
   EXPECT_EQ(CommonLength(HashesOf(ids, one), HashesOf(ids, two)), 0);
 }
 
+TEST(PrefixHashes, SaltsPartPromptsFromTheStart) {
+  const std::vector<int32_t> ids = Ids(30);
+  const PrefixIdentity mine = {.salt = "mine, of seventeen"};
+  const PrefixIdentity yours = {.salt = "mine, of seventeeN"};
+  const PrefixIdentity longer = {.salt = std::string("mine, of seventeen\0", 19)};
+  EXPECT_EQ(CommonLength(HashesOf(ids, mine), HashesOf(ids, mine)), 30);
+  for (const PrefixIdentity& other : {PrefixIdentity{}, yours, longer}) {
+    EXPECT_EQ(CommonLength(HashesOf(ids, mine), HashesOf(ids, other)), 0);
+  }
+}
+
 TEST(PrefixIdentity, MediaOutOfOrderOrOutsideThePromptAreRefused) {
   EXPECT_TRUE(CheckIdentity({}, 5).ok());
   EXPECT_TRUE(CheckIdentity({.media = {{.position = 0}, {.position = 4}}}, 5).ok());

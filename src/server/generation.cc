@@ -102,6 +102,7 @@ Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
   request.grammar = job_.grammar;
   request.matcher = job_.matcher;
   request.generated = asked.generated;
+  request.cache_salt = asked.cache_salt;
   return request;
 }
 
@@ -277,7 +278,8 @@ void Generation::FinishChoice(Choice& choice, std::string reason, OrderedJson st
 
 void Generation::SendChunk(Choice& choice, bool has_tokens) {
   if (answered_ || choice.finish_sent) return;
-  const bool has_news = choice.unsent.has_text() || choice.finish;
+  const bool has_news = choice.unsent.has_text() || choice.finish ||
+                        (job_.request.answers_in_tokens && !choice.unsent.token_ids.empty());
   // The first token is told of even if it shows nothing: clients measure and await it.
   const bool begins = has_tokens && !choice.begun;
   if (!has_news && !begins) return;

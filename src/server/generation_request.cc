@@ -84,6 +84,16 @@ void ReadResume(RequestFields* fields, GenerationRequest* request) {
   }
 }
 
+void ReadCacheSalt(RequestFields* fields, GenerationRequest* request) {
+  if (fields->Find("cache_salt") == nullptr) return;
+  constexpr size_t kMaxSaltBytes = 1024;
+  request->cache_salt = fields->String("cache_salt", "");
+  if (request->cache_salt.empty() || request->cache_salt.size() > kMaxSaltBytes) {
+    fields->Fail(
+        BadRequest("cache_salt", "'cache_salt' must be a text of 1 to {} bytes", kMaxSaltBytes));
+  }
+}
+
 void ReadStop(RequestFields* fields, GenerationRequest* request) {
   if (const OrderedJson* stop = fields->Find("stop")) {
     const auto fail = [&] {
@@ -175,6 +185,7 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   ReadMaxTokens(fields, request);
   ReadAnswerRules(fields, request);
   ReadResume(fields, request);
+  ReadCacheSalt(fields, request);
   ReadConstraint(fields, &request->constraint, &request->constraint_field);
   for (const char* name : {"truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);
@@ -346,7 +357,11 @@ ApiStatus ParseCompletionRequest(const OrderedJson& body, const SamplingParams& 
   ReadCommon(&fields, defaults, &request->generation);
   // As everywhere: a text has no end of its own, so it gets a few tokens unless more are asked for.
   constexpr int32_t kDefaultMaxTokens = 16;
-  if (!request->generation.max_tokens) request->generation.max_tokens = kDefaultMaxTokens;
+  const bool answers_in_tokens = request->generation.answers_in_tokens;
+  if (!request->generation.max_tokens && !answers_in_tokens) {
+    request->generation.max_tokens = kDefaultMaxTokens;
+  }
+  request->generation.return_token_ids |= answers_in_tokens;
   ReadPrompts(&fields, request);
   request->generation.sampling.num_logprobs =
       static_cast<int32_t>(fields.Int("logprobs", -1, 0, kMaxLogprobs));

@@ -22,6 +22,7 @@ struct GenerationRequest {
   SamplingParams sampling;
   bool has_seed = false;           // else the server made one
   std::vector<int32_t> generated;  // resume: the answer's first tokens, which are there already
+  std::string cache_salt;          // prefixes are shared only with requests that have the same
   std::optional<grammar::Constraint> constraint;  // on the answer's text
   std::string constraint_field;                   // the field that says so
   int num_choices = 1;
@@ -38,6 +39,9 @@ struct GenerationRequest {
   bool ignore_eos = false;
   bool skip_special = true;
   bool return_token_ids = false;
+  // The answer is tokens, whatever their text: a stream tells of each. Set before it is parsed.
+  bool answers_in_tokens = false;
+  std::string answer_id;  // empty: made here
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // and in every chunk what it is so far

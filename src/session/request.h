@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "executor/soft_tokens.h"
@@ -38,8 +39,9 @@ struct Request {
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
   int32_t num_prompt_logprobs = -1;
-  int32_t priority = 0;  // the lower, the earlier it is served
-  bool goes_on = true;   // a later prompt may go on where this answer ends: it is kept in the cache
+  std::string cache_salt = {};  // prefixes are shared only with requests that have the same
+  int32_t priority = 0;         // the lower, the earlier it is served
+  bool goes_on = true;  // a later prompt may go on where this answer ends: it is kept in the cache
 };
 
 }  // namespace lapidary

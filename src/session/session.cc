@@ -88,6 +88,7 @@ SequenceSpec Session::MakeSpec(const Request& request) const {
   spec.matcher = request.matcher;
   spec.media = request.media;
   spec.identity.media = request.media_digests;
+  spec.identity.salt = request.cache_salt;
   spec.stop_ids = request.stop_ids;
   // A grammar ends with a stop token of the checkpoint: behind it nothing is defined.
   if (!request.ignore_eos || (request.grammar != nullptr && request.grammar->ends())) {
