@@ -69,6 +69,7 @@ struct ServeFlags {
   std::string access_log = "text";
   std::string log_level = "info";
   double comment_interval = 15.0;
+  double drain_delay = 0.0;
   double shutdown_timeout = 30.0;
   double idle_timeout = 120.0;
   double request_timeout = 30.0;
@@ -310,6 +311,7 @@ Status Serve(ServeFlags flags) {
     http.max_body_bytes = body_limits.max_text_bytes + body_limits.max_media_bytes;
     http.comment_interval = Seconds(flags.comment_interval);
     http.on_tick = [&throughput] { throughput.Tick(); };
+    http.drain_delay = Seconds(flags.drain_delay);
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
     http.idle_timeout = Seconds(flags.idle_timeout);
     http.request_timeout = Seconds(flags.request_timeout);
@@ -426,7 +428,7 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   add("--api-key", flags.api_keys,
-      "Key that clients must send, may be repeated; /health and the chat page stay open")
+      "Key that clients must send, may be repeated; /health, /ready and the chat page stay open")
       ->allow_extra_args(false);
   add("--api-key-file", flags.api_key_file, "The same from a file, one per line");
   add("--allowed-origins", flags.http.allowed_origins,
@@ -494,6 +496,10 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--write-timeout", flags.write_timeout,
       "Seconds in which a client must take 64 KiB of its answer, or the rest of it")
       ->check(seconds)
+      ->capture_default_str();
+  add("--drain-delay", flags.drain_delay,
+      "Seconds for which newcomers are still served after SIGTERM, while /ready says no")
+      ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   add("--shutdown-timeout", flags.shutdown_timeout,
       "Seconds that open requests get to finish after SIGTERM")

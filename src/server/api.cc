@@ -14,6 +14,7 @@
 #include "server/messages_format.h"
 #include "server/ollama_format.h"
 #include "server/ollama_models.h"
+#include "server/rendered_prompt.h"
 #include "server/route_path.h"
 #include "server/transcription_request.h"
 #include "server/utc_time.h"
@@ -187,6 +188,7 @@ const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
       {"GET", "/", &Api::ChatPage},
       {"GET", "/health", &Api::Health},
+      {"GET", "/ready", &Api::Ready},
       {"GET", "/version", &Api::Version},
       {"GET", "/openapi.json", &Api::OpenApi},
       {"GET", "/metrics", &Api::Metrics},
@@ -194,6 +196,9 @@ const std::vector<Api::Route>& Api::Routes() {
       {"GET", "/v1/models/{id}", &Api::Model},
       {"POST", "/v1/chat/completions", &Api::Chat},
       {"POST", "/v1/completions", &Api::Complete},
+      {"POST", "/inference/v1/generate", &Api::GenerateTokens},
+      {"POST", "/v1/chat/completions/render", &Api::RenderChat},
+      {"POST", "/v1/completions/render", &Api::RenderTexts},
       {"POST", "/v1/responses", &Api::Responses},
       {"GET", "/v1/responses/{id}", &Api::GetResponse},
       {"DELETE", "/v1/responses/{id}", &Api::DeleteResponse},
@@ -232,7 +237,12 @@ bool Api::IsAuthorized(const HttpRequest& request) const {
 
 ApiStatus Api::CheckHead(const HttpRequest& request) {
   const std::string path = CanonicalPath(request.path);
-  if (request.method == "OPTIONS" || path == "/health" || path == "/") return {};
+  const bool is_open = path == "/health" || path == "/ready" || path == "/";
+  if (request.method == "OPTIONS" || is_open) return {};
+  if (!request.data_parallel_rank.empty() && request.data_parallel_rank != "0") {
+    return BadRequest("", "X-data-parallel-rank is '{}', but this server is one rank: 0",
+                      Excerpt(request.data_parallel_rank));
+  }
   if (IsAuthorized(request)) return {};
   ApiError error{401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"};
   error.code = "invalid_api_key";
@@ -277,7 +287,7 @@ void Api::OnDone(const AccessRecord& access) {
                                     [&](const Route& route) { return path == route.path; });
   metrics_.AddResponse(is_known ? path : "other", access.status, access.error_code);
   // Probes come all the time and say nothing while all is well.
-  const bool is_probe = path == "/health" || path == "/metrics";
+  const bool is_probe = path == "/health" || path == "/ready" || path == "/metrics";
   if (options_.access_log == AccessLog::kOff || (is_probe && access.status == 200)) return;
   if (options_.access_log == AccessLog::kJson) return LogAsJson(access);
   LogAsText(access);
@@ -290,6 +300,12 @@ void Api::ChatPage(HttpRequest request, ResponderPtr responder) {
 void Api::Health(HttpRequest, ResponderPtr responder) {
   if (session_.engine().has_failed()) return responder->Send(ErrorResponse(EngineFailed()));
   responder->Send(JsonResponse({{"status", "ok"}}));
+}
+
+void Api::Ready(HttpRequest, ResponderPtr responder) {
+  if (session_.engine().has_failed()) return responder->Send(ErrorResponse(EngineFailed()));
+  if (is_leaving_) return responder->Send(ErrorResponse(ShuttingDown()));
+  responder->Send(JsonResponse({{"status", "ready"}}));
 }
 
 void Api::Version(HttpRequest, ResponderPtr responder) {
@@ -378,8 +394,8 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
   is_long ? workers_.PostLong(std::move(read)) : workers_.Post(std::move(read));
 }
 
-void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
-                   ParseBody parse) {
+void Api::Prepare(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
+                  ParseBody parse, std::function<void(GenerationJob)> go_on) {
   const auto arrival = std::chrono::steady_clock::now();
   const std::string path = request.path;
   // A body stays charged until its media are encoded: their files are kept for so long. Then it is
@@ -401,10 +417,10 @@ void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequ
     RETURN_IF_API_ERROR(LoadRequestMedia(session_, memory.get(), &pending->media));
     return MeasureRequestMedia(pending->media, options_.media, &pending->pixels);
   };
-  const auto start = [=, this](const std::shared_ptr<PendingRequest>& pending) {
+  const auto start = [=](const std::shared_ptr<PendingRequest>& pending) {
     GenerationJob job = std::move(pending->job);
     job.arrival = arrival;
-    Begin(std::move(job), path, responder);
+    go_on(std::move(job));
   };
   OnWorker<PendingRequest>(
       std::move(request), responder, std::move(work),
@@ -415,6 +431,34 @@ void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequ
         EncodeMedia(pending, responder, path, [=, memory = memory] { start(pending); });
       },
       parse);
+}
+
+void Api::Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
+                   ParseBody parse) {
+  const std::string path = request.path;
+  Prepare(std::move(request), responder, std::move(prepare), parse,
+          [=, this](GenerationJob job) { Begin(std::move(job), path, responder); });
+}
+
+void Api::Render(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
+                 bool as_list) {
+  const auto response = std::make_shared<HttpResponse>();
+  auto write = [=, this, prepare = std::move(prepare)](const OrderedJson& body,
+                                                       PendingRequest* pending) -> ApiStatus {
+    RETURN_IF_API_ERROR(prepare(body, pending));
+    pending->rest.push_back([=, this, form = FormFields(body)](PendingRequest* then) -> ApiStatus {
+      response->memory = std::make_shared<AnswerLease>(options_.answer_memory);
+      AnswerText text(response->memory.get());
+      WriteRenderedPrompts(then->job, model_, session_.plan().media_tokens.value_or(MediaTokens()),
+                           form, as_list, &text);
+      if (!text.ok()) return text.Refusal();
+      response->body = text.Take();
+      return {};
+    });
+    return {};
+  };
+  Prepare(std::move(request), responder, std::move(write), &Api::ParseJsonBody,
+          [=](const GenerationJob&) { responder->Send(std::move(*response)); });
 }
 
 void Api::Begin(GenerationJob job, const std::string& path, ResponderPtr responder) {
@@ -495,6 +539,31 @@ void Api::Complete(HttpRequest request, ResponderPtr responder) {
            [this](const OrderedJson& body, PendingRequest* pending) {
              return preparer_.PrepareCompletion(body, pending);
            });
+}
+
+void Api::GenerateTokens(HttpRequest request, ResponderPtr responder) {
+  Generate(std::move(request), std::move(responder),
+           [this](const OrderedJson& body, PendingRequest* pending) {
+             return preparer_.PrepareGenerate(body, pending);
+           });
+}
+
+void Api::RenderChat(HttpRequest request, ResponderPtr responder) {
+  Render(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, PendingRequest* pending) {
+        return preparer_.PrepareChat(body, pending);
+      },
+      /*as_list=*/false);
+}
+
+void Api::RenderTexts(HttpRequest request, ResponderPtr responder) {
+  Render(
+      std::move(request), std::move(responder),
+      [this](const OrderedJson& body, PendingRequest* pending) {
+        return preparer_.PrepareCompletion(body, pending);
+      },
+      /*as_list=*/true);
 }
 
 void Api::Responses(HttpRequest request, ResponderPtr responder) {

@@ -1,6 +1,7 @@
 // The endpoints: OpenAI's, and vLLM's around them.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -22,7 +23,7 @@ namespace lapidary {
 enum class AccessLog { kOff, kText, kJson };
 
 struct ApiOptions {
-  // Without keys everybody may ask; with keys only /health and the chat page are open.
+  // Without keys everybody may ask; with keys only /health, /ready and the chat page are open.
   std::vector<std::string> api_keys = {};
   AccessLog access_log = AccessLog::kOff;
   BodyLimits body_limits = {};
@@ -43,6 +44,7 @@ class Api final : public HttpHandler {
   void Handle(HttpRequest request, std::shared_ptr<Responder> responder) override;
   HttpResponse ErrorFor(const std::string& path, const ApiError& error) const override;
   void OnDone(const AccessRecord& access) override;
+  void OnLeaving() override { is_leaving_ = true; }
 
  private:
   using ResponderPtr = std::shared_ptr<Responder>;
@@ -58,6 +60,7 @@ class Api final : public HttpHandler {
 
   void ChatPage(HttpRequest request, ResponderPtr responder);
   void Health(HttpRequest request, ResponderPtr responder);
+  void Ready(HttpRequest request, ResponderPtr responder);
   void Version(HttpRequest request, ResponderPtr responder);
   void OpenApi(HttpRequest request, ResponderPtr responder);
   void Models(HttpRequest request, ResponderPtr responder);
@@ -65,6 +68,9 @@ class Api final : public HttpHandler {
   void Metrics(HttpRequest request, ResponderPtr responder);
   void Chat(HttpRequest request, ResponderPtr responder);
   void Complete(HttpRequest request, ResponderPtr responder);
+  void GenerateTokens(HttpRequest request, ResponderPtr responder);
+  void RenderChat(HttpRequest request, ResponderPtr responder);
+  void RenderTexts(HttpRequest request, ResponderPtr responder);
   void Responses(HttpRequest request, ResponderPtr responder);
   void GetResponse(HttpRequest request, ResponderPtr responder);
   void DeleteResponse(HttpRequest request, ResponderPtr responder);
@@ -91,7 +97,13 @@ class Api final : public HttpHandler {
   template <typename T>
   void OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
                 std::function<void(T)> then, ParseBody parse = &Api::ParseJsonBody);
-  // A request whose job is prepared from its body.
+  // Prepares a request's job from its body, then goes on with it.
+  void Prepare(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
+               ParseBody parse, std::function<void(GenerationJob)> go_on);
+  // The same, and its prompts are the answer.
+  void Render(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
+              bool as_list);
+  // The same, and it is run.
   void Generate(HttpRequest request, ResponderPtr responder, Work<PendingRequest> prepare,
                 ParseBody parse = &Api::ParseJsonBody);
   // Compiles what it still has to, then begins.
@@ -118,6 +130,7 @@ class Api final : public HttpHandler {
       media_;  // there if the model takes any; posts to workers_, as they to it
   WorkerPool workers_;
   FormCompiler forms_;
+  std::atomic<bool> is_leaving_{false};
 };
 
 }  // namespace lapidary

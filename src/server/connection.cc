@@ -335,6 +335,7 @@ HttpRequest Connection::TakeRequest() {
   request.authorization = ToString(head[http::field::authorization]);
   request.if_none_match = ToString(head[http::field::if_none_match]);
   request.api_key = ToString(head["x-api-key"]);
+  request.data_parallel_rank = ToString(head["X-data-parallel-rank"]);
   request.asked_headers = ToString(head[http::field::access_control_request_headers]);
   return request;
 }

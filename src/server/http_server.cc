@@ -10,6 +10,7 @@
 #include <boost/asio/strand.hpp>
 #include <csignal>
 #include <unordered_map>
+#include <utility>
 
 #include "server/connection.h"
 #include "server/limited_warning.h"
@@ -101,7 +102,7 @@ class HttpServer::Impl {
       if (signal == SIGHUP) {
         OnHangUp();
       } else {
-        draining_ ? AbortAll() : Drain();
+        draining_ ? AbortAll() : Leave();
       }
       AwaitSignal();
     });
@@ -109,8 +110,8 @@ class HttpServer::Impl {
 
   // A terminal that closes, or an administrator with a new certificate.
   void OnHangUp() {
-    if (draining_) return;
-    if (tls_ == nullptr) return Drain();
+    if (leaving_) return;
+    if (tls_ == nullptr) return Leave();
     auto renewed = LoadTls(options_.tls);
     if (!renewed.ok()) {
       spdlog::error("SIGHUP: the old certificate stays in use: {}", renewed.error().message);
@@ -166,6 +167,18 @@ class HttpServer::Impl {
   void Forget(uint64_t key) {
     connections_.erase(key);
     if (refusing_ && key < end_served_ && --num_served_ == 0) io_.stop();
+  }
+
+  // Load balancers see that it is not ready, and have the delay to send nobody any more.
+  void Leave() {
+    const bool is_second = std::exchange(leaving_, true);
+    if (!is_second) handler_.OnLeaving();
+    if (is_second || options_.drain_delay.count() == 0) return Drain();
+    spdlog::info("leaving: still serving for {} s", options_.drain_delay.count() / 1000.0);
+    deadline_.expires_after(options_.drain_delay);
+    deadline_.async_wait([this](ErrorCode cancelled) {
+      if (!cancelled && !draining_) Drain();
+    });
   }
 
   void Drain() {
@@ -227,7 +240,8 @@ class HttpServer::Impl {
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
   LimitedWarning not_accepted_;
-  bool draining_ = false;  // a signal has come
+  bool leaving_ = false;   // a signal has come
+  bool draining_ = false;  // and the delay is over
   bool refusing_ = false;
   uint64_t next_key_ = 0;
   uint64_t end_served_ = 0;  // while refusing: keys below were there before

@@ -43,6 +43,7 @@ struct HttpOptions {
   std::chrono::milliseconds request_timeout{30'000};  // from a request's first byte to its last
   // To take kWriteProgressBytes, or all there is if it is less.
   std::chrono::milliseconds write_timeout{30'000};
+  std::chrono::milliseconds drain_delay{0};  // how long it goes on as before after SIGTERM
   std::chrono::milliseconds shutdown_timeout{30'000};
   // A stream that says nothing for so long gets a comment, or a proxy would take it for dead.
   std::chrono::milliseconds comment_interval{15'000};
@@ -63,9 +64,10 @@ class HttpServer {
   Status Listen();
   int port() const;
 
-  // Serves until SIGTERM or SIGINT, then finishes what is open for up to the shutdown timeout and
-  // ends the rest with an error; a second signal ends that at once. SIGHUP reads the certificate
-  // anew, or does the same where there is none.
+  // Serves until SIGTERM or SIGINT and for the drain delay, which the handler is told of
+  // (OnLeaving) and another signal ends; then finishes what is open for up to the shutdown timeout
+  // and ends the rest with an error; a second signal ends that at once. SIGHUP reads the
+  // certificate anew, or does the same where there is none.
   void Run();
 
  private:

@@ -17,12 +17,13 @@ namespace lapidary {
 
 struct HttpRequest {
   std::string method;
-  std::string path;           // without the query
-  std::string query;          // behind the question mark
-  std::string authorization;  // the header, as sent
-  std::string if_none_match;  // the same
-  std::string api_key;        // the header x-api-key, which Anthropic's clients send
-  std::string asked_headers;  // of a preflight: Access-Control-Request-Headers
+  std::string path;                // without the query
+  std::string query;               // behind the question mark
+  std::string authorization;       // the header, as sent
+  std::string if_none_match;       // the same
+  std::string api_key;             // the header x-api-key, which Anthropic's clients send
+  std::string data_parallel_rank;  // X-data-parallel-rank, as sent
+  std::string asked_headers;       // of a preflight: Access-Control-Request-Headers
   std::string body;
   std::shared_ptr<ByteLease> memory;  // what the body takes, and what is made of it
 };
@@ -99,6 +100,8 @@ class HttpHandler {
   virtual void Handle(HttpRequest request, std::shared_ptr<Responder> responder) = 0;
   // How clients of that path are told of an error.
   virtual HttpResponse ErrorFor(const std::string& path, const ApiError& error) const = 0;
+  // A signal has come: the server will end, after its drain delay.
+  virtual void OnLeaving() {}
   // A request is over, answered or not.
   virtual void OnDone(const AccessRecord& access) = 0;
 };

@@ -7,7 +7,9 @@
 namespace lapidary {
 namespace {
 
-bool HoldsTokenIds(std::string_view key) { return key == "prompt" || key == "tokens"; }
+bool HoldsTokenIds(std::string_view key) {
+  return key == "prompt" || key == "tokens" || key == "token_ids";
+}
 
 // What a text holds by a scan of it alone, before any tree is built.
 struct JsonShape {

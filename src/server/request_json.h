@@ -22,8 +22,8 @@ inline constexpr int kMaxJsonDepth = 64;
 inline constexpr int kMaxJsonKeys = 2048;
 
 // Lists of token ids take most of a body that has them, and as values of a tree would take many
-// times as much: those of "prompt" and "tokens" become binary values of four bytes an id. Null if
-// `json` is neither such a value nor a list of ids.
+// times as much: those of "prompt", "tokens" and "token_ids" become binary values of four bytes an
+// id. Null if `json` is neither such a value nor a list of ids.
 std::optional<std::vector<int32_t>> ReadTokenIds(const OrderedJson& json);
 
 // The body must be one JSON object. What its tree will take is added to `memory`, if there is one.

@@ -2,6 +2,7 @@
 
 #include "base/excerpt.h"
 #include "server/completion_format.h"
+#include "server/generate_request.h"
 #include "server/messages_format.h"
 #include "server/messages_request.h"
 #include "server/ollama_format.h"
@@ -256,23 +257,41 @@ ApiStatus RequestPreparer::PrepareTranscription(const OrderedJson& body,
 
 ApiStatus RequestPreparer::PrepareCompletion(const OrderedJson& body,
                                              PendingRequest* pending) const {
-  GenerationJob* const job = &pending->job;
   CompletionRequest request;
   RETURN_IF_API_ERROR(ParseCompletionRequest(body, model_.defaults().sampling, &request));
+  return PrepareTexts(request, ApiKind::kCompletion, "prompt", pending);
+}
+
+ApiStatus RequestPreparer::PrepareGenerate(const OrderedJson& body, PendingRequest* pending) const {
+  OrderedJson completion;
+  CompletionRequest request;
+  request.generation.answers_in_tokens = true;
+  RETURN_IF_API_ERROR(GenerateToCompletion(body, &completion, &request.generation.answer_id));
+  RETURN_IF_API_ERROR(ParseCompletionRequest(completion, model_.defaults().sampling, &request));
+  return PrepareTexts(request, ApiKind::kTokens, "token_ids", pending);
+}
+
+ApiStatus RequestPreparer::PrepareTexts(CompletionRequest& request, ApiKind kind,
+                                        const char* prompt_field, PendingRequest* pending) const {
+  GenerationJob* const job = &pending->job;
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
   for (const RawPrompt& raw : request.prompts) {
     GenerationJob::Prompt prompt;
-    RETURN_IF_API_ERROR(model_.Prepare(raw, request.add_special_tokens, &prompt.prepared));
-    RETURN_IF_API_ERROR(model_.CheckLength("prompt", prompt.prepared, request.generation.max_tokens,
-                                           /*clamps=*/false, &prompt.max_new_tokens));
+    ApiStatus bad = model_.Prepare(raw, request.add_special_tokens, &prompt.prepared);
+    if (bad) {
+      bad->param = prompt_field;
+      return bad;
+    }
+    RETURN_IF_API_ERROR(model_.CheckLength(prompt_field, prompt.prepared,
+                                           request.generation.max_tokens, /*clamps=*/false,
+                                           &prompt.max_new_tokens));
     if (request.generation.echo) {
       prompt.echo = MakePromptEcho(model_.tokenizer(), raw, prompt.prepared.ids);
     }
     job->prompts.push_back(std::move(prompt));
   }
   RETURN_IF_API_ERROR(FindGrammar(request.generation, job));
-  job->format =
-      std::make_unique<CompletionFormat>(ApiKind::kCompletion, model_, request.generation);
+  job->format = std::make_unique<CompletionFormat>(kind, model_, request.generation);
   job->request = std::move(request.generation);
   return {};
 }

@@ -11,6 +11,7 @@
 #include "server/generation.h"
 #include "server/media_parts.h"
 #include "server/ollama_request.h"
+#include "server/response_json.h"
 #include "server/response_store.h"
 #include "server/responses_request.h"
 #include "server/served_model.h"
@@ -50,6 +51,7 @@ class RequestPreparer {
   ApiStatus PrepareChat(const OrderedJson& body, PendingRequest* pending,
                         Limit limit = Limit::kAsAsked) const;
   ApiStatus PrepareCompletion(const OrderedJson& body, PendingRequest* pending) const;
+  ApiStatus PrepareGenerate(const OrderedJson& body, PendingRequest* pending) const;
   // Of `memory`, what an answer is stored with stays taken while it is made.
   ApiStatus PrepareResponse(const OrderedJson& body, const std::shared_ptr<ByteLease>& memory,
                             PendingRequest* pending) const;
@@ -74,6 +76,8 @@ class RequestPreparer {
                               ResponsesExtras* extras) const;
   ApiStatus CountChat(const OrderedJson& chat, size_t* num_tokens) const;
   ApiStatus FinishChat(ChatRequest& request, ChatPrompt& prepared, PendingRequest* pending) const;
+  ApiStatus PrepareTexts(CompletionRequest& request, ApiKind kind, const char* prompt_field,
+                         PendingRequest* pending) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
   // The grammar of the request's constraint, where it is known, or what is to be compiled to it.
   ApiStatus FindGrammar(const GenerationRequest& request, GenerationJob* job) const;

@@ -38,6 +38,18 @@ OrderedJson ToolCallsJson(const std::vector<ChoiceDelta::ToolCall>& calls, bool 
   return json;
 }
 
+const char* IdPrefix(ApiKind kind) {
+  switch (kind) {
+    case ApiKind::kChat:
+      return "chatcmpl-";
+    case ApiKind::kCompletion:
+      return "cmpl-";
+    case ApiKind::kTokens:
+      return "gen-";
+  }
+  return "";
+}
+
 }  // namespace
 
 ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const GenerationRequest& request)
@@ -47,10 +59,13 @@ ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const Generat
       wants_token_ids_(request.return_token_ids),
       num_prompt_logprobs_(request.num_prompt_logprobs),
       made_seed_(request.has_seed ? std::nullopt : std::optional(request.sampling.seed)),
-      id_(RandomId(kind == ApiKind::kChat ? "chatcmpl-" : "cmpl-")),
+      id_(request.answer_id.empty() ? RandomId(IdPrefix(kind)) : request.answer_id),
       created_(UnixTime()) {}
 
 OrderedJson ResponseJson::Head(bool is_chunk) const {
+  if (kind_ == ApiKind::kTokens) {
+    return {{"request_id", id_}, {"created", created_}, {"model", model_.name()}};
+  }
   const char* object = kind_ == ApiKind::kCompletion ? "text_completion"
                        : is_chunk                    ? "chat.completion.chunk"
                                                      : "chat.completion";
@@ -87,13 +102,14 @@ OrderedJson ResponseJson::Delta(const ChoiceDelta& delta) const {
 void ResponseJson::Whole(std::vector<FinishedChoice>& choices, const Usage& usage,
                          AnswerText* text) const {
   const bool is_chat = kind_ == ApiKind::kChat;
-  // A chat's prompt is told of once, a text's with each choice.
+  const bool is_text = kind_ == ApiKind::kCompletion;
+  // A text's prompt is told of with each choice, others once.
   const auto write_prompt = [&](const FinishedChoice& choice) {
     if (num_prompt_logprobs_ >= 0) {
       text->Append(",\"prompt_logprobs\":");
       WritePromptLogprobs(*choice.prompt_ids, *choice.prompt_logprobs, text);
     }
-    if (wants_token_ids_) {
+    if (wants_token_ids_ && kind_ != ApiKind::kTokens) {
       text->Append(",\"prompt_token_ids\":");
       text->Append(DumpJson(*choice.prompt_ids));
     }
@@ -105,7 +121,7 @@ void ResponseJson::Whole(std::vector<FinishedChoice>& choices, const Usage& usag
     OrderedJson item = {{"index", index}};
     if (is_chat) {
       item["message"] = Message(choice.output);
-    } else {
+    } else if (is_text) {
       item["text"] = choice.output.content;
     }
     if (index > 0) text->Append(",");
@@ -116,7 +132,7 @@ void ResponseJson::Whole(std::vector<FinishedChoice>& choices, const Usage& usag
     const OrderedJson finish = {{"finish_reason", choice.finish.reason},
                                 {"stop_reason", choice.finish.stop_reason}};
     text->Append(Fields(finish));
-    if (!is_chat) write_prompt(choice);
+    if (is_text) write_prompt(choice);
     if (wants_token_ids_) {
       text->Append(",\"token_ids\":");
       text->Append(DumpJson(choice.output.token_ids));
@@ -125,7 +141,7 @@ void ResponseJson::Whole(std::vector<FinishedChoice>& choices, const Usage& usag
     choice.output = {};
   }
   text->Append("]");
-  if (is_chat) write_prompt(choices.front());
+  if (!is_text) write_prompt(choices.front());
   text->Append(",\"usage\":");
   text->Append(DumpJson(usage.ToJson()));
   text->Append("}");
@@ -149,7 +165,7 @@ std::string ResponseJson::Chunk(int index, const ChoiceDelta& delta, const Finis
   OrderedJson choice = {{"index", index}};
   if (kind_ == ApiKind::kChat) {
     choice["delta"] = Delta(delta);
-  } else {
+  } else if (kind_ == ApiKind::kCompletion) {
     choice["text"] = delta.content;
   }
   OrderedJson rest = OrderedJson::object();
@@ -242,7 +258,7 @@ void ResponseJson::WriteLogprobs(const Logprobs& logprobs, AnswerText* text) con
   };
   using Logprob = ChoiceDelta::Logprob;
   text->Append("{");
-  if (kind_ == ApiKind::kChat) {
+  if (kind_ != ApiKind::kCompletion) {
     write_list("content", [&](const Logprob& logprob) { return ChatLogprob(logprob); });
     return text->Append("}");
   }

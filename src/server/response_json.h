@@ -1,4 +1,4 @@
-// The JSON of chat and text completions, whole and in chunks.
+// The JSON of chat and text completions, and of answers in tokens, whole and in chunks.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace lapidary {
 
-enum class ApiKind { kChat, kCompletion };
+enum class ApiKind { kChat, kCompletion, kTokens };
 
 // Builds what one request is answered with. `model` must outlive this.
 class ResponseJson {

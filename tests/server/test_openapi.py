@@ -57,9 +57,10 @@ def test_answers_are_as_described(server, description):
             if isinstance(case.body, dict):
                 case.body.pop("model", None)  # Or nearly all were about a model that is not there.
                 case.body.pop("previous_response_id", None)
-                for most in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-                    if most in case.body:
-                        case.body[most] = case.body[most] % 32 + 1
+                for fields in (case.body, case.body.get("sampling_params", {})):
+                    for most in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+                        if most in fields:
+                            fields[most] = fields[most] % 32 + 1
                 if operation.path in ("/api/chat", "/api/generate"):
                     options = case.body.setdefault("options", {})
                     options["num_predict"] = options.get("num_predict", 0) % 32 + 1
