@@ -65,6 +65,7 @@ struct ServeFlags {
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string metrics_prefix = "lapidary";
+  std::string otlp_traces_endpoint;
   bool expert_counts = false;
   std::string access_log = "text";
   std::string log_level = "info";
@@ -242,6 +243,7 @@ Status Serve(ServeFlags flags) {
     }
   }
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
+  RETURN_IF_ERROR(TraceExporter::CheckEndpoint(flags.otlp_traces_endpoint));
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
   ASSIGN_OR_RETURN(flags.http.bound, BoundPort::Bind(flags.http.host, flags.http.port));
   ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model, flags.tokenizer));
@@ -283,6 +285,10 @@ Status Serve(ServeFlags flags) {
                         session->media_encoder(), expert_counts.get(),
                         [&session = *session] { return session.grammar_stats(); });
   metrics.SetWeights(session->weight_table());
+  std::optional<TraceExporter> traces;
+  if (!flags.otlp_traces_endpoint.empty()) {
+    traces.emplace(flags.otlp_traces_endpoint, model.name());
+  }
   // Every request holds its connection, which lives in the server: the server goes last.
   std::optional<HttpServer> server;
   {
@@ -302,6 +308,7 @@ Status Serve(ServeFlags flags) {
          .body_limits = body_limits,
          .media = {.max_pixels = flags.max_media_pixels},
          .max_queued_media_pixels = std::max(flags.max_queued_media_pixels, flags.max_media_pixels),
+         .traces = traces ? &*traces : nullptr,
          .request_memory = request_memory,
          .answer_memory = answer_memory});
     ThroughputLog throughput(session->engine());
@@ -518,6 +525,9 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--metrics-prefix", flags.metrics_prefix,
       "Of the names at /metrics; vllm fits its dashboards")
       ->capture_default_str();
+  add("--otlp-traces-endpoint", flags.otlp_traces_endpoint,
+      "OpenTelemetry collector that gets spans of requests, by OTLP over HTTP: "
+      "http://localhost:4318/v1/traces (default: none)");
   WithVariable(command.add_flag("--expert-counts", flags.expert_counts,
                                 "Count the tokens of every expert of every layer, for /metrics"))
       ->group("HTTP");

@@ -10,6 +10,12 @@ int64_t UnixTime() {
       .count();
 }
 
+int64_t UnixNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 OrderedJson Usage::ToJson() const {
   return {{"prompt_tokens", prompt_tokens},
           {"completion_tokens", completion_tokens},

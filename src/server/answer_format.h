@@ -72,5 +72,6 @@ class AnswerFormat {
 
 // Seconds since 1970.
 int64_t UnixTime();
+int64_t UnixNanoseconds();
 
 }  // namespace lapidary

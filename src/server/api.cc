@@ -288,6 +288,7 @@ void Api::OnDone(const AccessRecord& access) {
   metrics_.AddResponse(is_known ? path : "other", access.status, access.error_code);
   // Probes come all the time and say nothing while all is well.
   const bool is_probe = path == "/health" || path == "/ready" || path == "/metrics";
+  if (options_.traces != nullptr && !is_probe) options_.traces->Add(access);
   if (options_.access_log == AccessLog::kOff || (is_probe && access.status == 200)) return;
   if (options_.access_log == AccessLog::kJson) return LogAsJson(access);
   LogAsText(access);

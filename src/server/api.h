@@ -16,6 +16,7 @@
 #include "server/request_media.h"
 #include "server/request_preparer.h"
 #include "server/served_model.h"
+#include "server/trace_exporter.h"
 #include "server/worker_pool.h"
 
 namespace lapidary {
@@ -29,6 +30,7 @@ struct ApiOptions {
   BodyLimits body_limits = {};
   RequestMediaLimits media = {};
   int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
+  TraceExporter* traces = nullptr;  // null: nobody is told of spans; must outlive the Api
   // Those of the HTTP server (HttpOptions).
   std::shared_ptr<ByteBudget> request_memory = std::make_shared<ByteBudget>(size_t{512} << 20);
   std::shared_ptr<AnswerMemory> answer_memory = std::make_shared<AnswerMemory>(size_t{512} << 20);

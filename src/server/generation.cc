@@ -382,6 +382,11 @@ void Generation::RecordEnd(const RequestEvent& event, const Choice& choice) {
   // What the client was told, where that differs: a call, or a stop string.
   if (choice.finish && event.finish != FinishReason::kError) reason = choice.finish->reason;
   metrics_.AddFinished(reason, event.usage, event.timings, SecondsSinceArrival());
+  if (answered_ || choice_of_.at(event.id) > 0) return;
+  responder_->access().run = {.queue_ms = event.timings.queue_ms,
+                              .prefill_ms = event.timings.prefill_ms,
+                              .decode_ms = event.timings.decode_ms,
+                              .end_nanoseconds = UnixNanoseconds()};
 }
 
 }  // namespace lapidary

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,13 @@ struct HttpRequest {
 
 // What is told about a request when it is over.
 struct AccessRecord {
+  // The way through the engine of the first answer that was asked for.
+  struct Run {
+    double queue_ms = 0.0;
+    double prefill_ms = 0.0;
+    double decode_ms = 0.0;
+    int64_t end_nanoseconds = 0;  // since 1970
+  };
   std::string id;  // X-Request-Id, the client's or ours
   std::string method;
   std::string path;
@@ -42,6 +50,7 @@ struct AccessRecord {
   double seconds = 0.0;
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  std::optional<Run> run = {};
 };
 
 struct HttpResponse {
