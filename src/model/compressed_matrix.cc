@@ -1,6 +1,9 @@
 #include "model/compressed_matrix.h"
 
+#include <cstring>
 #include <vector>
+
+#include "tensor/check_scales.h"
 
 namespace lapidary {
 namespace {
@@ -28,6 +31,9 @@ Result<MatrixRef> WithFloat4Scales(const FindTensor& find, const std::string& mo
   const TensorView* scale = find(module + ".weight_scale");
   const TensorView* factor = find(module + ".weight_scale_2");
   const TensorView* divisor = find(module + ".weight_global_scale");
+  if (factor != nullptr && divisor != nullptr) {
+    return MakeError("{} has both a weight_scale_2 and a weight_global_scale", module);
+  }
   const TensorView* global = factor != nullptr ? factor : divisor;
   const std::vector<int64_t> shape = {matrix.rows, matrix.cols / kFloat4Group};
   if (scale == nullptr || scale->dtype != DType::kF8E4M3 || scale->shape != shape) {
@@ -100,12 +106,44 @@ Result<MatrixRef> WithScales(const FindTensor& find, const std::string& module, 
   return matrix;
 }
 
+// What packing has in words of 32 bits is said beside it.
+Status CheckShape(const FindTensor& find, const std::string& module, int64_t rows, int64_t cols) {
+  const TensorView* shape = find(module + ".weight_shape");
+  if (shape == nullptr) return {};
+  int64_t said[2] = {0, 0};
+  const bool is_pair = shape->dtype == DType::kI64 && shape->num_elements() == 2;
+  if (is_pair) std::memcpy(said, shape->data, sizeof(said));
+  if (is_pair && said[0] == rows && said[1] == cols) return {};
+  return MakeError("{}.weight_shape is {}; the I64 numbers {} and {} were expected", module,
+                   is_pair ? fmt::format("{} x {}", said[0], said[1]) : Describe(shape), rows,
+                   cols);
+}
+
+// A module that was left alone among those that were not: an expert of a layer.
+Result<std::optional<MatrixRef>> FindPlain(const FindTensor& find, const std::string& module,
+                                           int64_t rows, int64_t cols) {
+  const TensorView* weight = find(module + ".weight");
+  const bool is_plain = weight != nullptr && IsWeightDType(weight->dtype) &&
+                        weight->shape == std::vector<int64_t>{rows, cols};
+  if (!is_plain) return std::optional<MatrixRef>();
+  for (const char* name : {"weight_packed", "weight_scale", "weight_scale_2", "weight_global_scale",
+                           "weight_zero_point"}) {
+    if (find(module + "." + name) != nullptr) {
+      return MakeError("{}.{} belongs to codes; the weight is {}", module, name, Describe(weight));
+    }
+  }
+  return std::optional(MatrixOf(*weight));
+}
+
 Result<Codes> FindCodes(const FindTensor& find, const std::string& module, int64_t rows,
                         int64_t cols) {
   const TensorView* packed = find(module + ".weight_packed");
   const TensorView* plain = find(module + ".weight");
   const TensorView* tensor = packed != nullptr ? packed : plain;
   if (tensor == nullptr) return MakeError("{}.weight and .weight_packed are missing", module);
+  if (packed != nullptr && plain != nullptr) {
+    return MakeError("{} has both a weight and a weight_packed", module);
+  }
   const auto is = [&](DType dtype, int64_t stored_cols) {
     return tensor->dtype == dtype && tensor->shape == std::vector<int64_t>{rows, stored_cols};
   };
@@ -133,10 +171,29 @@ Result<MatrixRef> FindCompressed(const FindTensor& find, const std::string& modu
   if (find(module + ".output_scale") != nullptr) {
     return MakeError("{}.output_scale: rounded outputs are not supported", module);
   }
+  ASSIGN_OR_RETURN(const std::optional<MatrixRef> plain, FindPlain(find, module, rows, cols));
+  if (plain) return *plain;
+  RETURN_IF_ERROR(CheckShape(find, module, rows, cols));
   ASSIGN_OR_RETURN(const Codes codes, FindCodes(find, module, rows, cols));
   const MatrixRef matrix{.data = codes.tensor->data, .rows = rows, .cols = cols};
-  if (codes.type == CodeType::kE2M1) return WithFloat4Scales(find, module, matrix);
-  return WithScales(find, module, codes, matrix);
+  const bool is_float4 = codes.type == CodeType::kE2M1;
+  for (const char* name : {"weight_scale_2", "weight_global_scale"}) {
+    if (!is_float4 && find(module + "." + name) != nullptr) {
+      return MakeError("{}.{} belongs to codes of NVFP4; here they are {}", module, name,
+                       Describe(codes.tensor));
+    }
+  }
+  ASSIGN_OR_RETURN(const MatrixRef scaled, is_float4 ? WithFloat4Scales(find, module, matrix)
+                                                     : WithScales(find, module, codes, matrix));
+  if (const std::optional<BadScale> bad = FindBadScale(scaled)) {
+    const bool is_modelopt = scaled.format.scale == ScaleType::kE4M3TimesTensors;
+    return MakeError("{}.{}{}", module,
+                     !bad->is_of_tensor ? "weight_scale"
+                     : is_modelopt      ? "weight_scale_2"
+                                        : "weight_global_scale",
+                     bad->problem);
+  }
+  return scaled;
 }
 
 }  // namespace lapidary

@@ -13,8 +13,9 @@ namespace lapidary {
 // Looks tensors of a checkpoint up by name; null: there is none.
 using FindTensor = std::function<const TensorView*(const std::string& name)>;
 
-// The matrix [rows, cols] of `module`, its codes, scales and zero points where the checkpoint has
-// them. Every size is checked; an error names the tensor that is missing or wrong.
+// The matrix [rows, cols] of `module`: its codes, scales and zero points where the checkpoint has
+// them, or a weight that was left as it is. Every size and every scale is checked; an error names
+// the tensor that is missing, wrong or not matched.
 Result<MatrixRef> FindCompressed(const FindTensor& find, const std::string& module, int rows,
                                  int cols);
 

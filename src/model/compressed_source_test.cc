@@ -6,6 +6,8 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <random>
 #include <span>
 
@@ -308,6 +310,17 @@ class CompressedSourceTest : public testing::Test {
   static ModelPlan Plan() {
     Json config = *PresetConfig("tiny-moe");
     config["hidden_size"] = 96;
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity()}) {
+    tensors.Add("m.weight_scale_2", DType::kF32, {}, std::vector<float>{bad});
+    matrix = find();
+    ASSERT_FALSE(matrix.ok());
+    EXPECT_THAT(matrix.error().message, HasSubstr("m.weight_scale_2 is "));
+  }
+  tensors.Add("m.weight_global_scale", DType::kF32, {1}, std::vector<float>{1.0f});
+  matrix = find();
+  ASSERT_FALSE(matrix.ok());
+  EXPECT_THAT(matrix.error().message, HasSubstr("m has both a weight_scale_2 and"));
+  tensors.stored.erase("m.weight_global_scale");
     config["moe_intermediate_size"] = 64;
     return MakeModelPlan(ParseModelConfig(config, "test").value()).value();
   }
@@ -341,6 +354,29 @@ class CompressedSourceTest : public testing::Test {
           tensors_.AddPacked(fmt::format("{}.{}.{}", module, expert, name), rows, spec.shape[2], 4,
                              32, false);
         };
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight_shape", DType::kI64, {2}, std::vector<int64_t>{8, 60});
+              }),
+              HasSubstr("m.weight_shape is 8 x 60"));
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight", DType::kI8, {8, 64}, std::vector<int8_t>(8 * 64));
+              }),
+              HasSubstr("m has both a weight and a weight_packed"));
+  for (const char* name : {"m.weight_scale_2", "m.weight_global_scale"}) {
+    EXPECT_THAT(
+        problem([&](Tensors& t) { t.Add(name, DType::kF32, {1}, std::vector<float>{1.0f}); }),
+        HasSubstr(std::string(name) + " belongs to codes of NVFP4"));
+  }
+  for (const uint16_t bits : {uint16_t{0xbf80}, uint16_t{0x7f80}, uint16_t{0x7fc0}}) {
+    EXPECT_THAT(problem([&](Tensors& t) {
+                  std::memcpy(t.stored["m.weight_scale"].bytes.data() + 6, &bits, sizeof(bits));
+                }),
+                HasSubstr("m.weight_scale[1, 1] is "));
+  }
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight_scale", DType::kBF16, {8, 2}, std::vector<uint16_t>(16));
+              }),
+              HasSubstr("m.weight_scale holds nothing but zeros"));
         if (is_gate_up) {
           add("gate_proj", spec.shape[1] / 2);
           add("up_proj", spec.shape[1] / 2);
