@@ -31,8 +31,8 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
     return MakeError("'{}' is not a checkpoint directory: only those are converted", flags.model);
   }
   ASSIGN_OR_RETURN(auto stored, OpenStoredWeights(model));
-  ASSIGN_OR_RETURN(const auto source,
-                   ConvertForCpu(RequiredTensors(model.plan), std::move(stored), {}, threads));
+  ASSIGN_OR_RETURN(const auto source, ConvertForCpu(RequiredTensors(model.plan), std::move(stored),
+                                                    {.rounds_float_codes = true}, threads));
   return ConvertToGguf(model, *source, to, flags.out, threads);
 }
 

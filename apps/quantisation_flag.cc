@@ -15,8 +15,8 @@ CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
       .add_option(
           "--quantization", type,
           "Round matrices while loading: to blocks of 8.5 (q8_0, which int8 is too) or 4.5 (q4_0) "
-          "bits a weight; on the CPU also q4_k, slower and closer than q4_0, and fp8, whose steps "
-          "are kept in bf16 and save nothing; default: as they are stored")
+          "bits a weight; on the CPU also q4_k, slower and closer than q4_0, and fp8, 8 bits and a "
+          "scale for each row; default: as they are stored")
       ->check(CLI::IsMember({"q8_0", "q4_0", "q4_k", "int8", "fp8"}));
 }
 

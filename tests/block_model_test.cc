@@ -1,12 +1,16 @@
-// Whole models with weights in blocks: of every format, wide enough for the largest blocks.
+// Whole models with weights in blocks, in FP8 and in NVFP4: of every format, wide enough for the
+// largest blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "executor/cpu/cpu_executor.h"
 #include "model/tensor_sources.h"
 #include "ops/cpu/random_blocks.h"
+#include "tensor/decode.h"
+#include "tensor/random_matrix.h"
 #include "tests/step_testing.h"
 #include "tests/test_models.h"
 
@@ -24,11 +28,26 @@ class ReplacedSource : public TensorSource {
     if (it == replaced.end()) return rest_->Get(spec);
     return it->second;
   }
+  Result<std::vector<MatrixRef>> GetStored(const TensorSpec& spec) const override {
+    const auto it = codes.find(spec.name);
+    if (it == codes.end()) return TensorSource::GetStored(spec);
+    return std::vector<MatrixRef>{it->second};
+  }
   std::map<std::string, TensorView> replaced;
+  std::map<std::string, MatrixRef> codes;
 
  private:
   const std::shared_ptr<const TensorSource> rest_;
 };
+
+Logits LogitsOf(const ModelPlan& plan, const std::shared_ptr<ReplacedSource>& source,
+                bool fast_math, const std::vector<int>& chunks) {
+  const auto executor =
+      cpu::CpuExecutor::Create(plan, source,
+                               {.num_threads = 2, .num_pages = 200, .fast_math = fast_math})
+          .value();
+  return RunInChunks(*executor, RandomTokens(plan, 1, kNumTokens), chunks);
+}
 
 struct BlockModel {
   ModelPlan plan;
@@ -62,11 +81,41 @@ struct BlockModel {
 
   Logits Run(const std::shared_ptr<ReplacedSource>& source, bool fast_math,
              const std::vector<int>& chunks) const {
-    const auto executor =
-        cpu::CpuExecutor::Create(plan, source,
-                                 {.num_threads = 2, .num_pages = 200, .fast_math = fast_math})
-            .value();
-    return RunInChunks(*executor, RandomTokens(plan, 1, kNumTokens), chunks);
+    return LogitsOf(plan, source, fast_math, chunks);
+  }
+};
+
+// Codes of floats in place of matrices and embeddings.
+struct CodeModel {
+  ModelPlan plan;
+  std::vector<std::unique_ptr<RandomMatrix>> memory;
+  std::vector<std::vector<float>> values;
+  std::shared_ptr<ReplacedSource> codes;
+  std::shared_ptr<ReplacedSource> floats;
+
+  CodeModel(const std::string& name, const WeightFormat& format) : plan(TestPlan(name, Json::object())) {
+    ThreadPool threads(2);
+    std::shared_ptr<const TensorSource> rest = DummySource::Make(plan, /*seed=*/3, threads).value();
+    codes = std::make_shared<ReplacedSource>(rest);
+    floats = std::make_shared<ReplacedSource>(rest);
+    uint32_t seed = 7;
+    for (const TensorSpec& spec : RequiredTensors(plan)) {
+      if (spec.shape.size() < 2 || spec.role == TensorRole::kRouter) continue;
+      const int cols = static_cast<int>(spec.shape.back());
+      if (format.group.cols == 16 && cols % 16 != 0) continue;
+      const int rows = static_cast<int>(spec.num_elements() / cols);
+      // Experts are taken apart, and so have no square over two of them.
+      WeightFormat own = format;
+      if (spec.component == TensorComponent::kExperts && spec.shape.size() == 3) {
+        own.group.rows = std::gcd(own.group.rows, static_cast<int>(spec.shape[1]));
+      }
+      const auto& made =
+          memory.emplace_back(std::make_unique<RandomMatrix>(own, rows, cols, seed++));
+      codes->codes[spec.name] = made->matrix();
+      values.push_back(DecodeMatrix(made->matrix()));
+      floats->replaced[spec.name] = {reinterpret_cast<const std::byte*>(values.back().data()),
+                                     DType::kF32, spec.shape};
+    }
   }
 };
 
@@ -81,6 +130,20 @@ TEST_P(BlockModelTest, LogitsAreThoseOfTheFloatsBitForBit) {
                    DTypeName(dtype));
     ExpectSameBits(model.plan, expected, model.Run(model.blocks, false, {1, 7}),
                    std::string(DTypeName(dtype)) + " in chunks");
+  }
+}
+
+TEST_P(BlockModelTest, LogitsOfFp8AndNvfp4AreThoseOfTheirFloatsBitForBit) {
+  for (const WeightFormat& format : StoredFormats()) {
+    if (!format.is_float_codes()) continue;
+    const CodeModel model(GetParam(), format);
+    const auto run = [&](const std::shared_ptr<ReplacedSource>& source, int chunk) {
+      return LogitsOf(model.plan, source, /*fast_math=*/false, {chunk});
+    };
+    const Logits expected = run(model.floats, kNumTokens);
+    for (const float logit : expected) ASSERT_TRUE(std::isfinite(logit)) << FormatName(format);
+    ExpectSameBits(model.plan, expected, run(model.codes, kNumTokens), FormatName(format));
+    ExpectSameBits(model.plan, expected, run(model.codes, 1), FormatName(format) + " one by one");
   }
 }
 

@@ -128,8 +128,9 @@ Result<UnpairedAssistant> OpenUnpairedAssistant(const fs::path& directory, Threa
   assistant.plan = MakeAssistantPlan(config);
   if (IsQuantised(json)) {
     ASSIGN_OR_RETURN(auto stored, CompressedSource::Open(directory, assistant.plan));
-    ASSIGN_OR_RETURN(assistant.source, ConvertForCpu(RequiredTensors(assistant.plan),
-                                                     std::move(stored), {}, threads));
+    ASSIGN_OR_RETURN(assistant.source,
+                     ConvertForCpu(RequiredTensors(assistant.plan), std::move(stored),
+                                   {.rounds_float_codes = true}, threads));
   } else {
     ASSIGN_OR_RETURN(assistant.source, CheckpointSource::Open(directory, assistant.plan));
   }

@@ -26,7 +26,8 @@ Result<std::unique_ptr<AssistantSource>> AssistantSource::Open(
   if (is_compressed) {
     ASSIGN_OR_RETURN(auto opened, CompressedSource::Open(directory, plan));
     keep(std::move(opened));
-    ASSIGN_OR_RETURN(file, ConvertForCpu(RequiredTensors(plan), std::move(file), {}, threads));
+    ASSIGN_OR_RETURN(file, ConvertForCpu(RequiredTensors(plan), std::move(file),
+                                         {.rounds_float_codes = true}, threads));
   } else {
     ASSIGN_OR_RETURN(auto opened, CheckpointSource::Open(directory, plan));
     keep(std::move(opened));

@@ -16,7 +16,7 @@
 #include "model/presets.h"
 #include "model/tensor_sources.h"
 #include "tensor/decode.h"
-#include "tensor/repack.h"
+#include "tensor/float8.h"
 
 namespace lapidary {
 namespace {
@@ -82,6 +82,52 @@ struct Tensors {
     }
   }
 
+  // FP8 with a scale for the module, for each row or for each square of 128.
+  void AddFloat8(const std::string& module, int64_t rows, int64_t cols, int64_t square) {
+    std::vector<uint8_t> codes(rows * cols);
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(random() % 0x7f + random() % 2 * 0x80);
+    Add(module + ".weight", DType::kF8E4M3, {rows, cols}, codes);
+    const std::vector<int64_t> shape =
+        square == 0   ? std::vector<int64_t>{1, 1}
+        : square == 1 ? std::vector<int64_t>{rows, 1}
+                      : std::vector<int64_t>{(rows + 127) / 128, (cols + 127) / 128};
+    const std::vector<float> scales = AddScales(module, shape);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t col = 0; col < cols; ++col) {
+        const int64_t at = square == 0 ? 0 : square == 1 ? row : row / 128 * shape[1] + col / 128;
+        values[module].push_back(scales[at] * Float8ToFloat(codes[row * cols + col]));
+      }
+    }
+  }
+
+  // NVFP4 in modelopt's names, or in those of compressed-tensors.
+  void AddFloat4(const std::string& module, int64_t rows, int64_t cols, bool is_modelopt) {
+    constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    std::vector<uint8_t> codes(rows * cols / 2), scales(rows * cols / 16);
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(random());
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(random() % 0x7f);
+    const float global = 0.01f * static_cast<float>(1 + random() % 100);
+    Add(module + (is_modelopt ? ".weight" : ".weight_packed"), DType::kU8, {rows, cols / 2}, codes);
+    Add(module + ".weight_scale", DType::kF8E4M3, {rows, cols / 16}, scales);
+    Add(module + (is_modelopt ? ".weight_scale_2" : ".weight_global_scale"), DType::kF32, {1},
+        std::vector<float>{global});
+    for (int64_t idx = 0; idx < rows * cols; ++idx) {
+      const int code = codes[idx / 2] >> idx % 2 * 4 & 15;
+      const float value = code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
+      const float scale = Float8ToFloat(scales[idx / 16]);
+      values[module].push_back(value * (is_modelopt ? scale * global : scale / global));
+    }
+  }
+
+  void AddBf16(const std::string& module, int64_t rows, int64_t cols) {
+    std::vector<uint16_t> bits(rows * cols);
+    for (uint16_t& value : bits) {
+      value = static_cast<uint16_t>(0x3c00 + random() % 0x200);
+      values[module].push_back(Bf16ToFloat(value));
+    }
+    Add(module + ".weight", DType::kBF16, {rows, cols}, bits);
+  }
+
   FindTensor Finder() {
     return [this](const std::string& name) -> const TensorView* {
       const auto it = stored.find(name);
@@ -97,19 +143,19 @@ struct Tensors {
 
 // As the CPU has it.
 struct OnCpu {
+  std::shared_ptr<const TensorSource> source;
+  MatrixRef matrix;
   WeightFormat format;
-  std::vector<std::byte> bytes;
   std::vector<float> values;
 
   explicit OnCpu(const MatrixRef& stored) {
     const TensorSpec spec{
         "m", {stored.rows, stored.cols}, TensorComponent::kMlp, TensorRole::kMatrix};
-    const Source source(stored);
-    const WeightPlan plan = WeightPlan::Make({spec}, &source, {}).value();
-    format = plan.Of(spec).loaded;
-    bytes.resize(plan.loaded_bytes());
-    RepackRows(stored, 0, stored.rows, format, bytes.data());
-    values = ToFloats({bytes.data(), format.unit, spec.shape});
+    ThreadPool threads(1);
+    source = ConvertForCpu({spec}, std::make_shared<Source>(stored), {}, threads).value();
+    matrix = HostStorage(*source).GetMatrix(spec).value();
+    format = matrix.format;
+    values = DecodeMatrix(matrix);
   }
 
  private:
@@ -137,7 +183,7 @@ struct GoldenModule {
 };
 #include "model/compressed_goldens.inc"
 
-// The package multiplies in bf16; blocks hold the product before it is rounded.
+// The package multiplies in bf16; what the CPU holds is the product before it is rounded.
 TEST(CompressedMatrix, ReadsWhatTheCompressedTensorsPackageWrites) {
   for (const GoldenModule& module : kGoldenModules) {
     Tensors tensors;
@@ -222,16 +268,16 @@ TEST(CompressedMatrix, Float8IsScaledByTensorRowOrSquare) {
     const auto matrix = FindCompressed(tensors.Finder(), "m", kRows, kCols);
     ASSERT_TRUE(matrix.ok()) << matrix.error().message;
     const OnCpu loaded(*matrix);
-    ASSERT_EQ(loaded.format, FormatOf(DType::kBF16));
+    // Where it lies.
+    EXPECT_EQ(loaded.matrix.data, matrix->data);
+    EXPECT_EQ(loaded.format, matrix->format);
     const std::vector<float>& got = loaded.values;
-    const std::vector<float> exact = DecodeMatrix(*matrix);
     for (size_t idx = 0; idx < codes.size(); ++idx) {
       const size_t row = idx / kCols, col = idx % kCols;
       const float scale = scales.size() == 1       ? scales[0]
                           : scales.size() == kRows ? scales[row]
                                                    : scales[row / 128 * 2 + col / 128];
-      ASSERT_EQ(exact[idx], meaning[idx % 6] * scale) << row << "," << col;
-      ASSERT_EQ(got[idx], Bf16ToFloat(FloatToBf16(exact[idx]))) << row << "," << col;
+      ASSERT_EQ(got[idx], meaning[idx % 6] * scale) << row << "," << col;
     }
   }
 }
@@ -249,22 +295,32 @@ TEST(CompressedMatrix, Nvfp4OfModeloptIsTimesItsSecondScale) {
   auto matrix = find();
   ASSERT_TRUE(matrix.ok()) << matrix.error().message;
   const OnCpu loaded(*matrix);
-  ASSERT_EQ(loaded.format, FormatOf(DType::kBF16));
+  EXPECT_EQ(loaded.matrix.data, matrix->data);
+  EXPECT_EQ(loaded.matrix.bytes().total(), 2 * 16 + 4 + 4);
   const std::vector<float>& got = loaded.values;
-  const std::vector<float> exact = DecodeMatrix(*matrix);
   constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
   constexpr float kScales[4] = {1.0f, 2.0f, 448.0f, 0x1p-9f};
   for (size_t idx = 0; idx < got.size(); ++idx) {
     const int code = codes[idx / 2] >> idx % 2 * 4 & 15;
     const float value = code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
-    EXPECT_EQ(exact[idx], value * (kScales[idx / 16] * 0.0123f)) << idx;
-    EXPECT_EQ(got[idx], Bf16ToFloat(FloatToBf16(exact[idx]))) << idx;
+    EXPECT_EQ(got[idx], value * (kScales[idx / 16] * 0.0123f)) << idx;
   }
   tensors.stored["m.weight_scale"].shape = {1, 4};
   matrix = find();
   ASSERT_FALSE(matrix.ok());
   EXPECT_THAT(matrix.error().message, HasSubstr("m.weight_scale is F8_E4M3 [1, 4]"));
   tensors.stored["m.weight_scale"].shape = {2, 2};
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity()}) {
+    tensors.Add("m.weight_scale_2", DType::kF32, {}, std::vector<float>{bad});
+    matrix = find();
+    ASSERT_FALSE(matrix.ok());
+    EXPECT_THAT(matrix.error().message, HasSubstr("m.weight_scale_2 is "));
+  }
+  tensors.Add("m.weight_global_scale", DType::kF32, {1}, std::vector<float>{1.0f});
+  matrix = find();
+  ASSERT_FALSE(matrix.ok());
+  EXPECT_THAT(matrix.error().message, HasSubstr("m has both a weight_scale_2 and"));
+  tensors.stored.erase("m.weight_global_scale");
   tensors.stored.erase("m.weight_scale_2");
   matrix = find();
   ASSERT_FALSE(matrix.ok());
@@ -299,6 +355,29 @@ TEST(CompressedMatrix, RefusesWhatItCannotMean) {
               }),
               HasSubstr("m.weight_zero_point is I32 [2, 1]"));
   EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight_shape", DType::kI64, {2}, std::vector<int64_t>{8, 60});
+              }),
+              HasSubstr("m.weight_shape is 8 x 60"));
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight", DType::kI8, {8, 64}, std::vector<int8_t>(8 * 64));
+              }),
+              HasSubstr("m has both a weight and a weight_packed"));
+  for (const char* name : {"m.weight_scale_2", "m.weight_global_scale"}) {
+    EXPECT_THAT(
+        problem([&](Tensors& t) { t.Add(name, DType::kF32, {1}, std::vector<float>{1.0f}); }),
+        HasSubstr(std::string(name) + " belongs to codes of NVFP4"));
+  }
+  for (const uint16_t bits : {uint16_t{0xbf80}, uint16_t{0x7f80}, uint16_t{0x7fc0}}) {
+    EXPECT_THAT(problem([&](Tensors& t) {
+                  std::memcpy(t.stored["m.weight_scale"].bytes.data() + 6, &bits, sizeof(bits));
+                }),
+                HasSubstr("m.weight_scale[1, 1] is "));
+  }
+  EXPECT_THAT(problem([](Tensors& t) {
+                t.Add("m.weight_scale", DType::kBF16, {8, 2}, std::vector<uint16_t>(16));
+              }),
+              HasSubstr("m.weight_scale holds nothing but zeros"));
+  EXPECT_THAT(problem([](Tensors& t) {
                 t.Add("m.weight_g_idx", DType::kI32, {64}, std::vector<int32_t>(64));
               }),
               HasSubstr("another order"));
@@ -310,17 +389,6 @@ class CompressedSourceTest : public testing::Test {
   static ModelPlan Plan() {
     Json config = *PresetConfig("tiny-moe");
     config["hidden_size"] = 96;
-  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity()}) {
-    tensors.Add("m.weight_scale_2", DType::kF32, {}, std::vector<float>{bad});
-    matrix = find();
-    ASSERT_FALSE(matrix.ok());
-    EXPECT_THAT(matrix.error().message, HasSubstr("m.weight_scale_2 is "));
-  }
-  tensors.Add("m.weight_global_scale", DType::kF32, {1}, std::vector<float>{1.0f});
-  matrix = find();
-  ASSERT_FALSE(matrix.ok());
-  EXPECT_THAT(matrix.error().message, HasSubstr("m has both a weight_scale_2 and"));
-  tensors.stored.erase("m.weight_global_scale");
     config["moe_intermediate_size"] = 64;
     return MakeModelPlan(ParseModelConfig(config, "test").value()).value();
   }
@@ -354,29 +422,6 @@ class CompressedSourceTest : public testing::Test {
           tensors_.AddPacked(fmt::format("{}.{}.{}", module, expert, name), rows, spec.shape[2], 4,
                              32, false);
         };
-  EXPECT_THAT(problem([](Tensors& t) {
-                t.Add("m.weight_shape", DType::kI64, {2}, std::vector<int64_t>{8, 60});
-              }),
-              HasSubstr("m.weight_shape is 8 x 60"));
-  EXPECT_THAT(problem([](Tensors& t) {
-                t.Add("m.weight", DType::kI8, {8, 64}, std::vector<int8_t>(8 * 64));
-              }),
-              HasSubstr("m has both a weight and a weight_packed"));
-  for (const char* name : {"m.weight_scale_2", "m.weight_global_scale"}) {
-    EXPECT_THAT(
-        problem([&](Tensors& t) { t.Add(name, DType::kF32, {1}, std::vector<float>{1.0f}); }),
-        HasSubstr(std::string(name) + " belongs to codes of NVFP4"));
-  }
-  for (const uint16_t bits : {uint16_t{0xbf80}, uint16_t{0x7f80}, uint16_t{0x7fc0}}) {
-    EXPECT_THAT(problem([&](Tensors& t) {
-                  std::memcpy(t.stored["m.weight_scale"].bytes.data() + 6, &bits, sizeof(bits));
-                }),
-                HasSubstr("m.weight_scale[1, 1] is "));
-  }
-  EXPECT_THAT(problem([](Tensors& t) {
-                t.Add("m.weight_scale", DType::kBF16, {8, 2}, std::vector<uint16_t>(16));
-              }),
-              HasSubstr("m.weight_scale holds nothing but zeros"));
         if (is_gate_up) {
           add("gate_proj", spec.shape[1] / 2);
           add("up_proj", spec.shape[1] / 2);
@@ -446,6 +491,70 @@ TEST_F(CompressedSourceTest, EveryTensorOfAModelIsFoundExpertsAmongThem) {
     EXPECT_EQ(ToFloats(tensor), expected) << spec.name;
   }
   EXPECT_GT(num_quantised, 4 * plan_.num_layers);
+}
+
+// Each expert has scales of its own; the layer's are one matrix, of the same codes.
+TEST_F(CompressedSourceTest, ExpertsOfFp8AndNvfp4KeepTheirCodesAndValues) {
+  using Add = std::function<void(const std::string&, int64_t, int64_t)>;
+  const Add kinds[] = {
+      [&](const std::string& m, int64_t rows, int64_t cols) {
+        tensors_.AddFloat8(m, rows, cols, 0);
+      },
+      [&](const std::string& m, int64_t rows, int64_t cols) {
+        tensors_.AddFloat8(m, rows, cols, 1);
+      },
+      [&](const std::string& m, int64_t rows, int64_t cols) {
+        tensors_.AddFloat8(m, rows, cols, 128);
+      },
+      [&](const std::string& m, int64_t rows, int64_t cols) {
+        tensors_.AddFloat4(m, rows, cols, true);
+      },
+      [&](const std::string& m, int64_t rows, int64_t cols) {
+        tensors_.AddFloat4(m, rows, cols, false);
+      },
+      [&](const std::string& m, int64_t rows, int64_t cols) { tensors_.AddBf16(m, rows, cols); },
+  };
+  for (const Add& add : kinds) {
+    tensors_ = {};
+    for (const TensorSpec& spec : RequiredTensors(plan_)) AddTensor(spec);
+    std::map<std::string, std::vector<float>> expected;
+    for (const TensorSpec& spec : RequiredTensors(plan_)) {
+      if (spec.component != TensorComponent::kExperts || spec.shape.size() < 3) continue;
+      const std::string prefix = spec.name.substr(0, spec.name.rfind('.'));
+      const bool is_gate_up = spec.name.ends_with("gate_up_proj");
+      std::vector<std::string> names = {"down_proj"};
+      if (is_gate_up) names = {"gate_proj", "up_proj"};
+      for (int64_t expert = 0; expert < spec.shape[0]; ++expert) {
+        for (const std::string& name : names) {
+          const std::string module = fmt::format("{}.{}.{}", prefix, expert, name);
+          for (const char* part : {".weight_packed", ".weight_scale", ".weight_shape"}) {
+            tensors_.stored.erase(module + part);
+          }
+          tensors_.values[module].clear();
+          add(module, spec.shape[1] / static_cast<int64_t>(names.size()), spec.shape[2]);
+          const std::vector<float>& values = tensors_.values[module];
+          expected[spec.name].insert(expected[spec.name].end(), values.begin(), values.end());
+        }
+      }
+    }
+    const auto source = Open();
+    ASSERT_TRUE(source.ok()) << source.error().message;
+    for (const TensorSpec& spec : RequiredTensors(plan_)) {
+      if (!expected.contains(spec.name)) continue;
+      const MatrixRef matrix = HostStorage(**source).GetMatrix(spec).value();
+      EXPECT_TRUE(matrix.format.is_float_codes() || matrix.format == FormatOf(DType::kBF16));
+      EXPECT_EQ(DecodeMatrix(matrix), expected[spec.name]) << FormatName(matrix.format);
+    }
+  }
+}
+
+TEST_F(CompressedSourceTest, AScaleBesideAWeightThatHasNoneIsNamed) {
+  const std::string module = "layers.0.experts.1.up_proj";
+  for (const char* part : {".weight_packed", ".weight_shape"}) tensors_.stored.erase(module + part);
+  tensors_.AddBf16(module, 64, 96);
+  const auto source = Open();
+  ASSERT_FALSE(source.ok());
+  EXPECT_THAT(source.error().message, HasSubstr(module + ".weight_scale belongs to codes"));
 }
 
 TEST_F(CompressedSourceTest, AMissingExpertAndAStrangerAreNamed) {

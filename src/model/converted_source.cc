@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "base/release_pages.h"
 #include "tensor/repack.h"
+#include "tensor/stack_parts.h"
 
 namespace lapidary {
 namespace {
@@ -17,14 +18,24 @@ constexpr int64_t kRowsAtOnce = 16;  // whole panels
 
 int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
-// Panels are made of the rows of all parts together; there is one part then.
-void ConvertPart(const MatrixRef& part, const PlannedWeight& weight, std::byte* out,
-                 ThreadPool& threads) {
+// A part of a matrix to the rows from `first_row` on of what lies at `memory`. Panels are made of
+// the rows of all parts together; there is one part then.
+void ConvertPart(const MatrixRef& part, const PlannedWeight& weight, int64_t first_row,
+                 std::byte* memory, ThreadPool& threads) {
+  const WeightFormat& format = weight.loaded;
+  std::byte* const out = memory + first_row * RowBytes(format, part.cols);
+  // Of codes that were rounded, behind all of them.
+  std::byte* const scales = memory + BytesOf(format, weight.rows(), part.cols).data +
+                            first_row * ScaleBytes(format.scale);
   threads.ParallelFor(part.rows, kRowsAtOnce, [&](int64_t begin, int64_t end, int) {
-    if (weight.rounding) {
+    if (weight.rounding && format == kRoundedFloat8) {
+      RoundRowsToFloat8(part, begin, end, out, scales);
+    } else if (weight.rounding) {
       RoundRows(part, begin, end, *weight.rounding, out);
+    } else if (format.is_float_codes()) {
+      StackPart(part, begin, end, format, first_row, weight.rows(), memory);
     } else {
-      RepackRows(part, begin, end, weight.loaded, out);
+      RepackRows(part, begin, end, format, out);
     }
   });
 }
@@ -52,14 +63,14 @@ Status ConvertedSource::Convert(const WeightPlan& plan, ThreadPool& threads, boo
   for (const PlannedWeight& weight : plan.weights()) {
     if (!weight.is_converted) continue;
     ASSIGN_OR_RETURN(const std::vector<MatrixRef> parts, source_->GetStored(weight.spec));
-    const int64_t row_bytes = RowBytes(weight.loaded, weight.cols());
     int64_t row = 0;
     for (const MatrixRef& part : parts) {
-      ConvertPart(part, weight, to + row * row_bytes, threads);
+      ConvertPart(part, weight, row, to, threads);
       row += part.rows;
       if (release_stored) ReleasePages(part.data, part.bytes().data);
     }
-    tensors_[weight.spec.name] = {to, weight.loaded.unit, weight.spec.shape};
+    converted_[weight.spec.name] = MatrixAt(to, weight.loaded, static_cast<int>(weight.rows()),
+                                            static_cast<int>(weight.cols()));
     to += RoundUp(weight.loaded_bytes, kLine);
     progress.Advance(weight.spec.num_elements());
   }
@@ -85,15 +96,20 @@ Result<std::shared_ptr<const TensorSource>> ConvertedSource::Wrap(
 }
 
 Result<TensorView> ConvertedSource::Get(const TensorSpec& spec) const {
-  const auto it = tensors_.find(spec.name);
-  if (it == tensors_.end()) return source_->Get(spec);
-  return it->second;
+  const auto it = converted_.find(spec.name);
+  if (it == converted_.end()) return source_->Get(spec);
+  const MatrixRef& matrix = it->second;
+  if (!matrix.format.has_dtype()) {
+    return MakeError("{} is {}, which has no values of its own to be read", spec.name,
+                     FormatName(matrix.format));
+  }
+  return TensorView{matrix.As<std::byte>(), matrix.format.unit, spec.shape};
 }
 
 Result<std::vector<MatrixRef>> ConvertedSource::GetStored(const TensorSpec& spec) const {
-  const auto it = tensors_.find(spec.name);
-  if (it == tensors_.end()) return source_->GetStored(spec);
-  return std::vector<MatrixRef>{MatrixOf(it->second)};
+  const auto it = converted_.find(spec.name);
+  if (it == converted_.end()) return source_->GetStored(spec);
+  return std::vector<MatrixRef>{it->second};
 }
 
 Result<std::shared_ptr<const TensorSource>> ConvertForCpu(

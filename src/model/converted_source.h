@@ -29,6 +29,7 @@ class ConvertedSource : public TensorSource {
       const WeightPlan& plan, std::shared_ptr<const TensorSource> source, ThreadPool& threads,
       bool release_stored);
 
+  // An error for a matrix whose scales lie apart: that one is GetStored.
   Result<TensorView> Get(const TensorSpec& spec) const override;
   Result<std::vector<MatrixRef>> GetStored(const TensorSpec& spec) const override;
 
@@ -44,7 +45,7 @@ class ConvertedSource : public TensorSource {
   const std::shared_ptr<const TensorSource> source_;
   // Of one piece, so that all of it can be in huge pages.
   std::unique_ptr<std::byte[], Free> memory_;
-  std::map<std::string, TensorView, std::less<>> tensors_;  // the converted ones
+  std::map<std::string, MatrixRef, std::less<>> converted_;
 };
 
 // `stored` in the formats of a plan for the CPU; what was converted is read by nobody else.

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "tensor/repack.h"
+#include "tensor/stack_parts.h"
 #include "tensor/weight_tiles.h"
 
 namespace lapidary {
@@ -19,14 +20,11 @@ bool IsTable(const TensorSpec& spec) {
   return spec.component == TensorComponent::kEmbedding || spec.component == TensorComponent::kHead;
 }
 
-// What the CPU's kernels read: types stored one by one, and blocks. FP8 and NVFP4 are rounded to
-// bf16 as their libraries do it; integers become blocks where these hold them exactly, and F32
-// elsewhere. A bf16 scale is a half as well, unless it is tiny.
+// What the CPU's kernels read: types stored one by one, blocks, and FP8 and NVFP4. Integers become
+// blocks where these hold them exactly, and F32 elsewhere. A bf16 scale is a half as well, unless
+// it is tiny.
 WeightFormat CpuFormat(const MatrixRef& stored) {
-  if (stored.format.has_dtype()) return stored.format;
-  if (stored.format.code == CodeType::kE4M3 || stored.format.code == CodeType::kE2M1) {
-    return FormatOf(DType::kBF16);
-  }
+  if (stored.format.has_dtype() || stored.format.is_float_codes()) return stored.format;
   for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0}) {
     const WeightFormat blocks = FormatOf(dtype);
     if (CanRepack(stored.format, blocks) && FitsColumns(blocks, stored.cols) &&
@@ -39,7 +37,9 @@ WeightFormat CpuFormat(const MatrixRef& stored) {
 
 // Rows of one tensor have one format; F32 holds them all.
 WeightFormat CpuFormat(const std::vector<MatrixRef>& parts) {
+  if (const auto stack = StackedFormat(parts)) return *stack;
   const WeightFormat format = CpuFormat(parts.front());
+  if (parts.size() > 1 && format.is_float_codes()) return FormatOf(DType::kF32);
   const bool agree = std::all_of(parts.begin(), parts.end(),
                                  [&](const MatrixRef& part) { return CpuFormat(part) == format; });
   return agree ? format : FormatOf(DType::kF32);
@@ -147,6 +147,8 @@ void MakeStacksAgree(std::vector<PlannedWeight>& weights) {
 void PlanForCpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
                 bool has_own_head, PlannedWeight& weight) {
   weight.loaded = parts.empty() ? weight.stored : CpuFormat(parts);
+  const bool becomes_bf16 = request.rounds_float_codes || request.reader == WeightReader::kGgufFile;
+  if (becomes_bf16 && weight.loaded.is_float_codes()) weight.loaded = FormatOf(DType::kBF16);
   // The table of per-layer inputs stays where it lies: a token reads one row of it.
   const bool is_left = weight.spec.component == TensorComponent::kPerLayerEmbedding &&
                        request.reader != WeightReader::kGgufFile;
@@ -155,7 +157,7 @@ void PlanForCpu(const std::vector<MatrixRef>& parts, const WeightRequest& reques
   }
   if (weight.rounding) {
     const bool is_float8 = *weight.rounding == DType::kF8E4M3;
-    weight.loaded = FormatOf(is_float8 ? DType::kBF16 : *weight.rounding);
+    weight.loaded = is_float8 ? kRoundedFloat8 : FormatOf(*weight.rounding);
   }
   if (request.reader == WeightReader::kCpuIntegers && BecomesPanels(weight, has_own_head)) {
     weight.loaded = FormatOf(PanelDType(weight.loaded.unit));

@@ -27,18 +27,20 @@ enum class WeightReader {
 
 struct WeightRequest {
   WeightReader reader = WeightReader::kCpu;
-  // --quantization: a type of CanQuantiseTo, or F8_E4M3 for steps of that type in bf16.
+  // --quantization: a type of CanQuantiseTo, or F8_E4M3 with a scale for each row.
   std::optional<DType> rounding = {};
   // kGpu: matrices whose format has kernels keep it; else all become bf16.
   bool keeps_formats = true;
 };
 
 struct PlannedWeight {
+  // On the CPU FP8 and NVFP4 become bf16: for who reads no others, and in files always.
+  bool rounds_float_codes = false;
   TensorSpec spec;
   WeightFormat
       stored{};  // of its first rows, where they differ; BF16 of weights that are not there
   WeightFormat loaded{};
-  // Values change on the way: rounded to this type (RoundRows).
+  // Values change on the way: rounded to this type (RoundRows, RoundRowsToFloat8).
   std::optional<DType> rounding = {};
   int64_t stored_bytes = 0;
   int64_t loaded_bytes = 0;

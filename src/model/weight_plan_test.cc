@@ -6,6 +6,7 @@
 #include "model/config.h"
 #include "model/presets.h"
 #include "tensor/random_matrix.h"
+#include "tensor/repack.h"
 #include "tensor/weight_tiles.h"
 
 namespace lapidary {
@@ -42,11 +43,8 @@ TEST(WeightPlan, TheCpuHasEveryStoredFormat) {
   for (const WeightFormat& format : StoredFormats()) {
     const RandomMatrix random(format, 130, 256, 1);
     const WeightFormat loaded = Loaded(random.matrix(), {});
-    EXPECT_TRUE(loaded.has_dtype()) << FormatName(format);
-    if (format.has_dtype()) {
+    if (format.has_dtype() || format.is_float_codes()) {
       EXPECT_EQ(loaded, format);
-    } else if (format.code == CodeType::kE4M3 || format.code == CodeType::kE2M1) {
-      EXPECT_EQ(loaded, FormatOf(DType::kBF16)) << FormatName(format);
     } else if (CodeBits(format.code) == 4) {
       const bool has_points = format.offset == OffsetType::kZeroPoint;
       EXPECT_EQ(loaded, FormatOf(has_points ? DType::kQ5_0 : DType::kQ4_0)) << FormatName(format);
@@ -56,6 +54,46 @@ TEST(WeightPlan, TheCpuHasEveryStoredFormat) {
       EXPECT_EQ(loaded, FormatOf(is_wide ? DType::kF32 : DType::kQ8_0)) << FormatName(format);
     }
   }
+}
+
+TEST(WeightPlan, Fp8AndNvfp4KeepTheirBytesOnTheCpuAndAreRoundedWhereNothingReadsThem) {
+  constexpr int kRows = 128, kCols = 256;
+  constexpr int64_t kBf16Bytes = 2 * kRows * kCols;
+  for (const WeightFormat& format : StoredFormats()) {
+    if (!format.is_float_codes()) continue;
+    const RandomMatrix random(format, kRows, kCols, 1);
+    const TensorSpec spec = Spec({kRows, kCols});
+    const OneMatrix source({random.matrix()});
+    const auto plan = [&](const WeightRequest& request) {
+      return WeightPlan::Make({spec}, &source, request).value();
+    };
+    const bool is_fp8 = format.code == CodeType::kE4M3;
+    EXPECT_FALSE(plan({}).converts_any());
+    EXPECT_TRUE(plan({}).is_quantised());
+    EXPECT_EQ(plan({}).loaded_bytes(), random.matrix().bytes().total());
+    EXPECT_LT(plan({}).loaded_bytes(), kBf16Bytes * (is_fp8 ? 0.51 : 0.29)) << FormatName(format);
+    const WeightRequest integers{.reader = WeightReader::kCpuIntegers};
+    EXPECT_EQ(plan(integers).Of(spec).loaded, format);
+    const WeightRequest tiles{.reader = WeightReader::kCpuIntegers, .rounds_float_codes = true};
+    EXPECT_EQ(plan(tiles).Of(spec).loaded, FormatOf(DType::kBF16));
+    const WeightRequest file{.reader = WeightReader::kGgufFile};
+    EXPECT_EQ(plan(file).Of(spec).loaded, FormatOf(DType::kBF16));
+    // Those of experts, which become one matrix.
+    const OneMatrix experts({random.matrix(), random.matrix()});
+    const TensorSpec both = Spec({2, kRows, kCols}, TensorComponent::kExperts);
+    const WeightPlan stack = WeightPlan::Make({both}, &experts, {}).value();
+    EXPECT_TRUE(stack.converts_any());
+    EXPECT_TRUE(stack.Of(both).loaded.is_float_codes());
+    EXPECT_EQ(stack.loaded_bytes(), 2 * random.matrix().bytes().total()) << FormatName(format);
+  }
+}
+
+TEST(WeightPlan, RoundingToFp8HalvesTheBytes) {
+  const TensorSpec spec = Spec({16, 256});
+  const WeightPlan plan = WeightPlan::Make({spec}, nullptr, {.rounding = DType::kF8E4M3}).value();
+  EXPECT_EQ(plan.Of(spec).loaded, kRoundedFloat8);
+  EXPECT_EQ(plan.loaded_bytes(), 16 * 256 + 16 * 2);
+  EXPECT_TRUE(plan.is_quantised());
 }
 
 TEST(WeightPlan, PartsThatDisagreeBecomeFloats) {

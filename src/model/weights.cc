@@ -10,8 +10,11 @@ Result<std::vector<MatrixRef>> TensorSource::GetStored(const TensorSpec& spec) c
 }
 
 Result<MatrixRef> HostStorage::GetMatrix(const TensorSpec& spec) {
-  ASSIGN_OR_RETURN(const TensorView tensor, source_.Get(spec));
-  return MatrixOf(tensor);
+  ASSIGN_OR_RETURN(const std::vector<MatrixRef> parts, source_.GetStored(spec));
+  if (parts.size() != 1) {
+    return MakeError("{} is {} matrices, which must become one first", spec.name, parts.size());
+  }
+  return parts.front();
 }
 
 Result<std::vector<float>> HostStorage::GetVector(const TensorSpec& spec) {

@@ -102,6 +102,13 @@ float PlainValue(const MatrixRef& matrix, const std::byte* row, int col) {
 }  // namespace
 
 float ScaleAt(const MatrixRef& matrix, int64_t idx) {
+  const auto tensor_scale = [&] {
+    const WeightFormat& format = matrix.format;
+    if (format.tensor_rows == 0) return LoadAt<float>(matrix.tensor_scale, 0);
+    const int64_t grid_cols = ScaleGridOf(format, matrix.rows, matrix.cols).cols;
+    const int64_t row = idx / grid_cols * format.group.rows;
+    return LoadAt<float>(matrix.tensor_scale, row / format.tensor_rows);
+  };
   switch (matrix.format.scale) {
     case ScaleType::kF32:
       return LoadAt<float>(matrix.scales, idx);
@@ -110,11 +117,9 @@ float ScaleAt(const MatrixRef& matrix, int64_t idx) {
     case ScaleType::kBF16:
       return Bf16ToFloat(LoadAt<uint16_t>(matrix.scales, idx));
     case ScaleType::kE4M3TimesTensors:
-      return Float8ToFloat(LoadAt<uint8_t>(matrix.scales, idx)) *
-             LoadAt<float>(matrix.tensor_scale, 0);
+      return Float8ToFloat(LoadAt<uint8_t>(matrix.scales, idx)) * tensor_scale();
     case ScaleType::kE4M3OverTensors:
-      return Float8ToFloat(LoadAt<uint8_t>(matrix.scales, idx)) /
-             LoadAt<float>(matrix.tensor_scale, 0);
+      return Float8ToFloat(LoadAt<uint8_t>(matrix.scales, idx)) / tensor_scale();
     case ScaleType::kNone:
     case ScaleType::kF16TimesInteger:
       break;

@@ -16,17 +16,17 @@ const std::byte* After(const void* plane, int64_t bytes) {
   return plane == nullptr ? nullptr : static_cast<const std::byte*>(plane) + bytes;
 }
 
-// Matrices can be cut and joined at multiples of so many rows. 0: nowhere.
+}  // namespace
+
 int RowsOfUnit(const WeightFormat& format) {
   int rows = 1;
   if (format.layout == WeightLayout::kPanels) rows = kPanelRows;
   if (format.layout == WeightLayout::kTiles) rows = kTileRows;
   if (format.has_scales()) rows = std::lcm(rows, format.group.rows);  // of 0, which is all: 0
   if (format.offset == OffsetType::kZeroPoint) rows = std::lcm(rows, 32 / CodeBits(format.code));
+  if (format.tensor_rows != 0) rows = std::lcm(rows, format.tensor_rows);
   return rows;
 }
-
-}  // namespace
 
 MatrixRef MatrixRef::Rows(int first, int count) const {
   CHECK(first >= 0 && count >= 0 && first <= rows - count)
@@ -44,7 +44,24 @@ MatrixRef MatrixRef::Rows(int first, int count) const {
     part.scales = After(scales, before.scales);
     part.offsets = After(offsets, before.offsets);
   }
+  if (format.tensor_rows != 0) part.tensor_scale = After(tensor_scale, before.tensor_scale);
   return part;
+}
+
+MatrixRef MatrixAt(const std::byte* memory, const WeightFormat& format, int rows, int cols) {
+  const PlaneBytes bytes = BytesOf(format, rows, cols);
+  MatrixRef matrix{.data = memory, .format = format, .rows = rows, .cols = cols};
+  const std::byte* next = memory + bytes.data;
+  const auto place = [&next](int64_t plane_bytes) -> const void* {
+    if (plane_bytes == 0) return nullptr;
+    const std::byte* const plane = next;
+    next += plane_bytes;
+    return plane;
+  };
+  matrix.scales = place(bytes.scales);
+  matrix.offsets = place(bytes.offsets);
+  matrix.tensor_scale = place(bytes.tensor_scale);
+  return matrix;
 }
 
 MatrixRef MatrixOf(const TensorView& tensor) {

@@ -6,6 +6,7 @@
 // matrix with the rows of all.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -15,6 +16,9 @@ namespace lapidary {
 
 struct TensorView;
 
+// Matrices of a format can be cut and joined at multiples of so many rows. 0: nowhere.
+int RowsOfUnit(const WeightFormat& format);
+
 struct MatrixRef {
   const void* data = nullptr;  // null: there is no such matrix
   WeightFormat format{};
@@ -23,7 +27,7 @@ struct MatrixRef {
   // Planes of formats that keep scales (ScaleGridOf) and offsets apart; null in all others.
   const void* scales = nullptr;
   const void* offsets = nullptr;
-  // One f32, of formats with kE4M3TimesTensors or kE4M3OverTensors.
+  // Of formats with kE4M3TimesTensors or kE4M3OverTensors, an f32 or one for each `tensor_rows`.
   const void* tensor_scale = nullptr;
 
   int64_t row_bytes() const { return RowBytes(format, cols); }
@@ -40,6 +44,9 @@ struct MatrixRef {
 
 // The last dim is a row.
 MatrixRef MatrixOf(const TensorView& tensor);
+
+// A matrix whose planes lie behind each other from `memory` on: BytesOf(...).total() bytes.
+MatrixRef MatrixAt(const std::byte* memory, const WeightFormat& format, int rows, int cols);
 
 // Matrices that lie directly behind each other in memory, planes of scales and offsets too, as the
 // one they form: [q; k; v]. Those without data are left out.

@@ -81,17 +81,6 @@ void StoreBf16(const float* values, int64_t count, std::byte* out) {
   }
 }
 
-// In steps of F8_E4M3, with a scale of its own in bf16.
-void RoundToFloat8(float* values, int64_t count) {
-  float largest = 0.0f;
-  for (int64_t idx = 0; idx < count; ++idx) largest = std::max(largest, std::abs(values[idx]));
-  const float scale = Bf16ToFloat(FloatToBf16(largest / kLargestFloat8));
-  for (int64_t idx = 0; idx < count; ++idx) {
-    const float step = scale == 0.0f ? 0.0f : Float8ToFloat(FloatToFloat8(values[idx] / scale));
-    values[idx] = step * scale;
-  }
-}
-
 }  // namespace
 
 bool CanRepack(const WeightFormat& from, const WeightFormat& to) {
@@ -153,22 +142,35 @@ bool ScalesAreHalves(const MatrixRef& matrix) {
 
 bool CanRound(const WeightFormat& from, DType to, int64_t cols) {
   if (!from.is_plain()) return false;
-  return to == DType::kF8E4M3 || (CanQuantiseTo(to) && cols % BlockOf(to).elements == 0);
+  return CanQuantiseTo(to) && cols % BlockOf(to).elements == 0;
 }
 
 void RoundRows(const MatrixRef& from, int64_t begin, int64_t end, DType to, std::byte* out) {
   CHECK(CanRound(from.format, to, from.cols)) << FormatName(from.format) << " to " << DTypeName(to);
   CHECK(0 <= begin && begin <= end && end <= from.rows) << begin << " to " << end;
-  const DType stored = to == DType::kF8E4M3 ? DType::kBF16 : to;
-  const int64_t row_bytes = DTypeBytes(stored, from.cols);
+  const int64_t row_bytes = DTypeBytes(to, from.cols);
   std::vector<float> values(from.cols);
   for (int64_t row = begin; row < end; ++row) {
     DecodeRow(from, row, values.data());
-    if (to == DType::kF8E4M3) {
-      RoundToFloat8(values.data(), from.cols);
-      StoreBf16(values.data(), from.cols, out + row * row_bytes);
-    } else {
-      Quantise(values.data(), from.cols, to, out + row * row_bytes);
+    Quantise(values.data(), from.cols, to, out + row * row_bytes);
+  }
+}
+
+void RoundRowsToFloat8(const MatrixRef& from, int64_t begin, int64_t end, std::byte* codes,
+                       std::byte* scales) {
+  CHECK(from.format.is_plain()) << FormatName(from.format);
+  CHECK(0 <= begin && begin <= end && end <= from.rows) << begin << " to " << end;
+  std::vector<float> values(from.cols);
+  for (int64_t row = begin; row < end; ++row) {
+    DecodeRow(from, row, values.data());
+    float largest = 0.0f;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    const uint16_t bits = FloatToBf16(largest / kLargestFloat8);
+    std::memcpy(scales + row * 2, &bits, sizeof(bits));
+    const float scale = Bf16ToFloat(bits);
+    std::byte* const to = codes + row * from.cols;
+    for (int col = 0; col < from.cols; ++col) {
+      to[col] = std::byte{scale == 0.0f ? uint8_t{0} : FloatToFloat8(values[col] / scale)};
     }
   }
 }

@@ -24,9 +24,16 @@ void RepackRows(const MatrixRef& from, int64_t begin, int64_t end, const WeightF
 // Whether every scale of the plane is a half.
 bool ScalesAreHalves(const MatrixRef& matrix);
 
-// The same for formats that hold fewer values: each weight becomes the nearest one that CanRoundTo
-// gives it. A row of F8_E4M3 gets a scale of its own in bf16, and is stored as BF16.
+// The same for blocks that hold fewer values: each weight becomes the nearest one that Quantise
+// gives it.
 bool CanRound(const WeightFormat& from, DType to, int64_t cols);
 void RoundRows(const MatrixRef& from, int64_t begin, int64_t end, DType to, std::byte* out);
+
+// To codes of F8_E4M3 and one bf16 scale a row, as FP8 checkpoints are made: rows [begin, end) of
+// `from` to their places in `codes` [rows, cols] and `scales` [rows], which need no alignment.
+inline constexpr WeightFormat kRoundedFloat8{
+    .code = CodeType::kE4M3, .scale = ScaleType::kBF16, .unit = DType::kF8E4M3, .group = {1, 0}};
+void RoundRowsToFloat8(const MatrixRef& from, int64_t begin, int64_t end, std::byte* codes,
+                       std::byte* scales);
 
 }  // namespace lapidary

@@ -202,7 +202,9 @@ PlaneBytes BytesOf(const WeightFormat& format, int64_t rows, int64_t cols) {
   bytes.offsets = OffsetBytes(format, rows, grid);
   const bool has_tensor_scale =
       format.scale == Scale::kE4M3TimesTensors || format.scale == Scale::kE4M3OverTensors;
-  bytes.tensor_scale = has_tensor_scale ? 4 : 0;
+  if (has_tensor_scale) {
+    bytes.tensor_scale = format.tensor_rows == 0 ? 4 : 4 * CeilDiv(rows, format.tensor_rows);
+  }
   return bytes;
 }
 

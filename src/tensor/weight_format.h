@@ -74,6 +74,8 @@ struct WeightFormat {
   // units).
   DType unit = DType::kBF16;
   WeightGroup group{};
+  // kE4M3TimesTensors, kE4M3OverTensors: rows that share an f32. 0: as many as there are.
+  int tensor_rows = 0;
 
   bool operator==(const WeightFormat&) const = default;
 
@@ -86,6 +88,11 @@ struct WeightFormat {
   bool is_plain() const { return layout == WeightLayout::kRowMajor && !has_scales(); }
   // Whether scales lie in a plane of their own (MatrixRef::scales).
   bool has_scale_plane() const;
+  // Codes of 8 or 4 bits that are floats themselves, row by row: FP8 and NVFP4 of checkpoints.
+  bool is_float_codes() const {
+    return layout == WeightLayout::kRowMajor &&
+           (code == CodeType::kE4M3 || code == CodeType::kE2M1);
+  }
 };
 
 // Of F32, F16, BF16, a block or a panel type.

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/converted_source.h"
+#include "ops/cpu/linear_tiles.h"
 #include "sampling/accept.h"
 #include "sampling/simulated_acceptance.h"
 
@@ -54,10 +55,12 @@ Result<std::vector<RankWeights>> SplitWeights(const ModelPlan& plan,
       ASSIGN_OR_RETURN(rank.source, ShardSource::Make(rank.shard.tensors, source, threads));
     }
     if (options.fast_math) {
-      // Panels are made by the threads that will read them.
+      // Panels are made by the threads that will read them. FP8 and NVFP4 have no products of
+      // integers; as bf16 they have AMX.
       ASSIGN_OR_RETURN(const WeightPlan panels,
                        WeightPlan::Make(RequiredTensors(rank.shard.plan), rank.source.get(),
-                                        {.reader = WeightReader::kCpuIntegers}));
+                                        {.reader = WeightReader::kCpuIntegers,
+                                         .rounds_float_codes = HasTiles()}));
       ASSIGN_OR_RETURN(rank.source, ConvertedSource::Wrap(panels, std::move(rank.source), threads,
                                                           releases_repacked));
     }

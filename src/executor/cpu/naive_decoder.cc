@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "model/tensor_specs.h"
+#include "tensor/decode.h"
 #include "tensor/dtype.h"
 
 namespace lapidary {
@@ -94,7 +95,15 @@ std::vector<Mistake> CommonMistakes(const ModelPlan& plan) {
 NaiveTensors LoadNaiveTensors(const std::vector<TensorSpec>& specs, const TensorSource& source) {
   NaiveTensors tensors;
   for (const TensorSpec& spec : specs) {
-    const std::vector<float> values = ToFloats(source.Get(spec).value());
+    std::vector<float> values;
+    if (spec.shape.size() < 2) {
+      values = ToFloats(source.Get(spec).value());
+    } else {
+      for (const MatrixRef& part : source.GetStored(spec).value()) {
+        const std::vector<float> rows = DecodeMatrix(part);
+        values.insert(values.end(), rows.begin(), rows.end());
+      }
+    }
     tensors[spec.name] = std::make_shared<const Vec>(values.begin(), values.end());
   }
   return tensors;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/thread_pool.h"
@@ -99,8 +100,10 @@ void DeviceStorage::Upload(const MatrixRef& stored, std::optional<DType> roundin
                            const WeightFormat& format, std::byte* to) {
   const int64_t row_bytes = RowBytes(format, stored.cols);
   CHECK_LE(row_bytes, kStagingBytes);
-  // Whole tiles.
-  const int64_t unit = format.layout == WeightLayout::kTiles ? kTileRows : 1;
+  // Whole tiles, from rows with scales of their own.
+  const int64_t unit =
+      std::lcm(std::max(RowsOfUnit(format), 1), std::max(RowsOfUnit(stored.format), 1));
+  CHECK_LE(unit * row_bytes, kStagingBytes);
   const int64_t most_rows = kStagingBytes / row_bytes / unit * unit;
   const int64_t grain = std::max<int64_t>((int64_t{2} << 20) / row_bytes, 1);
   for (int64_t first = 0; first < stored.rows; first += most_rows) {

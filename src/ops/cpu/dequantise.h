@@ -1,4 +1,4 @@
-// Rows of block formats as floats, with vector instructions; the values of tensor/block_formats.h,
+// Rows of formats with scales as floats, with vector instructions; the values of tensor/decode.h,
 // exactly, but that a zero may have another sign.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lapidary::cpu {
 
-// out [count, w.cols]: the rows [first, first + count) of a matrix in a block format.
+// out [count, w.cols]: the rows [first, first + count) of a matrix in blocks, of FP8 or of NVFP4.
 void DequantiseRows(const MatrixRef& w, int64_t first, int64_t count, float* out);
 
 }  // namespace lapidary::cpu

@@ -184,7 +184,7 @@ void GatherRow(const MatrixRef& table, int64_t row, float a, float* y) {
     Scale(table.As<float>() + row * dim, a, dim, y);
     return;
   }
-  if (IsBlockDType(dtype) || IsPanelDType(dtype)) {
+  if (!table.format.is_plain()) {
     if (IsPanelDType(dtype)) {
       UnpackPanelRow(table, row, y);
     } else {

@@ -32,7 +32,7 @@ float ExpMinusMax(float* x, int64_t dim);
 // acc += a * x
 void MulAddTo(const float* x, float a, int64_t dim, float* acc);
 
-// y = a * table[row] for an f32, f16, bf16, block-format or panel table [rows, dim].
+// y = a * table[row] for a table [rows, dim] in any format that Linear reads.
 void GatherRow(const MatrixRef& table, int64_t row, float a, float* y);
 
 }  // namespace lapidary::cpu

@@ -4,8 +4,10 @@
 
 #include "base/check.h"
 #include "base/even_grain.h"
+#include "ops/cpu/code_scales.h"
 #include "ops/cpu/dequantise.h"
 #include "ops/cpu/linear_blocks.h"
+#include "ops/cpu/linear_codes.h"
 #include "ops/cpu/linear_panels.h"
 #include "ops/cpu/linear_tiles.h"
 #include "ops/cpu/thread_buffer.h"
@@ -61,8 +63,8 @@ constexpr int64_t kMaxBlockCols = 24;  // a multiple of kTileCols
 constexpr int64_t kBlockBytes = 160 << 10;
 constexpr int64_t kManyRows = 32;
 constexpr int64_t kManyRowsBlockBytes = 320 << 10;
-// Of block formats a block's floats are made first; for few rows they stay in the first-level cache
-// where one tile's columns fit.
+// Of formats with scales a block's floats are made first; for few rows they stay in the first-level
+// cache where one tile's columns fit.
 constexpr int64_t kDequantisedBytes = 24 << 10;
 
 HWY_INLINE FloatVec LoadWeights(Floats d, const float* w) { return hn::LoadU(d, w); }
@@ -245,12 +247,12 @@ void RowTileAnyRows(int64_t rows, const float* packed, const float* x, int64_t i
   }
 }
 
-int64_t BlockColumns(DType dtype, int64_t rows, int64_t in) {
-  const bool has_blocks = IsBlockDType(dtype);
+int64_t BlockColumns(const WeightFormat& format, int64_t rows, int64_t in) {
+  const bool is_plain = format.is_plain();
   const int64_t bytes = rows >= kManyRows ? kManyRowsBlockBytes
-                        : has_blocks      ? kDequantisedBytes
-                                          : kBlockBytes;
-  const int64_t fitting = bytes / DTypeBytes(has_blocks ? DType::kF32 : dtype, in);
+                        : is_plain        ? kBlockBytes
+                                          : kDequantisedBytes;
+  const int64_t fitting = bytes / DTypeBytes(is_plain ? format.unit : DType::kF32, in);
   return std::clamp<int64_t>(fitting / kTileCols * kTileCols, kTileCols, kMaxBlockCols);
 }
 
@@ -271,7 +273,7 @@ void Block(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
   }
 }
 
-// Block formats: the weights lie directly behind each other, and the processor fetches ahead.
+// Formats with scales: the weights lie directly behind each other, and the processor fetches ahead.
 void DequantisedBlock(const LinearTask& task, int64_t begin, int64_t end) {
   const int64_t count = end - begin;
   float* weights = weights_buffer.Get(count * task.w.cols);
@@ -286,7 +288,7 @@ void DequantisedBlock(const LinearTask& task, int64_t begin, int64_t end) {
 }
 
 void BlockOf(const LinearTask& task, int64_t begin, int64_t end, int64_t ahead) {
-  if (IsBlockDType(task.w.format.unit)) return DequantisedBlock(task, begin, end);
+  if (!task.w.format.is_plain()) return DequantisedBlock(task, begin, end);
   switch (task.w.format.unit) {
     case DType::kBF16:
       return Block<hwy::bfloat16_t>(task, begin, end, ahead);
@@ -322,7 +324,13 @@ int64_t RowsAtOnce(int64_t rows, int64_t in) {
 }
 
 bool FitsInRegisters(const MatrixRef& w, int64_t rows) {
-  return IsBlockDType(w.format.unit) && rows <= MaxRowsInRegisters();
+  return rows <= MaxRowsInRegisters() && (IsBlockDType(w.format.unit) || HasCodePieces(w));
+}
+
+void FewRows(const float* x, int64_t rows, const MatrixRef& w, int64_t begin, int64_t end, float* y,
+             int64_t y_stride) {
+  if (w.format.is_float_codes()) return LinearCodes(x, rows, w, begin, end, y, y_stride);
+  LinearInRegisters(x, rows, w, begin, end, y, y_stride);
 }
 
 // The columns [begin, end), block by block; behind the last one the caller's next ones are fetched,
@@ -348,11 +356,11 @@ void LinearColumns(const float* x, int64_t rows, const MatrixRef& w, int64_t out
     return LinearPanelColumns(x, rows, w, out_begin, out_end, y, y_stride);
   }
   if (FitsInRegisters(w, rows)) {
-    return LinearInRegisters(x, rows, w, out_begin, out_end, y, y_stride);
+    return FewRows(x, rows, w, out_begin, out_end, y, y_stride);
   }
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = packed_buffer.Get(rows_at_once * in);
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.format.unit, rows_at_once, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.format, rows_at_once, in);
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t count = std::min(rows_at_once, rows - row);
     const LinearTask task{packed, x + row * in, count, w, y + row * y_stride, y_stride};
@@ -378,14 +386,14 @@ void Linear(const float* x, int64_t rows, const MatrixRef& w, float* y, int64_t 
     constexpr int64_t kMultiple = 4;  // of every target's columns at once
     const int64_t grain = EvenGrain(out, kMultiple, threads.num_threads());
     return threads.ParallelFor(out, grain, [&](int64_t begin, int64_t end, int) {
-      LinearInRegisters(x, rows, w, begin, end, y, y_stride);
+      FewRows(x, rows, w, begin, end, y, y_stride);
     });
   }
   const int64_t rows_at_once = RowsAtOnce(rows, in);
   float* packed = packed_buffer.Get(rows_at_once * in);
   // A few pieces per thread even out unequal cores. They are handed out in order, so the one after
   // the next of all threads is likely this thread's next.
-  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.format.unit, rows_at_once, in);
+  const int64_t block = HWY_DYNAMIC_DISPATCH(BlockColumns)(w.format, rows_at_once, in);
   const int64_t grain = std::max<int64_t>((out / num_pieces + block - 1) / block, 1) * block;
   const int64_t distance = grain * threads.num_threads_of_share();
   for (int64_t row = 0; row < rows; row += rows_at_once) {

@@ -1,10 +1,11 @@
 // y[rows, out] = x[rows, in] * w[out, in]^T, the only matrix product the CPU executor needs.
 //
-//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16, f32, a block format or panels
-//   (linear_panels.h);  y [rows, out] f32, row stride given
+//   x [rows, in] f32, row stride in;  w [out, in] bf16, f16, f32, a block format, FP8 or NVFP4
+//   (WeightFormat::is_float_codes) or panels (linear_panels.h);  y [rows, out] f32, row stride
+//   given
 //
-// Weights are read in their stored type and widened in registers; those of block formats, where
-// more than a few rows use them, some columns at a time in the cache. Each is streamed once per
+// Weights are read in their stored type and widened in registers; those with scales, where more
+// than a few rows use them, some columns at a time in the cache. Each is streamed once per
 // block of rows, and a block is the whole batch for all but the widest decode steps. y[r, o] is one
 // fixed chain of operations over row r and weight row o: it does not depend on the other rows, on
 // tiling or on the number of threads (batch invariant, bitwise).

@@ -35,6 +35,20 @@ constexpr DType kTypes[] = {DType::kBF16,       DType::kQ4_0,      DType::kQ8_0,
                             DType::kPanel4,     DType::kPanel4Min, DType::kPanel6Min,
                             DType::kPanel6Fine, DType::kPanel8};
 
+struct NamedFormat {
+  const char* name;
+  WeightFormat format;
+};
+std::vector<NamedFormat> Formats() {
+  std::vector<NamedFormat> formats;
+  for (const DType dtype : kTypes) formats.push_back({DTypeName(dtype), FormatOf(dtype)});
+  formats.push_back({"FP8", RowMajorFormat(CodeType::kE4M3, {1, 0}, ScaleType::kBF16)});
+  formats.push_back({"FP8_BLOCK", RowMajorFormat(CodeType::kE4M3, {128, 128}, ScaleType::kBF16)});
+  formats.push_back(
+      {"NVFP4", RowMajorFormat(CodeType::kE2M1, {1, 16}, ScaleType::kE4M3OverTensors)});
+  return formats;
+}
+
 // bf16 values of either sign around 2^-7, in huge pages as those of a mapped checkpoint.
 const std::vector<uint16_t>& Weights() {
   static const std::vector<uint16_t>* weights = [] {
@@ -53,20 +67,18 @@ const std::vector<uint16_t>& Weights() {
 }
 
 // Any bits will do for codes; a scale that is an infinity costs no more than another.
-void BM_Linear(benchmark::State& state, const Shape& shape, DType dtype, int64_t rows,
-               int num_threads, Bf16Math bf16_math) {
+void BM_Linear(benchmark::State& state, const Shape& shape, const WeightFormat& format,
+               int64_t rows, int num_threads, Bf16Math bf16_math) {
   ThreadPool threads(num_threads);
   const std::vector<float> x(rows * shape.in, 0.5f);
   std::vector<float> y(rows * shape.out);
-  const int64_t bytes = shape.out * DTypeBytes(dtype, shape.in);
+  const int64_t bytes = BytesOf(format, shape.out, shape.in).total();
   const int64_t num_copies = kWeightBytes / bytes;
   const auto* weights = reinterpret_cast<const std::byte*>(Weights().data());
   int64_t copy = 0;
   for (auto _ : state) {
-    const MatrixRef w{.data = weights + copy * bytes,
-                      .format = FormatOf(dtype),
-                      .rows = static_cast<int>(shape.out),
-                      .cols = static_cast<int>(shape.in)};
+    const MatrixRef w = MatrixAt(weights + copy * bytes, format, static_cast<int>(shape.out),
+                                 static_cast<int>(shape.in));
     Linear(x.data(), rows, w, y.data(), shape.out, threads, bf16_math);
     benchmark::ClobberMemory();
     copy = (copy + 1) % num_copies;
@@ -106,16 +118,17 @@ void RegisterAll() {
     Register(benchmark::RegisterBenchmark(("Read" + suffix).c_str(), BM_Read, num_threads));
     for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256, 512}) {
       for (const Shape& shape : kShapes) {
-        for (const DType dtype : kTypes) {
-          if (shape.in % BlockOf(dtype).elements != 0) continue;
+        for (const NamedFormat& named : Formats()) {
+          if (!FitsColumns(named.format, shape.in)) continue;
           const auto add = [&](const char* type, Bf16Math bf16_math) {
             const std::string name =
                 "Linear/" + std::to_string(rows) + "/" + shape.name + "/" + type + suffix;
-            Register(benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, dtype, rows,
-                                                  num_threads, bf16_math));
+            Register(benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, named.format,
+                                                  rows, num_threads, bf16_math));
           };
-          add(DTypeName(dtype), Bf16Math::kExact);
-          if (dtype == DType::kBF16 && HasTiles()) add("BF16_TILES", Bf16Math::kTiles);
+          add(named.name, Bf16Math::kExact);
+          const bool is_bf16 = named.format == FormatOf(DType::kBF16);
+          if (is_bf16 && HasTiles()) add("BF16_TILES", Bf16Math::kTiles);
         }
       }
     }
