@@ -16,6 +16,7 @@ struct ConvertFlags {
   std::string model;
   std::string to;
   std::string out;
+  QuantisationFlag quantisation;  // its --head-bits
   int threads = 0;
 };
 
@@ -24,7 +25,8 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
   if (IsAssistantDirectory(flags.model)) {
     ASSIGN_OR_RETURN(const UnpairedAssistant assistant,
                      OpenUnpairedAssistant(flags.model, threads));
-    return ConvertToGguf(assistant.plan, *assistant.source, to, flags.out, threads);
+    return ConvertToGguf(assistant.plan, *assistant.source, to, flags.out, threads,
+                         flags.quantisation.head_bits);
   }
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!model.directory) {
@@ -33,7 +35,7 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
   ASSIGN_OR_RETURN(auto stored, OpenStoredWeights(model));
   ASSIGN_OR_RETURN(const auto source, ConvertForCpu(RequiredTensors(model.plan), std::move(stored),
                                                     {.rounds_float_codes = true}, threads));
-  return ConvertToGguf(model, *source, to, flags.out, threads);
+  return ConvertToGguf(model, *source, to, flags.out, threads, flags.quantisation.head_bits);
 }
 
 Status Convert(ConvertFlags flags) {
@@ -74,6 +76,7 @@ void AddConvertCommand(CommandLine& command_line) {
                    "Type of the matrices: 8.5 bits a weight, or 4.5; q4_k loses less than q4_0")
       ->required()
       ->check(CLI::IsMember(StoredQuantisationNames()));
+  flags->quantisation.AddHeadBitsTo(*command);
   command->add_option("--out", flags->out, "GGUF file to write; must not exist")->required();
   command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))

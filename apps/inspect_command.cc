@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/named_models.h"
+#include "apps/quantisation_flag.h"
 #include "apps/tensor_parallel_flag.h"
 #include "gguf/gguf_checkpoint.h"
 #include "gguf/mmproj.h"
@@ -251,28 +252,42 @@ void PrintStoredTypes(const std::map<std::string, StoredType>& types) {
   }
 }
 
-// How CPU and GPU would keep the weights of a file.
+// How CPU and GPU would keep the weights of a file, or of a preset that is to be rounded; or why
+// not.
 struct DeviceTable {
   const char* device;
   std::vector<WeightRow> rows;
+  std::string problem;
 };
-Result<std::vector<DeviceTable>> TabulateDevices(const ModelDescription& model) {
+Result<std::vector<DeviceTable>> TabulateDevices(const ModelDescription& model,
+                                                 const QuantisationFlag& quantisation) {
   ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
-  if (source == nullptr) return std::vector<DeviceTable>();
-  std::vector<DeviceTable> tables = {{"gpu", {}}, {"cpu", {}}};
+  const bool is_rounded = quantisation.Type() || quantisation.head_bits != 0;
+  if (source == nullptr && !is_rounded) return std::vector<DeviceTable>();
+  std::vector<DeviceTable> tables = {{"gpu", {}, ""}, {"cpu", {}, ""}};
   for (DeviceTable& table : tables) {
     const bool is_gpu = table.device == std::string_view("gpu");
-    ASSIGN_OR_RETURN(
-        const WeightPlan plan,
-        WeightPlan::Make(RequiredTensors(model.plan), source.get(),
-                         {.reader = is_gpu ? WeightReader::kGpu : WeightReader::kCpu}));
-    table.rows = TabulateWeights(plan);
+    const auto plan = WeightPlan::Make(RequiredTensors(model.plan), source.get(),
+                                       {.reader = is_gpu ? WeightReader::kGpu : WeightReader::kCpu,
+                                        .rounding = quantisation.Type(),
+                                        .head_bits = quantisation.head_bits});
+    if (plan.ok()) {
+      table.rows = TabulateWeights(*plan);
+    } else if (is_gpu) {
+      table.problem = plan.error().message;
+    } else {
+      return plan.error();
+    }
   }
   return tables;
 }
 
 void PrintWeights(const DeviceTable& table) {
   const bool is_gpu = table.device == std::string_view("gpu");
+  if (!table.problem.empty()) {
+    fmt::print("\nnot on a GPU: {}\n", table.problem);
+    return;
+  }
   fmt::print("\n{:<22}{:>8}  {:<22}{:>10}  {:<14}{:>10}  {}\n",
              is_gpu ? "weights on a GPU" : "weights on a CPU", "tensors", "stored as", "GB",
              "in memory as", "GB", "kernels read");
@@ -307,7 +322,8 @@ void PrintTowerFile(const TowerFile& file) {
              1e-9 * static_cast<double>(file.num_bytes), file.is_used ? "used" : "not used");
 }
 
-Status Inspect(const std::string& name, int num_ranks, bool as_json) {
+Status Inspect(const std::string& name, const QuantisationFlag& quantisation, int num_ranks,
+               bool as_json) {
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
   ASSIGN_OR_RETURN(const std::vector<RankSizes> ranks, SizesOfRanks(model.plan, num_ranks));
   std::map<std::string, StoredType> stored;
@@ -316,12 +332,13 @@ Status Inspect(const std::string& name, int num_ranks, bool as_json) {
     ASSIGN_OR_RETURN(stored, StoredTypes(*model.gguf_file));
     towers = FilesOfTowers(model);
   }
-  ASSIGN_OR_RETURN(const std::vector<DeviceTable> tables, TabulateDevices(model));
+  ASSIGN_OR_RETURN(const std::vector<DeviceTable> tables, TabulateDevices(model, quantisation));
   if (as_json) {
     Json json = InspectJson(model);
     if (num_ranks > 1) json["ranks"] = RanksJson(ranks);
     for (const DeviceTable& table : tables) {
-      json["weights"][table.device] = WeightsJson(table.rows);
+      json["weights"][table.device] =
+          table.problem.empty() ? WeightsJson(table.rows) : Json(table.problem);
     }
     for (const auto& [type_name, type] : stored) {
       json["stored"][type_name] = {{"tensors", type.num_tensors}, {"bytes", type.num_bytes}};
@@ -355,6 +372,7 @@ Status Inspect(const std::string& name, int num_ranks, bool as_json) {
 void AddInspectCommand(CommandLine& command_line) {
   struct Flags {
     std::string model;
+    QuantisationFlag quantisation;
     TensorParallelFlag tensor_parallel;
     bool json = false;
   };
@@ -363,7 +381,7 @@ void AddInspectCommand(CommandLine& command_line) {
       "inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags]() -> Status {
         const auto found = FindModel(&flags->model, {.weights = false, .text = false});
         if (!found.ok()) return found.error();
-        return Inspect(flags->model, flags->tensor_parallel.size, flags->json);
+        return Inspect(flags->model, flags->quantisation, flags->tensor_parallel.size, flags->json);
       });
   command
       ->add_option(
@@ -371,6 +389,8 @@ void AddInspectCommand(CommandLine& command_line) {
           "Checkpoint directory, GGUF file, model of the Hub, or a preset: e2b e4b 12b 26b-a4b "
           "31b")
       ->required();
+  flags->quantisation.AddTo(*command);
+  flags->quantisation.AddHeadBitsTo(*command);
   flags->tensor_parallel.AddTo(*command);
   command->add_flag("--json", flags->json, "Print one JSON object");
 }

@@ -18,6 +18,7 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   quantisation.AddTo(command)->group(kGroup);
+  quantisation.AddHeadBitsTo(command)->group(kGroup);
   quantisation.AddFastMathTo(command)->group(kGroup);
   threads.AddTo(command);
   tensor_parallel.AddTo(command)->group(kGroup);
@@ -56,6 +57,7 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.dummy_seed = dummy_seed;
   options.quantisation = quantisation.Type();
+  options.head_bits = quantisation.head_bits;
   options.fast_math = quantisation.fast_math;
   threads.Fill(options);
   options.num_ranks = tensor_parallel.size;

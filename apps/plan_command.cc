@@ -112,7 +112,9 @@ bool HasGpu() {
 // Settles the device and the formats of the weights there.
 Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
   ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
-  WeightRequest request{.reader = WeightReader::kGpu, .rounding = flags.quantisation.Type()};
+  WeightRequest request{.reader = WeightReader::kGpu,
+                        .rounding = flags.quantisation.Type(),
+                        .head_bits = flags.quantisation.head_bits};
   const std::vector<TensorSpec> specs = RequiredTensors(model.plan);
   auto weights = WeightPlan::Make(specs, source.get(), request);
   std::string problem = weights.ok() ? "" : weights.error().message;
@@ -197,6 +199,7 @@ void AddPlanCommand(CommandLine& command_line) {
           "weights that only run there)")
       ->check(CLI::IsMember({"cuda", "cpu"}));
   flags->quantisation.AddTo(*command);
+  flags->quantisation.AddHeadBitsTo(*command);
   flags->tensor_parallel.AddTo(*command);
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "

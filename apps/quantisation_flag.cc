@@ -20,6 +20,16 @@ CLI::Option* QuantisationFlag::AddTo(CLI::App& command) {
       ->check(CLI::IsMember({"q8_0", "q4_0", "q4_k", "int8", "fp8"}));
 }
 
+CLI::Option* QuantisationFlag::AddHeadBitsTo(CLI::App& command) {
+  return command
+      .add_option(
+          "--head-bits", head_bits,
+          "Bits of the head, which are the token embeddings where it has none of its own: 4 "
+          "or 8 (blocks as of --quantization), 6 (Q6_K, on the CPU), 16 (as stored); "
+          "default: 8 beside q8_0, q4_0 and q4_k, else as stored")
+      ->check(CLI::IsMember({4, 6, 8, 16}));
+}
+
 CLI::Option* QuantisationFlag::AddFastMathTo(CLI::App& command) {
   return command.add_flag(
       "--fast-math", fast_math,

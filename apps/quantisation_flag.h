@@ -1,5 +1,5 @@
-// --quantization: the type that weights are rounded to while they are loaded; and --fast-math, what
-// products with weights in blocks may lose.
+// --quantization and --head-bits: the types that weights are rounded to while they are loaded; and
+// --fast-math, what products with weights in blocks may lose.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,9 +17,11 @@ DType QuantisationType(const std::string& name);
 
 struct QuantisationFlag {
   std::string type;  // empty: as they are stored
+  int head_bits = 0;
   bool fast_math = false;
 
   CLI::Option* AddTo(CLI::App& command);
+  CLI::Option* AddHeadBitsTo(CLI::App& command);
   CLI::Option* AddFastMathTo(CLI::App& command);
   std::optional<DType> Type() const;
 };

@@ -155,6 +155,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   SessionOptions options;
   options.load.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   options.load.quantisation = flags.quantisation.Type();
+  options.load.head_bits = flags.quantisation.head_bits;
   options.load.fast_math = flags.quantisation.fast_math;
   options.load.expert_counts = std::move(expert_counts);
   flags.threads.Fill(options.load);
@@ -355,6 +356,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   WithVariable(flags.quantisation.AddTo(command))->group("Model");
+  WithVariable(flags.quantisation.AddHeadBitsTo(command))->group("Model");
   WithVariable(flags.quantisation.AddFastMathTo(command))->group("Model");
   add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")

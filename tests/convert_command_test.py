@@ -45,6 +45,28 @@ class ConvertTest(command_harness.CommandTest):
         self.assertEqual(result.returncode, 2)
         self.assertIn(b"--quantization", result.stderr)
 
+    def test_the_head_takes_the_bits_that_are_asked_for(self):
+        def formats(*options):
+            result = self.run_lapidary("inspect", PEBBLE, "--json", *options)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            rows = json.loads(result.stdout)["weights"]["cpu"]
+            return {row["tensors"]: row["loaded"] for row in rows}
+        self.assertEqual(formats("--quantization", "q4_0")["embeddings"], "Q8_0")
+        self.assertEqual(formats("--quantization", "q4_0", "--head-bits", "4")["embeddings"], "Q4_0")
+        self.assertEqual(formats("--quantization", "q4_0", "--head-bits", "16")["embeddings"], "BF16")
+        self.assertEqual(formats("--head-bits", "8"), {**formats(), "embeddings": "Q8_0"})
+        path = self.scratch / "head.gguf"
+        result = self.run_lapidary("convert", PEBBLE, "--to", "q8_0", "--head-bits", "4", "--out", path)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        got = self.answer(path)["output_ids"]
+        want = self.generate("--chat", QUESTION, "--temperature", "0", "--max-tokens", "40", "--device", "cpu",
+                             "--quantization", "q8_0", "--head-bits", "4", model=PEBBLE)["output_ids"]
+        self.assertEqual(got, want)
+        # Its rows are no whole blocks of 256.
+        result = self.run_lapidary("generate", PEBBLE, "--ids", "2,5", "--device", "cpu", "--head-bits", "6")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(b"no whole blocks of Q6_K", result.stderr)
+
     def test_every_tensor_is_reported_with_its_error(self):
         path, report = self.convert("q4_0", "q4_0.gguf")
         lines = report.splitlines()[1:]

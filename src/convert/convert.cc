@@ -103,7 +103,7 @@ Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPla
                                                const std::vector<TensorSpec>& specs,
                                                const TensorSource& source, DType to,
                                                const std::filesystem::path& out,
-                                               ThreadPool& threads) {
+                                               ThreadPool& threads, int head_bits) {
   CHECK(CanQuantiseTo(to)) << DTypeName(to);
   std::vector<ConvertedTensor> converted;
   std::vector<PlannedTensor> planned;
@@ -120,9 +120,10 @@ Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPla
                DType::kF32,
                {static_cast<int64_t>(factors.size())}},
               DType::kF32);
-  ASSIGN_OR_RETURN(
-      const WeightPlan weights,
-      WeightPlan::Make(specs, &source, {.reader = WeightReader::kGgufFile, .rounding = to}));
+  ASSIGN_OR_RETURN(const WeightPlan weights, WeightPlan::Make(specs, &source,
+                                                              {.reader = WeightReader::kGgufFile,
+                                                               .rounding = to,
+                                                               .head_bits = head_bits}));
   for (const PlannedWeight& weight : weights.weights()) {
     ASSIGN_OR_RETURN(const TensorView tensor, source.Get(weight.spec));
     plan_tensor(GgufTensorName(weight.spec.name), tensor, weight.loaded.unit);
@@ -153,7 +154,7 @@ Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPla
 Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,
                                                    const TensorSource& source, DType to,
                                                    const std::filesystem::path& out,
-                                                   ThreadPool& threads) {
+                                                   ThreadPool& threads, int head_bits) {
   GgufWriter header;
   AddPlanMetadata(model.plan, header);
   header.AddString("general.name", model.ShortName());
@@ -161,19 +162,19 @@ Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model
     RETURN_IF_ERROR(AddTextMetadata(*model.directory, model.plan.vocab_size, header));
   }
   return WriteFile(std::move(header), model.plan, RequiredTensors(model.plan), source, to, out,
-                   threads);
+                   threads, head_bits);
 }
 
 Result<std::vector<ConvertedTensor>> ConvertToGguf(const AssistantPlan& plan,
                                                    const TensorSource& source, DType to,
                                                    const std::filesystem::path& out,
-                                                   ThreadPool& threads) {
+                                                   ThreadPool& threads, int head_bits) {
   AssistantPlan dense = plan;
   dense.ordered_head.reset();
   GgufWriter header;
   AddPlanMetadata(dense, header);
   return WriteFile(std::move(header), dense.decoder, RequiredTensors(dense), source, to, out,
-                   threads);
+                   threads, head_bits);
 }
 
 }  // namespace lapidary

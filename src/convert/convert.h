@@ -21,17 +21,17 @@ struct ConvertedTensor {
 
 // Matrices take the type that WeightPlan says, vectors become F32. Text comes from `model`'s
 // directory, as far as it has any. Memory does not grow with the model; a file that could not be
-// finished is removed.
+// finished is removed. `head_bits` is that of WeightRequest.
 Result<std::vector<ConvertedTensor>> ConvertToGguf(const ModelDescription& model,
                                                    const TensorSource& source, DType to,
                                                    const std::filesystem::path& out,
-                                                   ThreadPool& threads);
+                                                   ThreadPool& threads, int head_bits = 0);
 
 // A drafting assistant, whose head becomes a dense one, as other converters have it: `source` gives
 // its rows in the order of the token ids.
 Result<std::vector<ConvertedTensor>> ConvertToGguf(const AssistantPlan& plan,
                                                    const TensorSource& source, DType to,
                                                    const std::filesystem::path& out,
-                                                   ThreadPool& threads);
+                                                   ThreadPool& threads, int head_bits = 0);
 
 }  // namespace lapidary

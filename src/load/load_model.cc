@@ -124,10 +124,11 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
     ThreadPool threads(placement);
     ASSIGN_OR_RETURN(std::optional<LoadedDrafter> drafter, OpenDrafter(model, options, threads));
     ASSIGN_OR_RETURN(source, OpenStored(model, options, threads));
-    ASSIGN_OR_RETURN(
-        const WeightPlan weights,
-        WeightPlan::Make(RequiredTensors(model.plan), source.get(),
-                         {.reader = WeightReader::kCpu, .rounding = options.quantisation}));
+    ASSIGN_OR_RETURN(const WeightPlan weights,
+                     WeightPlan::Make(RequiredTensors(model.plan), source.get(),
+                                      {.reader = WeightReader::kCpu,
+                                       .rounding = options.quantisation,
+                                       .head_bits = options.head_bits}));
     ASSIGN_OR_RETURN(source, ConvertedSource::Wrap(weights, std::move(source), threads,
                                                    /*release_stored=*/true));
     spdlog::info("weights on the CPU: {}", weights.Summary());
@@ -170,7 +171,9 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
     ASSIGN_OR_RETURN(source, OpenStoredWeights(model));
   }
   auto weights = WeightPlan::Make(RequiredTensors(model.plan), source.get(),
-                                  {.reader = WeightReader::kGpu, .rounding = options.quantisation});
+                                  {.reader = WeightReader::kGpu,
+                                   .rounding = options.quantisation,
+                                   .head_bits = options.head_bits});
   if (!weights.ok()) {
     return MakeError("{}: {}; or add --device cpu", model.name, weights.error().message);
   }
@@ -183,6 +186,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   executor_options.expert_counts = options.expert_counts;
   executor_options.dummy_seed = options.dummy_seed;
   executor_options.quantisation = options.quantisation;
+  executor_options.head_bits = options.head_bits;
   executor_options.max_num_seqs = options.limits.max_num_seqs;
   executor_options.max_num_batched_tokens = options.limits.max_num_batched_tokens;
   executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCuda);

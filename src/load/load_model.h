@@ -29,6 +29,7 @@ struct LoadOptions {
   uint64_t dummy_seed = 0;
   // The matrices become this type (CanQuantiseTo) as they are loaded; on a GPU q4_0 or q8_0.
   std::optional<DType> quantisation;
+  int head_bits = 0;  // of the head (WeightRequest)
   // Activations are rounded to 8 bits where weights are in blocks; on the CPU alone.
   bool fast_math = false;
   int num_threads = 0;  // 0: one per core

@@ -45,12 +45,56 @@ WeightFormat CpuFormat(const std::vector<MatrixRef>& parts) {
   return agree ? format : FormatOf(DType::kF32);
 }
 
-// What --quantization makes of a tensor whose format would be `format`; none: it stays. Matrices
-// take the type, but for the token embeddings, which are the head too and take Q8_0, beside F8_E4M3
-// their own, and rows that are no whole blocks of Q4_K, which take Q5_0; as they are stay the
-// router, the projection of per-layer inputs, rows that are no whole blocks and what is quantised
-// already.
-std::optional<DType> RoundedType(const TensorSpec& spec, const WeightFormat& format, DType to) {
+// What --head-bits makes of the head; none: it stays.
+std::optional<DType> HeadType(const WeightRequest& request, int64_t cols) {
+  switch (request.head_bits) {
+    case 4: {
+      const bool is_k = request.rounding == DType::kQ4_K;
+      return is_k && FitsColumns(FormatOf(DType::kQ4_K), cols) ? DType::kQ4_K : DType::kQ4_0;
+    }
+    case 6:
+      return DType::kQ6_K;
+    case 8:
+      return DType::kQ8_0;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool IsHead(const TensorSpec& spec, bool has_own_head) {
+  return spec.component == (has_own_head ? TensorComponent::kHead : TensorComponent::kEmbedding);
+}
+
+// --head-bits of what they cannot be: nothing is left out in silence.
+Status CheckHead(const PlannedWeight& weight, const WeightRequest& request) {
+  const std::string flag = fmt::format("--head-bits {}", request.head_bits);
+  if (!weight.stored.is_plain()) {
+    return MakeError("{}: the head is stored as {}, and only one in floats is rounded", flag,
+                     FormatName(weight.stored));
+  }
+  const std::optional<DType> type = HeadType(request, weight.cols());
+  if (type && !FitsColumns(FormatOf(*type), weight.cols())) {
+    return MakeError("{}: rows of {} are no whole blocks of {}, which have {}", flag, weight.cols(),
+                     DTypeName(*type), BlockOf(*type).elements);
+  }
+  if (type == DType::kQ6_K && request.reader == WeightReader::kGpu) {
+    return MakeError("{}: on the GPU it may be 4, 8 or 16", flag);
+  }
+  return {};
+}
+
+// What --quantization and --head-bits make of a tensor whose format would be `format`; none: it
+// stays. Matrices take the type, but for the token embeddings, which are the head too and take
+// Q8_0, beside F8_E4M3 their own, and rows that are no whole blocks of Q4_K, which take Q5_0; as
+// they are stay the router, the projection of per-layer inputs, rows that are no whole blocks and
+// what is quantised already.
+std::optional<DType> RoundedType(const TensorSpec& spec, const WeightFormat& format,
+                                 const WeightRequest& request, bool has_own_head) {
+  if (request.head_bits != 0 && IsHead(spec, has_own_head)) {
+    return HeadType(request, spec.shape.back());
+  }
+  if (!request.rounding) return std::nullopt;
+  const DType to = *request.rounding;
   if (spec.shape.size() < 2 || !format.is_plain() || spec.role == TensorRole::kRouter ||
       spec.component == TensorComponent::kPerLayerProjection) {
     return std::nullopt;
@@ -66,8 +110,7 @@ std::optional<DType> RoundedType(const TensorSpec& spec, const WeightFormat& for
 bool BecomesPanels(const PlannedWeight& weight, bool has_own_head) {
   const TensorSpec& spec = weight.spec;
   if (weight.loaded.layout != WeightLayout::kBlocks) return false;
-  const bool is_head =
-      spec.component == (has_own_head ? TensorComponent::kHead : TensorComponent::kEmbedding);
+  const bool is_head = IsHead(spec, has_own_head);
   const bool is_of_layer = spec.layer >= 0 && spec.role == TensorRole::kMatrix;
   // Rows that are used apart from each other, those of an expert, are whole panels.
   return (is_head || is_of_layer) && spec.shape[spec.shape.size() - 2] % kPanelRows == 0;
@@ -105,16 +148,14 @@ void PlanTableForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& r
 }
 
 void PlanForGpu(const std::vector<MatrixRef>& parts, const WeightRequest& request,
-                PlannedWeight& weight) {
+                bool has_own_head, PlannedWeight& weight) {
   weight.loaded = FormatOf(weight.is_matrix() ? DType::kBF16 : DType::kF32);
   if (!request.keeps_formats) return;
   if (weight.spec.component == TensorComponent::kPerLayerEmbedding) {
     return PlanTableForGpu(parts, request, weight);
   }
   if (!MayBeTiled(weight)) return;
-  if (request.rounding) {
-    weight.rounding = RoundedType(weight.spec, weight.stored, *request.rounding);
-  }
+  weight.rounding = RoundedType(weight.spec, weight.stored, request, has_own_head);
   const bool agree = std::all_of(parts.begin(), parts.end(), [&](const MatrixRef& part) {
     return part.format == weight.stored;
   });
@@ -152,8 +193,8 @@ void PlanForCpu(const std::vector<MatrixRef>& parts, const WeightRequest& reques
   // The table of per-layer inputs stays where it lies: a token reads one row of it.
   const bool is_left = weight.spec.component == TensorComponent::kPerLayerEmbedding &&
                        request.reader != WeightReader::kGgufFile;
-  if (request.rounding && !is_left) {
-    weight.rounding = RoundedType(weight.spec, weight.loaded, *request.rounding);
+  if (!is_left) {
+    weight.rounding = RoundedType(weight.spec, weight.loaded, request, has_own_head);
   }
   if (weight.rounding) {
     const bool is_float8 = *weight.rounding == DType::kF8E4M3;
@@ -195,8 +236,11 @@ Result<WeightPlan> WeightPlan::Make(const std::vector<TensorSpec>& specs,
     } else {
       weight.stored_bytes = BytesOf(weight.stored, weight.rows(), weight.cols()).total();
     }
+    if (request.head_bits != 0 && IsHead(spec, has_own_head)) {
+      RETURN_IF_ERROR(CheckHead(weight, request));
+    }
     if (is_gpu) {
-      PlanForGpu(parts, request, weight);
+      PlanForGpu(parts, request, has_own_head, weight);
     } else {
       PlanForCpu(parts, request, has_own_head, weight);
     }

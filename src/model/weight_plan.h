@@ -29,13 +29,16 @@ struct WeightRequest {
   WeightReader reader = WeightReader::kCpu;
   // --quantization: a type of CanQuantiseTo, or F8_E4M3 with a scale for each row.
   std::optional<DType> rounding = {};
+  // --head-bits: 4, 6, 8 or 16 of the matrix that gives the logits, the token embeddings where they
+  // are the head too. 0: 8 where others are rounded (not to F8_E4M3), else as stored.
+  int head_bits = 0;
   // kGpu: matrices whose format has kernels keep it; else all become bf16.
   bool keeps_formats = true;
+  // On the CPU FP8 and NVFP4 become bf16: for who reads no others, and in files always.
+  bool rounds_float_codes = false;
 };
 
 struct PlannedWeight {
-  // On the CPU FP8 and NVFP4 become bf16: for who reads no others, and in files always.
-  bool rounds_float_codes = false;
   TensorSpec spec;
   WeightFormat
       stored{};  // of its first rows, where they differ; BF16 of weights that are not there

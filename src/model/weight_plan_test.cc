@@ -96,6 +96,57 @@ TEST(WeightPlan, RoundingToFp8HalvesTheBytes) {
   EXPECT_TRUE(plan.is_quantised());
 }
 
+TEST(WeightPlan, TheHeadTakesTheBitsThatAreAskedFor) {
+  const TensorSpec matrix{"m", {16, 256}, kMlp, kMatrix, /*layer=*/0};
+  const TensorSpec table{"e", {16, 256}, TensorComponent::kEmbedding, TensorRole::kTable, -1};
+  const TensorSpec head{"h", {16, 256}, TensorComponent::kHead, TensorRole::kMatrix, -1};
+  const auto loaded = [&](const TensorSpec& spec, std::vector<TensorSpec> specs,
+                          std::optional<DType> rounding, int head_bits) {
+    return WeightPlan::Make(specs, nullptr, {.rounding = rounding, .head_bits = head_bits})
+        .value()
+        .Of(spec)
+        .loaded;
+  };
+  const std::vector<TensorSpec> tied = {matrix, table};
+  EXPECT_EQ(loaded(table, tied, std::nullopt, 0), FormatOf(DType::kBF16));
+  EXPECT_EQ(loaded(table, tied, DType::kQ4_0, 0), FormatOf(DType::kQ8_0));
+  EXPECT_EQ(loaded(table, tied, DType::kF8E4M3, 0), FormatOf(DType::kBF16));
+  for (const auto rounding : {std::optional<DType>(), std::optional(DType::kQ4_0)}) {
+    EXPECT_EQ(loaded(table, tied, rounding, 4), FormatOf(DType::kQ4_0));
+    EXPECT_EQ(loaded(table, tied, rounding, 6), FormatOf(DType::kQ6_K));
+    EXPECT_EQ(loaded(table, tied, rounding, 8), FormatOf(DType::kQ8_0));
+    EXPECT_EQ(loaded(table, tied, rounding, 16), FormatOf(DType::kBF16));
+    EXPECT_EQ(loaded(matrix, tied, rounding, 6), FormatOf(rounding.value_or(DType::kBF16)));
+  }
+  EXPECT_EQ(loaded(table, tied, DType::kQ4_K, 4), FormatOf(DType::kQ4_K));
+  // Beside a head of its own the embeddings are a table alone.
+  const std::vector<TensorSpec> own = {matrix, table, head};
+  EXPECT_EQ(loaded(head, own, DType::kQ4_0, 6), FormatOf(DType::kQ6_K));
+  EXPECT_EQ(loaded(table, own, DType::kQ4_0, 6), FormatOf(DType::kQ8_0));
+  const WeightRequest gpu{.reader = WeightReader::kGpu, .head_bits = 8};
+  EXPECT_EQ(WeightPlan::Make(tied, nullptr, gpu).value().Of(table).loaded,
+            TileFormatFor(FormatOf(DType::kQ8_0)));
+}
+
+TEST(WeightPlan, AHeadThatCannotTakeTheBitsIsRefused) {
+  const auto problem = [](const WeightFormat& stored, int cols, const WeightRequest& request) {
+    const RandomMatrix random(stored, 16, cols, 1);
+    const OneMatrix source({random.matrix()});
+    const TensorSpec table = Spec({16, cols}, TensorComponent::kEmbedding, TensorRole::kTable);
+    const auto plan = WeightPlan::Make({table}, &source, request);
+    return plan.ok() ? std::string("none") : plan.error().message;
+  };
+  const WeightFormat bf16 = FormatOf(DType::kBF16);
+  EXPECT_EQ(problem(bf16, 256, {.head_bits = 6}), "none");
+  EXPECT_EQ(problem(FormatOf(DType::kQ6_K), 256, {}), "none");
+  EXPECT_EQ(problem(FormatOf(DType::kQ6_K), 256, {.head_bits = 4}),
+            "--head-bits 4: the head is stored as Q6_K, and only one in floats is rounded");
+  EXPECT_EQ(problem(bf16, 96, {.head_bits = 6}),
+            "--head-bits 6: rows of 96 are no whole blocks of Q6_K, which have 256");
+  EXPECT_EQ(problem(bf16, 256, {.reader = WeightReader::kGpu, .head_bits = 6}),
+            "--head-bits 6: on the GPU it may be 4, 8 or 16");
+}
+
 TEST(WeightPlan, PartsThatDisagreeBecomeFloats) {
   const RandomMatrix first(
       RowMajorFormat(CodeType::kU4, {1, 32}, ScaleType::kBF16, OffsetType::kMiddle), 8, 64, 1);

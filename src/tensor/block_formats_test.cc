@@ -91,6 +91,23 @@ TEST(Quantise, ToQ4KLosesLessThanQ4_0) {
   EXPECT_LT(ErrorOf(DType::kQ4_K, values), 0.02);
 }
 
+TEST(Quantise, ToQ6KLosesAQuarterOfQ4K) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> bell(0.0f, 0.02f);
+  std::vector<float> values(64 * 256);
+  for (float& value : values) value = bell(random);
+  EXPECT_LT(ErrorOf(DType::kQ6_K, values), 0.018);
+  EXPECT_EQ(ErrorOf(DType::kQ6_K, std::vector<float>(256, 0.0f)), 0.0);
+  EXPECT_LT(ErrorOf(DType::kQ6_K, std::vector<float>(256, -0.37f)), 1e-3);
+  std::vector<float> spike(256, 0.0f);
+  spike[77] = 3.0f;
+  EXPECT_LT(ErrorOf(DType::kQ6_K, spike), 1e-3);
+  // Every code of a block that has them all is its own.
+  for (int idx = 0; idx < 256; ++idx) spike[idx] = static_cast<float>(idx % 64 - 32);
+  for (int run = 0; run < 16; ++run) spike[run * 16] = -32.0f;
+  EXPECT_LT(ErrorOf(DType::kQ6_K, spike), 1e-3);
+}
+
 TEST(Quantise, ToQ4KTakesBlocksWithoutRange) {
   EXPECT_EQ(ErrorOf(DType::kQ4_K, std::vector<float>(256, 0.0f)), 0.0);
   EXPECT_LT(ErrorOf(DType::kQ4_K, std::vector<float>(256, -0.37f)), 1e-3);

@@ -84,6 +84,8 @@ QuantiseBlock BlockFunction(DType dtype) {
       return QuantiseQ8;
     case DType::kQ4_K:
       return QuantiseQ4K;
+    case DType::kQ6_K:
+      return QuantiseQ6K;
     default:
       return nullptr;
   }

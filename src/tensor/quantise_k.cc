@@ -106,7 +106,69 @@ int InUnits(float value, float unit) {
                       : static_cast<int>(std::clamp(std::nearbyint(value / unit), 0.0f, kMaxScale));
 }
 
+constexpr int kRunsOfQ6 = 16;
+constexpr int kRunOfQ6 = 16;
+
+int SixBitCode(float value, float inverse_scale) {
+  return static_cast<int>(std::clamp(std::nearbyint(value * inverse_scale), -32.0f, 31.0f));
+}
+
+// Of w = scale * q with q in [-32, 31]. The value of the largest magnitude is near -32, where there
+// is one code more; larger values count for more.
+float ScaleOfSixBits(const float* values) {
+  float extreme = 0.0f;
+  for (int idx = 0; idx < kRunOfQ6; ++idx) {
+    if (std::abs(values[idx]) > std::abs(extreme)) extreme = values[idx];
+  }
+  if (extreme == 0.0f) return 0.0f;
+  float best = 0.0f, best_scale = 0.0f;
+  for (int step = -9; step <= 9; ++step) {
+    const float inverse = -(32.0f + 0.1f * static_cast<float>(step)) / extreme;
+    float sum_vq = 0.0f, sum_qq = 0.0f;
+    for (int idx = 0; idx < kRunOfQ6; ++idx) {
+      const auto code = static_cast<float>(SixBitCode(values[idx], inverse));
+      const float weight = values[idx] * values[idx];
+      sum_vq += weight * values[idx] * code;
+      sum_qq += weight * code * code;
+    }
+    // The best scale for these codes takes sum_vq^2 / sum_qq off the error.
+    if (sum_qq > 0.0f && sum_vq * sum_vq > best * sum_qq) {
+      best = sum_vq * sum_vq / sum_qq;
+      best_scale = sum_vq / sum_qq;
+    }
+  }
+  return best_scale;
+}
+
 }  // namespace
+
+void QuantiseQ6K(const float* values, uint8_t* block) {
+  float scales[kRunsOfQ6];
+  float extreme = 0.0f;
+  for (int run = 0; run < kRunsOfQ6; ++run) {
+    scales[run] = ScaleOfSixBits(values + run * kRunOfQ6);
+    if (std::abs(scales[run]) > std::abs(extreme)) extreme = scales[run];
+  }
+  const float unit = F16ToFloat(StoreHalf(extreme / -128.0f, block + 208));
+  std::memset(block, 0, 192);
+  for (int run = 0; run < kRunsOfQ6; ++run) {
+    const float steps = unit == 0.0f ? 0.0f : std::nearbyint(scales[run] / unit);
+    const auto scale = static_cast<int8_t>(std::clamp(steps, -128.0f, 127.0f));
+    block[192 + run] = static_cast<uint8_t>(scale);
+    const float run_scale = unit * static_cast<float>(scale);
+    const float inverse = run_scale == 0.0f ? 0.0f : 1.0f / run_scale;
+    for (int idx = 0; idx < kRunOfQ6; ++idx) {
+      const int col = run * kRunOfQ6 + idx;
+      const int code = SixBitCode(values[col], inverse) + 32;
+      // Of 128 columns the quarters' codes lie in the halves low, low, high, high of 64 bytes,
+      // their high bits in pairs of 32 bytes (block_values.h).
+      const int half = col / 128, quarter = col % 128 / 32, in = col % 32;
+      block[half * 64 + quarter % 2 * 32 + in] |=
+          static_cast<uint8_t>((code & 15) << quarter / 2 * 4);
+      block[128 + half * 32 + in] |= static_cast<uint8_t>(code >> 4 << quarter * 2);
+    }
+  }
+}
 
 void QuantiseQ4K(const float* values, uint8_t* block) {
   Fit fits[kRuns];

@@ -112,7 +112,8 @@ Result<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const ModelPlan& plan
   if (options.drafter) RETURN_IF_ERROR(CheckSupported(options.drafter->plan));
   ASSIGN_OR_RETURN(const WeightPlan weights, PlanGpuWeights(RequiredTensors(plan), source,
                                                             {.reader = WeightReader::kGpu,
-                                                             .rounding = options.quantisation}));
+                                                             .rounding = options.quantisation,
+                                                             .head_bits = options.head_bits}));
   std::optional<WeightPlan> drafter;
   if (options.drafter) {
     ASSIGN_OR_RETURN(drafter, PlanGpuWeights(RequiredTensors(options.drafter->plan),

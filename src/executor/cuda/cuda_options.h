@@ -47,6 +47,7 @@ struct CudaExecutorOptions {
   PlePlacement ple_placement = PlePlacement::kDevice;
   uint64_t dummy_seed = 0;                 // without a source
   std::optional<DType> quantisation = {};  // weights are rounded to it (WeightRequest)
+  int head_bits = 0;                       // and the head to so many
   bool skip_unneeded_rows = true;
   bool batch_invariant = false;
   bool use_graphs = true;
