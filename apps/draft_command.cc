@@ -1,11 +1,11 @@
 // `lapidary draft`: one round of the assistant behind a prompt, with its logits.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "apps/commands.h"
 #include "apps/model_flags.h"
+#include "base/json.h"
 #include "engine/single_sequence.h"
 
 namespace lapidary {

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
+#include "base/json.h"
 
 namespace lapidary {
 namespace {

@@ -1,9 +1,9 @@
 // Renders a batch of templates: one JSON object {"template", "variables"} per line in, one
 // {"output"} or {"error"} per line out. tools/template_fuzz.py compares it with Python's jinja2.
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "text/chat_template.h"
 #include "text/jinja/template.h"
 

@@ -5,9 +5,9 @@
 //   {"segments": [["...", true], ...]}         -> {"ids": [...]}
 //   {"ids": [...], "skip_special": true}       -> {"text": "...", "streamed": "..."}
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 

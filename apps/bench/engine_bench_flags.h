@@ -1,10 +1,10 @@
 // What the subcommands that measure the engine share: which model, where the result goes.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/model_flags.h"
+#include "base/json.h"
 
 namespace lapidary {
 

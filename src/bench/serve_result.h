@@ -2,12 +2,12 @@
 // are those of `vllm bench serve`, so that its plots and scripts read ours.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "bench/completion_stream.h"
 
 namespace lapidary::bench {

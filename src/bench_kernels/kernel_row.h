@@ -1,11 +1,11 @@
 // One measurement of a kernel, and how it is shown.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "base/json.h"
 #include "tensor/weight_format.h"
 
 namespace lapidary {

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "base/json.h"
 #include "base/result.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"

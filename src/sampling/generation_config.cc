@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 
+#include "base/json.h"
 #include "base/read_file.h"
 
 namespace lapidary {

@@ -4,10 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "base/json.h"
 
 namespace lapidary {
 

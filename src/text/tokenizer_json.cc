@@ -1,8 +1,8 @@
 #include "text/tokenizer_json.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json.h"
 #include "text/tokenizer_sax.h"
 
 namespace lapidary {

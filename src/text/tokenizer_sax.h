@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "text/merge_list.h"
 #include "text/vocabulary.h"
 

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
 
+#include "base/json.h"
 #include "text/tokenizer_test_util.h"
 
 namespace lapidary {

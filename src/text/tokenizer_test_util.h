@@ -3,10 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/json.h"
 
 namespace lapidary {
 
