@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 
 #include "media/ogg_headers.h"
@@ -99,8 +100,11 @@ class Rate16kSink {
       size_t consumed = 0;
       size_t produced = 0;
       const float* in = count == 0 ? nullptr : block + done;
-      CHECK(soxr_process(resampler_.get(), in, count - done, &consumed, samples_.data() + begin,
-                         room, &produced) == nullptr);
+      // It fails for want of memory alone.
+      if (soxr_process(resampler_.get(), in, count - done, &consumed, samples_.data() + begin, room,
+                       &produced) != nullptr) {
+        throw std::bad_alloc();
+      }
       samples_.resize(begin + produced);
       done += consumed;
       if (done == count && produced < room) return;
@@ -136,6 +140,9 @@ Result<std::vector<float>> DecodeAudio(std::string_view file, const AudioLimits&
     return MakeError("the audio file has {} bytes; at most {} are taken", file.size(),
                      limits.max_bytes);
   }
+  // The decoders' libraries do not all look whether they get memory: so there must be some now.
+  constexpr size_t kDecoderBytes = size_t{4} << 20;
+  ::operator delete(::operator new(kDecoderBytes));
   if (const std::string_view content = BehindId3Tags(file); content.starts_with("OggS")) {
     RETURN_IF_ERROR(CheckOggHeaders(content));
     file = content;

@@ -5,9 +5,11 @@
 // clang-format off
 #include <cstdio>  // jpeglib.h needs it
 #include <jpeglib.h>
+#include <jerror.h>
 // clang-format on
 
 #include <algorithm>
+#include <new>
 
 #include "media/image_codecs.h"
 
@@ -77,7 +79,11 @@ class JpegDecoder {
   bool has_four_inks() const { return info_.out_color_space == JCS_CMYK; }
   int64_t height() const { return info_.image_height; }
   int64_t width() const { return info_.image_width; }
-  const char* message() const { return error_.message; }
+  // What went wrong. A lack of memory is not the file's fault.
+  const char* message() const {
+    if (error_.manager.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
+    return error_.message;
+  }
 
   // Between header and pixels: libjpeg forgets its markers at the end.
   Orientation orientation() const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "media/image_codecs.h"
 
@@ -26,9 +27,11 @@ class PngDecoder {
           longjmp(self->jump_, 1);
         },
         [](png_structp, png_const_charp) {});
-    CHECK(png_ != nullptr);
-    info_ = png_create_info_struct(png_);
-    CHECK(info_ != nullptr);
+    if (png_ != nullptr) info_ = png_create_info_struct(png_);
+    if (info_ == nullptr) {
+      png_destroy_read_struct(&png_, nullptr, nullptr);
+      throw std::bad_alloc();
+    }
     png_set_read_fn(png_, this, [](png_structp png, png_bytep out, size_t count) {
       auto* self = static_cast<PngDecoder*>(png_get_io_ptr(png));
       if (count > self->file_.size()) png_error(png, "the file ends early");
@@ -70,7 +73,11 @@ class PngDecoder {
   bool is_interlaced() const { return png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE; }
   int64_t height() const { return png_get_image_height(png_, info_); }
   int64_t width() const { return png_get_image_width(png_, info_); }
-  const char* message() const { return message_; }
+  // What went wrong. A lack of memory is not the file's fault.
+  const char* message() const {
+    if (std::strstr(message_, "memory") != nullptr) throw std::bad_alloc();
+    return message_;
+  }
 
   Orientation orientation() const {
     png_uint_32 num_bytes = 0;
