@@ -22,6 +22,7 @@
 #include "apps/vllm_flags.h"
 #include "base/memory_limit.h"
 #include "base/read_file.h"
+#include "base/release_pages.h"
 #include "kv/kv_layout.h"
 #include "model/footprint.h"
 #include "server/api.h"
@@ -96,6 +97,9 @@ struct ServeFlags {
 
   void TakeWildcardFromNames() { takes_any_name = std::erase(served_model_names, "*") > 0; }
 };
+
+// Beyond it, what was freed is given back to the system.
+constexpr size_t kMaxFreeHeapBytes = size_t{64} << 20;
 
 std::chrono::milliseconds Seconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -318,7 +322,10 @@ Status Serve(ServeFlags flags) {
     http.answer_memory = answer_memory;
     http.max_body_bytes = body_limits.max_text_bytes + body_limits.max_media_bytes;
     http.comment_interval = Seconds(flags.comment_interval);
-    http.on_tick = [&throughput] { throughput.Tick(); };
+    http.on_tick = [&throughput] {
+      throughput.Tick();
+      if (FreeHeapBytes() > kMaxFreeHeapBytes) ReleaseFreeHeap();
+    };
     http.drain_delay = Seconds(flags.drain_delay);
     http.shutdown_timeout = Seconds(flags.shutdown_timeout);
     http.idle_timeout = Seconds(flags.idle_timeout);

@@ -1,5 +1,6 @@
 #include "base/release_pages.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,5 +14,9 @@ void ReleasePages(const void* data, size_t bytes) {
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
+
+size_t FreeHeapBytes() { return mallinfo2().fordblks; }
+
+void ReleaseFreeHeap() { malloc_trim(0); }
 
 }  // namespace lapidary

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <vector>
 
 namespace lapidary {
@@ -28,6 +29,31 @@ TEST(ReleasePages, GivesBackWholePagesAndLeavesTheRest) {
   ReleasePages(data + 1, page - 2);  // no whole page
   EXPECT_EQ(data[1], 7);
   munmap(memory, bytes);
+}
+
+TEST(ReleasePages, WhatTheAllocatorKeepsIsCountedAndGivenBack) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer has an allocator of its own";
+#endif
+  const auto resident = [] {
+    long num_pages = 0;
+    long num_resident = 0;
+    std::ifstream("/proc/self/statm") >> num_pages >> num_resident;
+    return num_resident * sysconf(_SC_PAGESIZE);
+  };
+  // Small, so that they are not mappings of their own, and every 64th stays.
+  constexpr size_t kBlockBytes = 4000;
+  constexpr size_t kNumBlocks = 10'000;
+  std::vector<std::vector<char>> blocks(kNumBlocks);
+  for (auto& block : blocks) block.assign(kBlockBytes, 1);
+  for (size_t idx = 0; idx < kNumBlocks; ++idx) {
+    if (idx % 64 != 0) blocks[idx] = {};
+  }
+  const size_t num_free = FreeHeapBytes();
+  EXPECT_GT(num_free, kNumBlocks * kBlockBytes / 2);
+  const long before = resident();
+  ReleaseFreeHeap();
+  EXPECT_LT(resident(), before - static_cast<long>(num_free / 2));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <mutex>
 
+#include "base/release_pages.h"
 #include "model/expert_counts.h"
 #include "towers/media_encoder.h"
 
@@ -317,6 +318,8 @@ class ServerMetrics::Impl {
                "Memory of requests: being read and prepared, and what they keep until answered.");
   Gauge& stored_bytes_ = AddGauge("stored_response_bytes",
                                   "Memory of conversations that previous_response_id may name.");
+  Gauge& free_heap_bytes_ = AddGauge(
+      "free_heap_bytes", "Memory that was freed and that the allocator keeps for what comes.");
   Gauge& answer_bytes_ =
       AddGauge("answer_memory_bytes",
                "Memory of answers: log-probabilities and texts being made, and what is not sent.");
@@ -446,6 +449,7 @@ void ServerMetrics::SetMemory(size_t request_bytes, size_t stored_bytes,
   impl_->answer_bytes_.Set(static_cast<double>(answers.num_bytes));
   impl_->unread_bytes_.Set(static_cast<double>(answers.unread_bytes));
   impl_->unread_answers_.Set(static_cast<double>(answers.num_unread));
+  impl_->free_heap_bytes_.Set(static_cast<double>(FreeHeapBytes()));
   Impl::RaiseTo(impl_->answers_refused_, answers.num_refused);
   Impl::RaiseTo(impl_->given_up_under_pressure_, answers.num_given_up);
   Impl::RaiseTo(impl_->given_up_for_slowness_, answers.num_timed_out);

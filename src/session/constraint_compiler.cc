@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/release_pages.h"
+
 namespace lapidary {
 namespace {
 
@@ -91,6 +93,7 @@ void ConstraintCompiler::Evict() {
     --use;
     const auto place = kept_.find(**use);
     if (place->second.grammar.use_count() > 1) continue;
+    num_evicted_bytes_ += place->second.grammar->num_bytes();
     kept_.erase(place);
     use = by_use_.erase(use);
     ++num_evictions_;
@@ -108,9 +111,20 @@ std::shared_ptr<const grammar::CompiledGrammar> ConstraintCompiler::Find(
   return found->second.grammar;
 }
 
+void ConstraintCompiler::ReleaseEvicted() {
+  constexpr size_t kWorthBytes = size_t{32} << 20;
+  {
+    const std::lock_guard lock(mutex_);
+    if (num_evicted_bytes_ < kWorthBytes) return;
+    num_evicted_bytes_ = 0;
+  }
+  ReleaseFreeHeap();
+}
+
 Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Compile(
     const grammar::Constraint& constraint, grammar::Work* work) {
   if (auto found = Find(constraint)) return found;
+  ReleaseEvicted();
   if (memory_->num_bytes > max_bytes_) {
     return Error{
         "the forms of the answers under way take all the memory there is for them; try "
@@ -128,11 +142,14 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> ConstraintCompiler::Comp
   }
   ASSIGN_OR_RETURN(const auto compiled, grammar::Compile(constraint, context, work));
   const std::lock_guard lock(mutex_);
-  const auto [place, is_new] = kept_.try_emplace(constraint);
+  // All that takes memory first: what is kept is whole.
+  std::list<const grammar::Constraint*> use(1);
+  auto share = std::make_unique<grammar::MemoryShare>(memory_.get());
+  const auto [place, is_new] =
+      kept_.try_emplace(constraint, Kept{compiled, use.begin(), std::move(share)});
   if (is_new) {
-    by_use_.push_front(&place->first);
-    place->second = {compiled, by_use_.begin(),
-                     std::make_unique<grammar::MemoryShare>(memory_.get())};
+    use.front() = &place->first;
+    by_use_.splice(by_use_.begin(), use);
     place->second.key_bytes->Resize(KeyBytes(constraint));
     ++num_misses_;
     Evict();

@@ -52,6 +52,8 @@ class ConstraintCompiler {
   Result<grammar::CompileContext> Context();
   // Those that are not in use, the longest unused first, until there is room. Under mutex_.
   void Evict();
+  // Gives what was evicted back to the system, where it is worth it.
+  void ReleaseEvicted();
 
   const std::shared_ptr<const TextModel> text_;
   const int32_t vocab_size_;
@@ -66,6 +68,7 @@ class ConstraintCompiler {
   uint64_t num_hits_ = 0;
   uint64_t num_misses_ = 0;
   uint64_t num_evictions_ = 0;
+  size_t num_evicted_bytes_ = 0;  // that the allocator may still have
 };
 
 }  // namespace lapidary
