@@ -237,6 +237,7 @@ size_t DefaultRequestMemory() {
 }
 
 Status Serve(ServeFlags flags) {
+  ShareHeapIfLimited();
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   if (!IsMetricName(flags.metrics_prefix)) {
     return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/memory_reserve.h"
 #include "base/random_bits.h"
 #include "engine/generated_tokens.h"
 
@@ -19,6 +20,9 @@ double Milliseconds(std::chrono::steady_clock::time_point from,
 // More would take the cores of the steps.
 constexpr int kNumMaskThreads = 2;
 
+constexpr const char* kNoMemory =
+    "there is no memory left to compute this request; try again later";
+
 SchedulerLimits LimitsOn(const Executor& executor, SchedulerLimits limits) {
   limits.max_step_rows = std::min(limits.max_step_rows, executor.max_rows());
   limits.max_num_batched_tokens = std::min(limits.max_num_batched_tokens, limits.max_step_rows);
@@ -30,20 +34,26 @@ SchedulerLimits LimitsOn(const Executor& executor, SchedulerLimits limits) {
 Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
     : executor_(std::move(executor)),
       options_(options),
-      scheduler_(executor_->plan(), executor_->kv_layout(), executor_->num_pages(),
-                 LimitsOn(*executor_, options.limits), RandomBits()),
-      kv_checker_(executor_->plan(), executor_->kv_layout()),
+      limits_(LimitsOn(*executor_, options.limits)),
+      num_pages_(executor_->num_pages()),
       draft_policy_(options.limits.num_drafts, options.adapt_drafts),
       mask_maker_(kNumMaskThreads, [this](MadeMask made) {
         {
           const std::lock_guard lock(mutex_);
-          made_masks_.push_back(std::move(made));
+          Insist([&] { made_masks_.push_back(std::move(made)); });
         }
         inbox_changed_.notify_all();
       }) {
   CHECK_LE(options.limits.num_drafts, executor_->max_drafts());
+  MakeScheduler();
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
+}
+
+void Engine::MakeScheduler() {
+  scheduler_.reset();
+  scheduler_.emplace(plan(), kv_layout(), num_pages_, limits_, RandomBits());
+  kv_checker_.emplace(plan(), kv_layout());
 }
 
 Engine::~Engine() {
@@ -63,7 +73,7 @@ Result<RequestId> Engine::Submit(SequenceSpec spec, EventSink sink) {
 Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies, EventSink sink) {
   CHECK_GT(num_copies, 0);
   CHECK(spec.sampling != nullptr);
-  RETURN_IF_ERROR(scheduler_.CheckFits(spec));
+  RETURN_IF_ERROR(Scheduler::CheckFits(spec, plan(), kv_layout(), num_pages_, limits_));
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
   if (spec.media != nullptr && !executor_->takes_media()) {
     return MakeError("the model takes no images or audio");
@@ -78,41 +88,56 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
     return MakeError("{} sequences were asked for at once, but only {} may wait", num_copies,
                      options_.max_queue);
   }
+  const int32_t last_point = static_cast<int32_t>(spec.prompt.size()) - 1;
+  if (num_copies > 1 && (spec.cache_points.empty() || spec.cache_points.back() < last_point)) {
+    spec.cache_points.push_back(last_point);  // where the copies go on
+  }
+  std::vector<RequestId> ids;
+  ids.reserve(num_copies);
+  std::deque<Submission> copies;
+  for (int copy_idx = 0; copy_idx < num_copies; ++copy_idx) {
+    SequenceSpec copy = spec;
+    if (copy_idx > 0) {
+      auto sampling = std::make_shared<SamplingParams>(*spec.sampling);
+      sampling->seed += static_cast<uint64_t>(copy_idx);
+      copy.sampling = std::move(sampling);
+      copy.num_prompt_logprobs = -1;  // The first one's are theirs.
+    }
+    copies.push_back({0, std::move(copy), sink, Clock::now()});
+  }
   if (num_queued_.fetch_add(num_copies) + num_copies > options_.max_queue) {
     num_queued_.fetch_sub(num_copies);
     return Error{fmt::format("the queue is full: at most {} requests may wait; try again later",
                              options_.max_queue),
                  ErrorKind::kBusy};
   }
-  const int32_t last_point = static_cast<int32_t>(spec.prompt.size()) - 1;
-  if (num_copies > 1 && (spec.cache_points.empty() || spec.cache_points.back() < last_point)) {
-    spec.cache_points.push_back(last_point);  // where the copies go on
-  }
-  std::vector<RequestId> ids;
   {
     const std::lock_guard lock(mutex_);
-    for (int copy_idx = 0; copy_idx < num_copies; ++copy_idx) {
-      const RequestId id = ++last_id_;
-      SequenceSpec copy = spec;
-      if (copy_idx > 0) {
-        auto sampling = std::make_shared<SamplingParams>(*spec.sampling);
-        sampling->seed += static_cast<uint64_t>(copy_idx);
-        copy.sampling = std::move(sampling);
-        copy.num_prompt_logprobs = -1;  // The first one's are theirs.
-        copy.leader = ids[0];
-      }
-      ids.push_back(id);
-      submissions_.push_back({id, std::move(copy), sink, Clock::now()});
+    const size_t num_before = submissions_.size();
+    try {
+      submissions_.resize(num_before + copies.size());
+    } catch (const std::bad_alloc&) {
+      num_queued_.fetch_sub(num_copies);
+      throw;
+    }
+    for (size_t idx = 0; idx < copies.size(); ++idx) {
+      copies[idx].id = ++last_id_;
+      if (idx > 0) copies[idx].spec.leader = ids[0];
+      ids.push_back(copies[idx].id);
+      submissions_[num_before + idx] = std::move(copies[idx]);
     }
   }
   inbox_changed_.notify_all();
   return ids;
 }
 
-void Engine::Cancel(RequestId id) {
-  {
+void Engine::Cancel(RequestId id) noexcept {
+  const ReserveScope reserve;
+  try {
     const std::lock_guard lock(mutex_);
     cancellations_.push_back(id);
+  } catch (const std::bad_alloc&) {
+    return;
   }
   inbox_changed_.notify_all();
 }
@@ -135,7 +160,7 @@ void Engine::LendExecutor() {
     loans.swap(loans_);
   }
   for (Loan& loan : loans) {
-    scheduler_.ClearPrefixCache();
+    scheduler_->ClearPrefixCache();
     Status status;
     try {
       status = loan.work(*executor_);
@@ -163,22 +188,21 @@ EngineStats Engine::stats() const {
 }
 
 void Engine::PublishStats() {
-  const SchedulerStats scheduler = scheduler_.stats();
+  const SchedulerStats scheduler = scheduler_->stats();
   const std::lock_guard lock(mutex_);
   published_ = {scheduler,     draft_stats_,       num_steps_,
                 num_rows_,     num_output_tokens_, num_forced_tokens_,
-                num_finished_, scheduler_.cost(),  step_sizes_};
+                num_finished_, scheduler_->cost(), step_sizes_};
 }
 
 bool Engine::TakeInbox(bool may_wait) {
-  std::deque<Submission> submissions;
   std::deque<RequestId> cancellations;
   {
     std::unique_lock lock(mutex_);
     if (may_wait) {
       inbox_changed_.wait(lock, [&] {
         // Where all sequences wait for their masks, a borrower and those behind it wait too.
-        const bool may_lend = !loans_.empty() && !scheduler_.has_sequences();
+        const bool may_lend = !loans_.empty() && !scheduler_->has_sequences();
         const bool may_begin = !submissions_.empty() && (loans_.empty() || has_just_lent_);
         return stopping_ || may_begin || !cancellations_.empty() || may_lend ||
                !made_masks_.empty();
@@ -186,17 +210,23 @@ bool Engine::TakeInbox(bool may_wait) {
     }
     if (stopping_) return false;
     // A borrower waits for what runs: nothing begins, but for what waited during the last loan.
-    if (loans_.empty() || has_just_lent_) submissions.swap(submissions_);
+    if (loans_.empty() || has_just_lent_) arrived_.swap(submissions_);
     has_just_lent_ = false;
     cancellations.swap(cancellations_);
   }
-  for (Submission& submission : submissions) StartRequest(std::move(submission));
+  StartArrived();
   for (const RequestId id : cancellations) {
-    if (std::optional<Submission> waiting = TakeSubmission(id)) StartRequest(std::move(*waiting));
+    if (std::optional<Submission> waiting = TakeSubmission(id)) {
+      EndUnstarted(*waiting, FinishReason::kCancelled, ErrorKind::kFault, "");
+    }
     if (open_.contains(id)) End(id, FinishReason::kCancelled, "");
   }
   TakeMadeMasks();
   return true;
+}
+
+void Engine::StartArrived() {
+  for (; !arrived_.empty(); arrived_.pop_front()) StartRequest(arrived_.front());
 }
 
 void Engine::TakeMadeMasks() {
@@ -207,12 +237,12 @@ void Engine::TakeMadeMasks() {
   }
   for (MadeMask& mask : made) {
     if (mask.status.ok()) {
-      scheduler_.TakeMask(mask.id, std::move(mask.matcher), mask.num_steps);
+      scheduler_->TakeMask(mask.id, std::move(mask.matcher), mask.num_steps);
     } else if (open_.contains(mask.id)) {
       RequestEvent event;
       event.finish = FinishReason::kError;
       event.error = mask.status.error().message;
-      event.blames_request = mask.status.error().kind == ErrorKind::kInvalid;
+      event.error_kind = mask.status.error().kind;
       End(mask.id, std::move(event));
     }
   }
@@ -228,31 +258,46 @@ std::optional<Engine::Submission> Engine::TakeSubmission(RequestId id) {
   return submission;
 }
 
-void Engine::StartRequest(Submission submission) {
-  OpenRequest request;
-  request.sink = std::move(submission.sink);
+void Engine::StartRequest(Submission& submission) {
+  OpenRequest& request = open_[submission.id];
   request.submitted = submission.time;
   request.usage.prompt_tokens = static_cast<int32_t>(submission.spec.prompt.size());
   request.usage.given_tokens = static_cast<int32_t>(submission.spec.generated.size());
   request.usage.output_tokens = request.usage.given_tokens;
-  const Status added = scheduler_.Add(submission.id, std::move(submission.spec));
+  request.sink = std::exchange(submission.sink, nullptr);
+  const Status added = scheduler_->Add(submission.id, std::move(submission.spec));
   CHECK(added.ok()) << added.error().message;  // Submit checked everything Add refuses.
-  open_.emplace(submission.id, std::move(request));
 }
 
-void Engine::End(RequestId id, FinishReason reason, std::string error) {
+void Engine::EndUnstarted(Submission& submission, FinishReason reason, ErrorKind kind,
+                          const std::string& error) {
+  RequestEvent event;
+  event.id = submission.id;
+  event.finish = reason;
+  event.error = error;
+  event.error_kind = kind;
+  event.usage.prompt_tokens = static_cast<int32_t>(submission.spec.prompt.size());
+  event.timings.queue_ms = Milliseconds(submission.time, Clock::now());
+  num_queued_.fetch_sub(1);
+  ++num_finished_;
+  PublishStats();
+  submission.sink(std::move(event));
+}
+
+void Engine::End(RequestId id, FinishReason reason, const std::string& error, ErrorKind kind) {
   RequestEvent event;
   event.finish = reason;
-  event.error = std::move(error);
+  event.error = error;
+  event.error_kind = kind;
   End(id, std::move(event));
 }
 
 void Engine::End(RequestId id, RequestEvent event) {
+  scheduler_->Cancel(id);  // If it throws, the request is still open.
+  mask_maker_.Cancel(id);
   const auto it = open_.find(id);
   OpenRequest request = std::move(it->second);
   open_.erase(it);
-  scheduler_.Cancel(id);
-  mask_maker_.Cancel(id);
   if (!request.first_step) num_queued_.fetch_sub(1);
   ++num_finished_;
   const Clock::time_point now = Clock::now();
@@ -274,20 +319,20 @@ void Engine::MarkStarted(const StepPlan& plan) {
     OpenRequest& request = open_.at(entry.id);
     if (request.first_step) continue;
     request.first_step = now;
-    request.usage.cached_tokens = scheduler_.Find(entry.id)->num_cached_prompt_tokens;
+    request.usage.cached_tokens = scheduler_->Find(entry.id)->num_cached_prompt_tokens;
     num_queued_.fetch_sub(1);
   }
 }
 
 bool Engine::SubmitNextStep() {
   if (options_.limits.num_drafts > 0) {
-    scheduler_.set_num_drafts(draft_policy_.Choose(num_decoding_));
+    scheduler_->set_num_drafts(draft_policy_.Choose(num_decoding_));
   }
-  std::optional<StepPlan> plan = scheduler_.Plan();
+  std::optional<StepPlan> plan = scheduler_->Plan();
   if (!plan) return false;
   MarkStarted(*plan);
   if (options_.check_kv) {
-    if (const auto violation = kv_checker_.FindViolation(plan->batch, executor_->num_pages())) {
+    if (const auto violation = kv_checker_->FindViolation(plan->batch, executor_->num_pages())) {
       FailStep(*plan, *violation);
       return true;
     }
@@ -296,8 +341,14 @@ bool Engine::SubmitNextStep() {
   num_rows_ += plan->batch.token_ids.size();
   step_sizes_.Add(plan->batch.token_ids.size());
   const Clock::time_point submitted = Clock::now();
-  executor_->Submit(std::move(plan->batch));
+  StepBatch batch = std::move(plan->batch);
   in_flight_.push_back({std::move(*plan), submitted});
+  try {
+    executor_->Submit(std::move(batch));
+  } catch (...) {
+    in_flight_.pop_back();  // It was not taken.
+    throw;
+  }
   return true;
 }
 
@@ -308,7 +359,7 @@ void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Cloc
   // Steps overlap with the work between them: by our clock a part of one may pass for its
   // neighbour's.
   const double ms = device_ms.value_or(Milliseconds(began, now));
-  scheduler_.Observe(plan.shape, ms);
+  scheduler_->Observe(plan.shape, ms);
   if (options_.limits.num_drafts == 0) return;
   int num_decoding = 0;
   int max_drafts = 0;
@@ -351,25 +402,54 @@ void Engine::FailStep(const StepPlan& plan, const Json& violation) {
   std::ofstream(options_.check_kv_report) << violation.dump(2) << "\n";
   spdlog::error("KV check failed: {}; report in {}", violation["problem"].get<std::string>(),
                 options_.check_kv_report.string());
-  EndRequestsOf(plan, "internal error: the KV check failed");
+  EndRequestsOf(plan, "internal error: the KV check failed", ErrorKind::kFault);
 }
 
-void Engine::EndRequestsOf(const StepPlan& plan, const std::string& error) {
-  scheduler_.Abandon(plan);
+void Engine::EndRequestsOf(const StepPlan& plan, const std::string& error, ErrorKind kind) {
+  scheduler_->Abandon(plan);
   for (const StepPlan::Entry& entry : plan.entries) {
-    if (open_.contains(entry.id)) End(entry.id, FinishReason::kError, error);
+    if (open_.contains(entry.id)) End(entry.id, FinishReason::kError, error, kind);
   }
 }
 
-void Engine::FailInFlight(const std::string& error) {
-  for (size_t step = 1; step < in_flight_.size(); ++step) {
+std::deque<Engine::SubmittedStep> Engine::DropInFlight() {
+  for (size_t step = 0; step < in_flight_.size(); ++step) {
     try {
       executor_->Collect();
     } catch (const std::bad_alloc&) {
     }
   }
-  for (; !in_flight_.empty(); in_flight_.pop_back()) EndRequestsOf(in_flight_.back().plan, error);
-  scheduler_.ClearPrefixCache();
+  std::deque<SubmittedStep> dropped;
+  dropped.swap(in_flight_);
+  return dropped;
+}
+
+void Engine::FailFirstInFlight() {
+  SubmittedStep first = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  std::deque<SubmittedStep> steps = DropInFlight();
+  for (; !steps.empty(); steps.pop_back()) {
+    EndRequestsOf(steps.back().plan, kNoMemory, ErrorKind::kBusy);
+  }
+  EndRequestsOf(first.plan, kNoMemory, ErrorKind::kBusy);
+  scheduler_->ClearPrefixCache();
+}
+
+void Engine::StartAfresh() {
+  const size_t num_requests = open_.size() + arrived_.size();
+  DropInFlight();
+  // Each of these may have to wait for memory that others give back.
+  Insist([&] { spdlog::error("the engine ran out of memory: its {} requests end", num_requests); });
+  Insist([&] { MakeScheduler(); });
+  Insist([&] {
+    for (; !arrived_.empty(); arrived_.pop_front()) {
+      if (!arrived_.front().sink) continue;  // It is among the open ones.
+      EndUnstarted(arrived_.front(), FinishReason::kError, ErrorKind::kBusy, kNoMemory);
+    }
+    while (!open_.empty()) {
+      End(open_.begin()->first, FinishReason::kError, kNoMemory, ErrorKind::kBusy);
+    }
+  });
 }
 
 void Engine::CollectStep() {
@@ -379,14 +459,14 @@ void Engine::CollectStep() {
   } catch (const std::bad_alloc&) {
     spdlog::error("a step ran out of memory: its {} requests end",
                   in_flight_.front().plan.entries.size());
-    return FailInFlight("there is no memory left to compute this request; try again later");
+    return FailFirstInFlight();
   }
   StepPlan plan = std::move(in_flight_.front().plan);
   const Clock::time_point submitted = in_flight_.front().submitted;
   in_flight_.pop_front();
   const Clock::time_point now = Clock::now();
   MeasureStep(plan, submitted, now, output.device_ms);
-  for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
+  for (SequenceProgress& progress : scheduler_->Complete(std::move(plan), std::move(output))) {
     const auto open = open_.find(progress.id);
     if (open == open_.end()) continue;
     OpenRequest& request = open->second;
@@ -400,7 +480,7 @@ void Engine::CollectStep() {
     if (progress.finish) {
       event.finish = progress.finish;
       event.error = std::move(progress.error);
-      event.blames_request = progress.blames_request;
+      event.error_kind = progress.blames_request ? ErrorKind::kInvalid : ErrorKind::kFault;
       End(progress.id, std::move(event));
       continue;
     }
@@ -409,27 +489,40 @@ void Engine::CollectStep() {
     // A late sequence may have none.
     if (!event.tokens.empty() || !event.prompt_logprobs.empty()) request.sink(std::move(event));
   }
-  for (LateMask& late : scheduler_.TakeLate()) mask_maker_.Start(std::move(late));
+  for (LateMask& late : scheduler_->TakeLate()) mask_maker_.Start(std::move(late));
 }
 
 void Engine::FailAll(const std::string& error) {
   while (!open_.empty()) End(open_.begin()->first, FinishReason::kError, error);
 }
 
-void Engine::Loop() {
+void Engine::Serve() {
   const size_t max_in_flight = options_.overlap ? 2 : 1;
-  try {
-    // Nothing can be planned: there are no sequences, or all of them wait for their masks.
-    bool may_wait = true;
-    while (TakeInbox(may_wait)) {
-      while (in_flight_.size() < max_in_flight && SubmitNextStep()) {
-      }
-      may_wait = in_flight_.empty();
-      if (!in_flight_.empty()) CollectStep();
-      if (in_flight_.empty() && !scheduler_.has_sequences()) LendExecutor();
-      PublishStats();
+  // Nothing can be planned: there are no sequences, or all of them wait for their masks.
+  bool may_wait = true;
+  while (TakeInbox(may_wait)) {
+    while (in_flight_.size() < max_in_flight && SubmitNextStep()) {
     }
-    while (!in_flight_.empty()) CollectStep();
+    may_wait = in_flight_.empty();
+    if (!in_flight_.empty()) CollectStep();
+    if (in_flight_.empty() && !scheduler_->has_sequences()) LendExecutor();
+    PublishStats();
+  }
+  while (!in_flight_.empty()) CollectStep();
+}
+
+void Engine::Loop() {
+  // All requests depend on this thread, and what it allocates is small: it comes first.
+  const ReserveScope reserve;
+  try {
+    for (bool has_ended = false; !has_ended;) {
+      try {
+        Serve();
+        has_ended = true;
+      } catch (const std::bad_alloc&) {
+        StartAfresh();
+      }
+    }
   } catch (const std::exception& error) {
     // A failed device: nothing it holds can be trusted any more.
     spdlog::error("the executor failed: {}", error.what());
@@ -441,22 +534,20 @@ void Engine::Loop() {
       inbox_changed_.wait(lock,
                           [&] { return stopping_ || !submissions_.empty() || !loans_.empty(); });
       if (stopping_) break;
-      std::deque<Submission> submissions;
-      submissions.swap(submissions_);
+      arrived_.swap(submissions_);
       lock.unlock();
-      for (Submission& submission : submissions) {
-        const RequestId id = submission.id;
-        StartRequest(std::move(submission));
-        End(id, FinishReason::kError, error.what());
+      for (; !arrived_.empty(); arrived_.pop_front()) {
+        EndUnstarted(arrived_.front(), FinishReason::kError, ErrorKind::kFault, error.what());
       }
     }
   }
-  std::deque<Submission> late;
   {
     const std::lock_guard lock(mutex_);
-    late.swap(submissions_);
+    arrived_.swap(submissions_);
   }
-  for (Submission& submission : late) StartRequest(std::move(submission));
+  for (; !arrived_.empty(); arrived_.pop_front()) {
+    EndUnstarted(arrived_.front(), FinishReason::kCancelled, ErrorKind::kFault, "");
+  }
   while (!open_.empty()) End(open_.begin()->first, FinishReason::kCancelled, "");
   RefuseLoans("the engine was stopped");
   PublishStats();

@@ -57,12 +57,14 @@ struct RequestEvent {
   std::vector<SampledToken> tokens;    // new ones; the stop token is the last
   std::optional<FinishReason> finish;  // set in the last event and nowhere else
   std::string error;                   // with FinishReason::kError
-  bool blames_request = false;         // with it: what the request asked for is the reason
-  RequestUsage usage;                  // with finish
-  RequestTimings timings;              // with finish
+  // With it: kInvalid, what the request asked for is the reason; kBusy, a lack of memory is.
+  ErrorKind error_kind = ErrorKind::kFault;
+  RequestUsage usage;      // with finish
+  RequestTimings timings;  // with finish
 };
 
-// Called on the engine's thread: must be quick and must not call back into the engine but Cancel.
+// Called on the engine's thread: must be quick, must not throw, and must not call back into the
+// engine but Cancel.
 using EventSink = std::function<void(RequestEvent)>;
 
 struct EngineOptions {
@@ -130,8 +132,9 @@ class Engine {
   Result<std::vector<RequestId>> Submit(SequenceSpec spec, int num_copies, EventSink sink);
   Result<RequestId> Submit(SequenceSpec spec, EventSink sink);
 
-  // Ends the request soon, with kCancelled; nothing happens if it has ended.
-  void Cancel(RequestId id);
+  // Ends the request soon, with kCancelled; nothing happens if it has ended. Where there is no
+  // memory to say so it goes on to its end.
+  void Cancel(RequestId id) noexcept;
 
   // Lends the executor for work of another kind (SingleSequence): waits until what runs has ended;
   // what comes meanwhile waits. All pages and slots are the borrower's, so the prefix cache is
@@ -161,18 +164,34 @@ class Engine {
     Clock::time_point time;
   };
 
+  struct SubmittedStep {
+    StepPlan plan;
+    Clock::time_point submitted;
+  };
+
   struct Loan {
     std::function<Status(Executor&)> work;
     std::promise<Status> outcome;
   };
 
   void Loop();
+  // Until the engine shall stop.
+  void Serve();
+  // There was no memory for the engine's own work. What it says about sequences and pages may be
+  // half done, so all requests end and a new scheduler takes the place of the old one.
+  void StartAfresh();
+  void MakeScheduler();
   void LendExecutor();
   // Ends loans that cannot be given any more.
   void RefuseLoans(const std::string& reason);
   // False when the engine shall stop.
   bool TakeInbox(bool may_wait);
-  void StartRequest(Submission submission);
+  // Leaves it whole where it throws.
+  void StartRequest(Submission& submission);
+  void StartArrived();
+  // The only event of one that was not started.
+  void EndUnstarted(Submission& submission, FinishReason reason, ErrorKind kind,
+                    const std::string& error);
   // One that waits in the inbox.
   std::optional<Submission> TakeSubmission(RequestId id);
   bool SubmitNextStep();
@@ -185,29 +204,32 @@ class Engine {
   // Masks that were late and are made now.
   void TakeMadeMasks();
   // The last event of a request without news.
-  void End(RequestId id, FinishReason reason, std::string error);
+  void End(RequestId id, FinishReason reason, const std::string& error,
+           ErrorKind kind = ErrorKind::kFault);
   // `last` brings the news and the finish reason.
   void End(RequestId id, RequestEvent last);
   void FailStep(const StepPlan& plan, const Json& violation);
-  // A step ran out of host memory. Which of its rows are computed is not known, so the requests of
-  // all steps in flight end, and what these steps were to leave in the prefix cache is dropped.
-  void FailInFlight(const std::string& error);
+  // The first step in flight ran out of host memory. Which of its rows are computed is not known,
+  // so the requests of all steps in flight end, and what these steps were to leave in the prefix
+  // cache is dropped.
+  void FailFirstInFlight();
+  // Waits for the steps in flight, which are the caller's then.
+  std::deque<SubmittedStep> DropInFlight();
   // Ends the requests of the newest planned step.
-  void EndRequestsOf(const StepPlan& plan, const std::string& error);
+  void EndRequestsOf(const StepPlan& plan, const std::string& error, ErrorKind kind);
   void FailAll(const std::string& error);
   void PublishStats();
 
   const std::unique_ptr<Executor> executor_;
   const EngineOptions options_;
-  Scheduler scheduler_;
-  KvChecker kv_checker_;
+  const SchedulerLimits limits_;  // of the options, on this executor
+  const int num_pages_;
 
   // Owned by the engine's thread.
+  std::optional<Scheduler> scheduler_;  // always there, as is the next
+  std::optional<KvChecker> kv_checker_;
   std::unordered_map<RequestId, OpenRequest> open_;
-  struct SubmittedStep {
-    StepPlan plan;
-    Clock::time_point submitted;
-  };
+  std::deque<Submission> arrived_;  // taken out of the inbox, to be started
   std::deque<SubmittedStep> in_flight_;
   DraftPolicy draft_policy_;
   Clock::time_point last_collected_;

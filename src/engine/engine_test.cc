@@ -39,12 +39,13 @@ class Collector {
       promise_.set_value(answer_);
     };
   }
-  Answer Wait() { return promise_.get_future().get(); }
+  Answer Wait() { return answered_.get(); }
 
  private:
   std::atomic<bool> is_done_{false};
   Answer answer_;
   std::promise<Answer> promise_;
+  const std::shared_future<Answer> answered_ = promise_.get_future().share();
 };
 
 SequenceSpec Spec(std::vector<int32_t> prompt, int max_new_tokens, SamplingParams sampling = {}) {
@@ -372,20 +373,40 @@ class StarvedExecutor : public FakeExecutor {
   bool is_starved_ = false;
 };
 
-TEST(EngineTest, AStepWithoutMemoryEndsItsRequestsAndServingGoesOn) {
+// There is no memory to queue a step now and then.
+class FullExecutor : public FakeExecutor {
+ public:
+  using FakeExecutor::FakeExecutor;
+  void Submit(StepBatch batch) override {
+    if (++num_steps_ % 7 == 0) throw std::bad_alloc();
+    FakeExecutor::Submit(std::move(batch));
+  }
+
+ private:
+  int num_steps_ = 0;
+};
+
+template <typename ExecutorWithoutMemory>
+class EngineWithoutMemoryTest : public testing::Test {};
+using ExecutorsWithoutMemory = testing::Types<StarvedExecutor, FullExecutor>;
+TYPED_TEST_SUITE(EngineWithoutMemoryTest, ExecutorsWithoutMemory);
+
+TYPED_TEST(EngineWithoutMemoryTest, EndsRequestsAndServingGoesOn) {
   const ModelPlan plan = PresetPlan("tiny-e");
   for (const bool overlap : {false, true}) {
     EngineOptions options;
     options.overlap = overlap;
     options.limits.max_num_seqs = 4;
-    Engine engine(std::make_unique<StarvedExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 400),
-                  options);
+    options.check_kv = true;
+    Engine engine(std::make_unique<TypeParam>(plan, MakeKvLayout(plan, 4, {4, 8}), 400), options);
     std::deque<Collector> collectors(60);
     std::vector<std::vector<int32_t>> prompts;
     for (int idx = 0; idx < std::ssize(collectors); ++idx) {
       // Prompts that share their beginnings, so that snapshots are resumed from.
       prompts.push_back(RandomIds(3, 10 + idx % 20, plan.vocab_size));
       ASSERT_TRUE(engine.Submit(Spec(prompts.back(), 1 + idx % 9), collectors[idx].sink()).ok());
+      // Not all at once: those that end together are not all there are.
+      if (idx % 6 == 5) collectors[idx].Wait();
     }
     int num_whole = 0;
     for (int idx = 0; idx < std::ssize(collectors); ++idx) {
@@ -398,6 +419,7 @@ TEST(EngineTest, AStepWithoutMemoryEndsItsRequestsAndServingGoesOn) {
         ++num_whole;
       } else {
         EXPECT_NE(answer.final_event.error.find("no memory"), std::string::npos);
+        EXPECT_EQ(answer.final_event.error_kind, ErrorKind::kBusy);
       }
     }
     EXPECT_FALSE(engine.has_failed());

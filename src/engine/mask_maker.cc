@@ -1,9 +1,12 @@
 #include "engine/mask_maker.h"
 
 #include <algorithm>
+#include <new>
+#include <system_error>
 
 #include "base/background.h"
 #include "base/check.h"
+#include "base/memory_reserve.h"
 
 namespace lapidary {
 
@@ -29,11 +32,19 @@ void MaskMaker::Start(LateMask late) {
   job->turn_steps = first_turn_steps_;
   {
     const std::lock_guard lock(mutex_);
-    while (std::ssize(threads_) < num_threads_) threads_.emplace_back([this] { Loop(); });
+    StartThreads();
     CHECK(jobs_.emplace(id, job).second) << "sequence " << id;
     waiting_.push_back(std::move(job));
   }
   changed_.notify_one();
+}
+
+void MaskMaker::StartThreads() {
+  try {
+    while (std::ssize(threads_) < num_threads_) threads_.emplace_back([this] { Loop(); });
+  } catch (const std::system_error&) {  // No room for a thread's stack: one of them does.
+    if (threads_.empty()) throw std::bad_alloc();
+  }
 }
 
 void MaskMaker::Cancel(SequenceId id) {
@@ -73,6 +84,22 @@ Status MaskMaker::RunTurn(Job& job) {
   return status;
 }
 
+MadeMask MaskMaker::TakeTurn(Job& job) {
+  MadeMask made{.id = job.late.id, .status = {}, .matcher = nullptr, .num_steps = 0};
+  try {
+    made.status = RunTurn(job);
+    if (made.status.ok()) made.matcher = std::make_shared<const grammar::Matcher>(job.matcher);
+  } catch (const std::bad_alloc&) {
+    Insist([&] {
+      made.status = Error{"there is no memory left for the form of the answer; try again later",
+                          ErrorKind::kBusy};
+    });
+    job.has_failed = true;
+  }
+  made.num_steps = job.num_steps;
+  return made;
+}
+
 void MaskMaker::Loop() {
   RunInBackground();
   std::unique_lock lock(mutex_);
@@ -82,25 +109,16 @@ void MaskMaker::Loop() {
     const std::shared_ptr<Job> job = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    Status status;
-    try {
-      status = RunTurn(*job);
-    } catch (const std::bad_alloc&) {
-      status = Error{"there is no memory left to compute this request; try again later",
-                     ErrorKind::kFault};
-    }
+    MadeMask made = TakeTurn(*job);
     lock.lock();
     if (job->cancelled) continue;
-    if (!status.ok() && status.error().kind == ErrorKind::kBusy) {
-      waiting_.push_back(job);
+    const bool needs_another =
+        !made.status.ok() && made.status.error().kind == ErrorKind::kBusy && !job->has_failed;
+    if (needs_another) {
+      Insist([&] { waiting_.push_back(job); });
       continue;
     }
     jobs_.erase(job->late.id);
-    MadeMask made{
-        .id = job->late.id,
-        .status = status,
-        .matcher = status.ok() ? std::make_shared<const grammar::Matcher>(job->matcher) : nullptr,
-        .num_steps = job->num_steps};
     lock.unlock();
     on_made_(std::move(made));
     lock.lock();

@@ -22,7 +22,8 @@ namespace lapidary {
 
 struct MadeMask {
   SequenceId id = 0;
-  Status status;                                    // an error: the mask needs more than a limit
+  // An error: the mask needs more than a limit, or (kBusy) there was no memory for it.
+  Status status;
   std::shared_ptr<const grammar::Matcher> matcher;  // behind the outputs
   int64_t num_steps = 0;                            // of work
 };
@@ -31,7 +32,7 @@ class MaskMaker {
  public:
   static constexpr int64_t kFirstTurnSteps = 100 * grammar::Work::kStepsPerMillisecond;
 
-  // `on_made` is called on one of the threads, for each job that was not cancelled.
+  // `on_made` is called on one of the threads, for each job that was not cancelled; must not throw.
   MaskMaker(int num_threads, std::function<void(MadeMask)> on_made,
             int64_t first_turn_steps = kFirstTurnSteps);
   // Cancels what is open.
@@ -51,10 +52,15 @@ class MaskMaker {
     grammar::Matcher matcher;
     int64_t num_steps = 0;  // done
     int64_t turn_steps = 0;
+    bool has_failed = false;  // there was no memory for it
     std::atomic<bool> cancelled{false};
   };
 
+  // With the mutex held. std::bad_alloc: there is not one.
+  void StartThreads();
   void Loop();
+  // A turn of the job, and what came of it.
+  static MadeMask TakeTurn(Job& job);
   // An error of kind kBusy: it needs another turn.
   static Status RunTurn(Job& job);
 

@@ -43,8 +43,9 @@ Scheduler::~Scheduler() {
   }
 }
 
-Status Scheduler::CheckFits(const SequenceSpec& spec) const {
-  const int64_t max_len = limits_.max_model_len > 0 ? limits_.max_model_len : plan_.max_context;
+Status Scheduler::CheckFits(const SequenceSpec& spec, const ModelPlan& plan, const KvLayout& layout,
+                            int num_pages, const SchedulerLimits& limits) {
+  const int64_t max_len = limits.max_model_len > 0 ? limits.max_model_len : plan.max_context;
   const int64_t total = static_cast<int64_t>(spec.prompt.size()) + spec.max_new_tokens;
   if (spec.prompt.empty()) return MakeError("the prompt is empty");
   if (spec.max_new_tokens < 0) return MakeError("max_tokens must be at least 0");
@@ -56,35 +57,35 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
     return MakeError("the context holds {} tokens; the prompt has {} and {} more were asked for",
                      max_len, spec.prompt.size(), spec.max_new_tokens);
   }
-  if (PagesForSequence(plan_, layout_, total, limits_.sliding_slack) > pool_.num_pages() - 1) {
+  if (PagesForSequence(plan, layout, total, limits.sliding_slack) > num_pages - 1) {
     return MakeError(
         "{} tokens need more KV pages than the {} there are; raise the memory for KV or "
         "ask for fewer tokens",
-        total, pool_.num_pages() - 1);
+        total, num_pages - 1);
   }
-  if (spec.media && plan_.images_see_both_ways) {
+  if (spec.media && plan.images_see_both_ways) {
     for (const SoftTokenRun& run : *spec.media) {
       // One row is always a decoding sequence's.
-      if (!run.is_image || run.length < limits_.max_step_rows) continue;
+      if (!run.is_image || run.length < limits.max_step_rows) continue;
       return MakeError(
           "an image of {} tokens is computed in one step, and a step has room for {}: ask for "
           "fewer "
           "tokens per image, or raise --max-num-batched-tokens",
-          run.length, limits_.max_step_rows - 1);
+          run.length, limits.max_step_rows - 1);
     }
   }
   RETURN_IF_ERROR(CheckGenerated(spec, plan_.vocab_size));
   RETURN_IF_ERROR(CheckIdentity(spec.identity, static_cast<int64_t>(spec.prompt.size())));
   for (const int32_t id : spec.prompt) {
-    if (id < 0 || id >= plan_.vocab_size) {
-      return MakeError("token id {} is outside the vocabulary [0, {})", id, plan_.vocab_size);
+    if (id < 0 || id >= plan.vocab_size) {
+      return MakeError("token id {} is outside the vocabulary [0, {})", id, plan.vocab_size);
     }
   }
   return {};
 }
 
 Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
-  RETURN_IF_ERROR(CheckFits(spec));
+  RETURN_IF_ERROR(CheckFits(spec, plan_, layout_, pool_.num_pages(), limits_));
   CHECK_GT(id, last_id_);
   last_id_ = id;
   // Nobody can go on inside an image whose rows see each other.

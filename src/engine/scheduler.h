@@ -121,8 +121,9 @@ class Scheduler {
   // `id` is larger than all before it. An error when the sequence can never run (too long for the
   // context or for the pool); nothing is kept then.
   Status Add(SequenceId id, SequenceSpec spec);
-  // Whether the sequence could run at all; safe from any thread.
-  Status CheckFits(const SequenceSpec& spec) const;
+  // Whether the sequence could run at all.
+  static Status CheckFits(const SequenceSpec& spec, const ModelPlan& plan, const KvLayout& layout,
+                          int num_pages, const SchedulerLimits& limits);
 
   // Ends a sequence now; false when it is not there any more. Its tokens so far stay in the prefix
   // cache if its spec says so.
@@ -285,8 +286,8 @@ class Scheduler {
   std::vector<Sequence*> running_;
   std::deque<Sequence*> waiting_;
   std::vector<int32_t> free_slots_;
-  std::vector<Sequence*> by_slot_;    // null: free
-  std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
+  std::vector<Sequence*> by_slot_;       // null: free
+  std::vector<uint64_t> planned_in_;     // by slot: the step that last planned it
   uint64_t step_ = 0;
   // The last step without chunks.
   StepShape decodes_alone_;

@@ -33,7 +33,8 @@ class Executor {
   // Whether bindings may carry pictures and sounds.
   virtual bool takes_media() const { return false; }
 
-  // Queues a step; the batch is taken over. At most two may be uncollected.
+  // Queues a step; the batch is taken over. At most two may be uncollected. std::bad_alloc: there
+  // is no host memory to queue it, and it is not there. Other exceptions: as Collect.
   virtual void Submit(StepBatch batch) = 0;
   // Waits for the oldest uncollected step. std::bad_alloc: the step ran out of host memory, and so
   // did those submitted after it; the executor goes on with the next ones. Any other exception: the

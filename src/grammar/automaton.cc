@@ -1,6 +1,8 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 
 #include "base/check.h"
 
@@ -51,18 +53,24 @@ Automaton::Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary,
   memory_.Resize(CountBytes());
 }
 
-Automaton::Turn::Turn(Automaton& automaton, Work* work) : automaton_(automaton) {
+Automaton::Turn::Turn(Automaton& automaton, Work* work)
+    : automaton_(automaton), num_exceptions_(std::uncaught_exceptions()) {
   if (work == nullptr) {
     automaton.mutex_.lock();
   } else if (!work->Lock(automaton.mutex_)) {
     status_ = Error{"others are at work on the grammar", ErrorKind::kBusy};
     return;
   }
+  if (automaton.is_broken_) {
+    automaton.mutex_.unlock();
+    throw std::bad_alloc();
+  }
   automaton.regex_.set_work(work);
 }
 
 Automaton::Turn::~Turn() {
   if (!status_.ok()) return;
+  if (std::uncaught_exceptions() > num_exceptions_) automaton_.is_broken_ = true;
   automaton_.regex_.set_work(nullptr);
   automaton_.memory_.Resize(automaton_.CountBytes());
   automaton_.mutex_.unlock();

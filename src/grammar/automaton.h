@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -78,6 +79,10 @@ class Automaton {
   // As of the last turn that ended; needs no turn.
   size_t num_bytes() const { return memory_.num_bytes(); }
 
+  // Memory ran out while something was found out, which may be half written: no turn can be had any
+  // more, who wants one gets std::bad_alloc.
+  bool is_broken() const { return is_broken_; }
+
   // Holds the automaton, from its construction on; null work: however long it takes.
   class Turn {
    public:
@@ -90,6 +95,7 @@ class Automaton {
 
    private:
     Automaton& automaton_;
+    const int num_exceptions_;
     Status status_;
   };
 
@@ -228,6 +234,7 @@ class Automaton {
   const char* limit_error_ = nullptr;
 
   std::mutex mutex_;
+  std::atomic<bool> is_broken_{false};
   MemoryShare memory_;
 };
 

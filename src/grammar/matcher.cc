@@ -43,7 +43,8 @@ bool CompiledGrammar::IsStopToken(int32_t token) const {
 std::shared_ptr<Automaton> CompiledGrammar::CurrentAutomaton() const {
   if (!grammar_) return nullptr;
   const std::lock_guard lock(mutex_);
-  if (automaton_->num_bytes() > grammar_bytes_.num_bytes() + kRenewAfterBytes) {
+  const bool is_full = automaton_->num_bytes() > grammar_bytes_.num_bytes() + kRenewAfterBytes;
+  if (is_full || automaton_->is_broken()) {
     automaton_ = std::make_shared<Automaton>(*grammar_, *vocabulary_, spell_, memory_.get());
   }
   return automaton_;

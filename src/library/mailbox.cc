@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/memory_reserve.h"
 
 namespace lapidary {
 
@@ -18,7 +19,7 @@ Mailbox::~Mailbox() { close(fd_); }
 
 void Mailbox::Post(RequestEvent event) {
   const std::lock_guard lock(mutex_);
-  events_.push_back(std::move(event));
+  Insist([&] { events_.push_back(std::move(event)); });
   if (events_.size() == 1) Wake();
 }
 

@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "base/excerpt.h"
+#include "base/memory_reserve.h"
 #include "base/version.h"
 #include "server/chat_page.h"
 #include "server/input_items.h"
+#include "server/log_failure.h"
 #include "server/messages_format.h"
 #include "server/ollama_format.h"
 #include "server/ollama_models.h"
@@ -71,11 +73,10 @@ template <typename Work>
 ApiStatus CatchAll(const Work& work) {
   try {
     return work();
-  } catch (const std::bad_alloc&) {
-    return OutOfMemory();
   } catch (const std::exception& error) {
-    spdlog::error("a request could not be prepared: {}", error.what());
-    return InternalError();
+    ApiStatus failure;
+    Insist([&] { failure = ApiErrorOf("a request could not be prepared", error); });
+    return failure;
   }
 }
 
@@ -375,22 +376,30 @@ void Api::OnWorker(HttpRequest request, ResponderPtr responder, Work<T> work,
   const bool is_long = request.body.size() >= kLongBodyBytes;
   const auto shared = std::make_shared<const HttpRequest>(std::move(request));
   const auto body = std::make_shared<OrderedJson>();
-  const auto answer = [=, this, path = shared->path](const ApiStatus& status, auto result) {
-    responder->Post([=, this] {
-      if (status) return responder->Send(ErrorFor(path, *status));
-      then(std::move(*result));
+  const auto result = std::make_shared<T>();
+  // Whatever has happened, the client hears of it.
+  const auto answer = [=, this, path = shared->path](const ApiStatus& status) {
+    Insist([&] {
+      responder->Post([=, this] {
+        if (status) return responder->Send(ErrorFor(path, *status));
+        then(std::move(*result));
+      });
     });
   };
   const auto run = [=, work = std::move(work), memory = shared->memory] {
-    const auto result = std::make_shared<T>();
-    answer(CatchAll([&] { return work(*body, result.get()); }), result);
+    answer(CatchAll([&] { return work(*body, result.get()); }));
   };
   auto read = [=, this] {
-    const ApiStatus bad = CatchAll([&] { return (this->*parse)(*shared, body.get()); });
-    if (bad) return answer(bad, std::shared_ptr<T>());
-    if (fetchers_.has_value() && MayFetch(*body)) return fetchers_->Post(run);
-    const bool takes_long = HasManyMessages(*body);
-    !is_long&& takes_long ? workers_.PostLong(run) : run();
+    bool is_posted = false;
+    const ApiStatus bad = CatchAll([&]() -> ApiStatus {
+      RETURN_IF_API_ERROR((this->*parse)(*shared, body.get()));
+      const bool may_fetch = fetchers_.has_value() && MayFetch(*body);
+      is_posted = may_fetch || (!is_long && HasManyMessages(*body));
+      if (is_posted) may_fetch ? fetchers_->Post(run) : workers_.PostLong(run);
+      return {};
+    });
+    if (bad) return answer(bad);
+    if (!is_posted) run();
   };
   is_long ? workers_.PostLong(std::move(read)) : workers_.Post(std::move(read));
 }
@@ -499,15 +508,17 @@ void Api::EncodeMedia(std::shared_ptr<PendingRequest> pending, ResponderPtr resp
                          }});
   }
   const auto answer = [=, this](const ApiStatus& status) {
-    responder->Post([=, this] {
-      if (status) return responder->Send(ErrorFor(path, *status));
-      then();
+    Insist([&] {
+      responder->Post([=, this] {
+        if (status) return responder->Send(ErrorFor(path, *status));
+        then();
+      });
     });
   };
   job.done = [=, this](const ApiStatus& status) {
     if (*is_cancelled) return;
     if (status) return answer(status);
-    workers_.Post([=] { answer(CatchAll([&] { return pending->Finish(); })); });
+    Insist([&] { workers_.Post([=] { answer(CatchAll([&] { return pending->Finish(); })); }); });
   };
   if (const ApiStatus refused = media_->Post(std::move(job))) {
     responder->Send(ErrorFor(path, *refused));

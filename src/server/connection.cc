@@ -9,6 +9,8 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 
+#include "base/memory_reserve.h"
+#include "server/log_failure.h"
 #include "server/random_id.h"
 
 namespace lapidary {
@@ -32,6 +34,7 @@ constexpr std::string_view kBlank = " ";  // the same between lines of JSON
 
 // Pieces of a response that are smaller are put together.
 constexpr size_t kBlockBytes = size_t{64} << 10;
+constexpr size_t kSmallBodyBytes = size_t{64} << 10;
 // Of one write.
 constexpr size_t kMaxWriteBytes = size_t{256} << 10;
 
@@ -63,8 +66,21 @@ Connection::Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> t
 }
 
 void Connection::Post(std::function<void()> task) {
-  asio::post(stream_.get_executor(),
-             [self = shared_from_this(), task = std::move(task)] { task(); });
+  asio::post(stream_.get_executor(), Guarded([task = std::move(task)] { task(); }));
+}
+
+void Connection::OnFailure(const std::exception& error) noexcept {
+  const ReserveScope reserve;
+  try {
+    const ApiError why = ApiErrorOf("a connection failed", error);
+    if (state_ == State::kReading && parser_) return Reject(why);
+    if (state_ != State::kBusy || gone()) return Close();
+    if (const auto callback = std::exchange(on_cut_short_, nullptr)) return callback(why);
+    if (events_begun_) return Close();
+    Send(handler_.ErrorFor(access_.path, why));
+  } catch (const std::exception&) {
+    Close();
+  }
 }
 
 void Connection::Start() {
@@ -79,26 +95,26 @@ void Connection::Start() {
 void Connection::Handshake() {
   state_ = State::kReading;
   stream_.expires_after(options_.request_timeout);
-  tls_stream_->async_handshake(
-      asio::ssl::stream_base::server, [self = shared_from_this()](ErrorCode error) {
-        if (self->closed()) return;
-        const auto code = static_cast<unsigned long>(error.value());
-        const bool is_http = error.category() == asio::error::get_ssl_category() &&
-                             ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
-        if (is_http) return self->RefusePlainHttp();
-        if (error) return self->Close();
-        self->AwaitRequest();
-      });
+  tls_stream_->async_handshake(asio::ssl::stream_base::server, Guarded([this](ErrorCode error) {
+                                 if (closed()) return;
+                                 const auto code = static_cast<unsigned long>(error.value());
+                                 const bool is_http =
+                                     error.category() == asio::error::get_ssl_category() &&
+                                     ERR_GET_REASON(code) == SSL_R_HTTP_REQUEST;
+                                 if (is_http) return RefusePlainHttp();
+                                 if (error) return Close();
+                                 AwaitRequest();
+                               }));
 }
 
 void Connection::RefusePlainHttp() {
   stream_.expires_after(options_.write_timeout);
   asio::async_write(stream_, asio::buffer(kPlainHttpAnswer),
-                    [self = shared_from_this()](ErrorCode error, size_t) {
-                      if (error) return self->Close();
-                      self->tls_stream_.reset();
-                      self->Linger();
-                    });
+                    Guarded([this](ErrorCode error, size_t) {
+                      if (error) return Close();
+                      tls_stream_.reset();
+                      Linger();
+                    }));
 }
 
 void Connection::Refuse(ApiError why) {
@@ -156,15 +172,15 @@ void Connection::AwaitRequest() {
   stream_.expires_after(options_.idle_timeout);
   WithStream([&](auto& stream) {
     stream.async_read_some(buffer_.prepare(kFirstRead),
-                           [self = shared_from_this()](ErrorCode error, size_t num_bytes) {
-                             if (self->closed()) return;
+                           Guarded([this](ErrorCode error, size_t num_bytes) {
+                             if (closed()) return;
                              // Drain came first, but a request may be here too.
                              const bool is_ended = error == asio::error::operation_aborted;
-                             if (is_ended && self->HasInput()) return self->ReadHead();
-                             if (error) return self->Close();
-                             self->buffer_.commit(num_bytes);
-                             self->ReadHead();
-                           });
+                             if (is_ended && HasInput()) return ReadHead();
+                             if (error) return Close();
+                             buffer_.commit(num_bytes);
+                             ReadHead();
+                           }));
   });
 }
 
@@ -176,11 +192,10 @@ void Connection::ReadHead() {
   parser_->body_limit(options_.max_body_bytes);
   LimitReading();
   WithStream([&](auto& stream) {
-    http::async_read_header(stream, buffer_, *parser_,
-                            [self = shared_from_this()](ErrorCode error, size_t) {
-                              if (error) return self->OnReadError(error);
-                              self->OnHead();
-                            });
+    http::async_read_header(stream, buffer_, *parser_, Guarded([this](ErrorCode error, size_t) {
+                              if (error) return OnReadError(error);
+                              OnHead();
+                            }));
   });
 }
 
@@ -189,11 +204,11 @@ void Connection::LimitReading() {
   is_too_slow_ = false;
   request_begin_ = std::chrono::steady_clock::now();
   reading_timer_.expires_after(options_.request_timeout);
-  reading_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
-    if (cancelled || self->state_ != State::kReading) return;
-    self->is_too_slow_ = true;
-    self->stream_.cancel();  // OnReadError answers.
-  });
+  reading_timer_.async_wait(Guarded([this](ErrorCode cancelled) {
+    if (cancelled || state_ != State::kReading) return;
+    is_too_slow_ = true;
+    stream_.cancel();  // OnReadError answers.
+  }));
 }
 
 void Connection::BeginAccess() {
@@ -243,6 +258,8 @@ ApiStatus Connection::PrepareMemory() {
   const uint64_t body_bytes = parser_->content_length().value_or(0);
   if (body_bytes > options_.max_body_bytes) return {};  // Reading it says so.
   const auto num_bytes = static_cast<size_t>(body_bytes);
+  // There was no memory a moment ago: only what takes little of it may try.
+  if (!MemoryReserve::Fill() && num_bytes > kSmallBodyBytes) return OutOfMemory();
   if (!options_.request_memory->HasRoom(num_bytes, /*num_held=*/0))
     return lease->Refusal(num_bytes);
   return {};
@@ -250,14 +267,14 @@ ApiStatus Connection::PrepareMemory() {
 
 void Connection::WatchSilence() {
   silence_timer_.expires_at(last_event_ + options_.comment_interval);
-  silence_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
-    if (cancelled || !self->events_begun_ || self->gone()) return;
+  silence_timer_.async_wait(Guarded([this](ErrorCode cancelled) {
+    if (cancelled || !events_begun_ || gone()) return;
     const auto now = std::chrono::steady_clock::now();
-    if (now - self->last_event_ >= self->options_.comment_interval) {
-      self->WriteComment();
+    if (now - last_event_ >= options_.comment_interval) {
+      WriteComment();
     }
-    self->WatchSilence();
-  });
+    WatchSilence();
+  }));
 }
 
 void Connection::WriteComment() {
@@ -281,11 +298,10 @@ void Connection::OnHead() {
   if (const ApiStatus refused = PrepareMemory()) return Reject(*refused);
   if (!boost::beast::iequals(head[http::field::expect], "100-continue")) return ReadBody();
   WithStream([&](auto& stream) {
-    asio::async_write(stream, asio::buffer(kContinue),
-                      [self = shared_from_this()](ErrorCode error, size_t) {
-                        if (error) return self->Close();
-                        self->ReadBody();
-                      });
+    asio::async_write(stream, asio::buffer(kContinue), Guarded([this](ErrorCode error, size_t) {
+                        if (error) return Close();
+                        ReadBody();
+                      }));
   });
 }
 
@@ -303,11 +319,10 @@ ApiStatus Connection::CheckFraming() const {
 
 void Connection::ReadBody() {
   WithStream([&](auto& stream) {
-    http::async_read(stream, buffer_, *parser_,
-                     [self = shared_from_this()](ErrorCode error, size_t) {
-                       if (error) return self->OnReadError(error);
-                       self->OnBody();
-                     });
+    http::async_read(stream, buffer_, *parser_, Guarded([this](ErrorCode error, size_t) {
+                       if (error) return OnReadError(error);
+                       OnBody();
+                     }));
   });
 }
 
@@ -377,10 +392,10 @@ void Connection::Reject(const ApiError& error) {
 void Connection::WatchForDeparture() {
   if (watching_) return;
   watching_ = true;
-  stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this()](ErrorCode error) {
-    self->watching_ = false;
-    if (!error) self->OnReadable();
-  });
+  stream_.socket().async_wait(tcp::socket::wait_read, Guarded([this](ErrorCode error) {
+                                watching_ = false;
+                                if (!error) OnReadable();
+                              }));
 }
 
 void Connection::OnReadable() {
@@ -400,10 +415,10 @@ void Connection::OnReadable() {
   // one, or something of TLS. The socket stays readable: look again after a while.
   watching_ = true;
   departure_timer_.expires_after(kDepartureInterval);
-  departure_timer_.async_wait([self = shared_from_this()](ErrorCode cancelled) {
-    self->watching_ = false;
-    if (!cancelled) self->OnReadable();
-  });
+  departure_timer_.async_wait(Guarded([this](ErrorCode cancelled) {
+    watching_ = false;
+    if (!cancelled) OnReadable();
+  }));
 }
 
 void Connection::ProbeHalfClosed() {
@@ -495,10 +510,9 @@ void Connection::WriteSome() {
   const std::string& block = unsent_.front();
   const size_t num_bytes = std::min(block.size() - num_sent_of_first_, kMaxWriteBytes);
   WithStream([&](auto& stream) {
-    stream.async_write_some(asio::buffer(block.data() + num_sent_of_first_, num_bytes),
-                            [self = shared_from_this()](ErrorCode error, size_t num_written) {
-                              self->OnWritten(error, num_written);
-                            });
+    stream.async_write_some(
+        asio::buffer(block.data() + num_sent_of_first_, num_bytes),
+        Guarded([this](ErrorCode error, size_t num_written) { OnWritten(error, num_written); }));
   });
 }
 
@@ -559,30 +573,37 @@ void Connection::Linger() {
     stream_.expires_after(kLingerTime);
   }
   buffer_.clear();
-  stream_.async_read_some(buffer_.prepare(4096),
-                          [self = shared_from_this()](ErrorCode error, size_t) {
-                            if (error || self->closed()) return self->Close();
-                            self->Linger();
-                          });
+  stream_.async_read_some(buffer_.prepare(4096), Guarded([this](ErrorCode error, size_t) {
+                            if (error || closed()) return Close();
+                            Linger();
+                          }));
 }
 
 void Connection::ShutDown() {
   state_ = State::kLingering;
   stream_.expires_after(kLingerTime);
-  tls_stream_->async_shutdown([self = shared_from_this()](ErrorCode error) {
-    if (self->closed()) return;
-    if (!self->unread_input_ || error == boost::beast::error::timeout) return self->Close();
-    self->tls_stream_.reset();
-    self->state_ = State::kBusy;
-    self->Linger();
-  });
+  tls_stream_->async_shutdown(Guarded([this](ErrorCode error) {
+    if (closed()) return;
+    if (!unread_input_ || error == boost::beast::error::timeout) return Close();
+    tls_stream_.reset();
+    state_ = State::kBusy;
+    Linger();
+  }));
 }
 
-void Connection::Close() {
+void Connection::Close() noexcept {
   if (closed()) return;
+  const ReserveScope reserve;
+  const auto attempt = [](const auto& action) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      LogFailure("a connection was not closed as it should be", error);
+    }
+  };
   state_ = State::kClosed;
   *gone_ = true;
-  EndAccess();
+  attempt([&] { EndAccess(); });
   departure_timer_.cancel();
   reading_timer_.cancel();
   silence_timer_.cancel();
@@ -590,8 +611,8 @@ void Connection::Close() {
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();
-  if (auto callback = std::exchange(on_cut_short_, nullptr)) callback({});
-  on_closed_();
+  if (const auto callback = std::exchange(on_cut_short_, nullptr)) attempt([&] { callback({}); });
+  attempt(on_closed_);
 }
 
 }  // namespace lapidary

@@ -16,8 +16,10 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <deque>
+#include <exception>
 #include <optional>
 
+#include "base/memory_reserve.h"
 #include "server/http_head.h"
 #include "server/http_server.h"
 #include "server/leased_body.h"
@@ -39,6 +41,8 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void Drain();               // close now if idle, else after the response
   void GiveUp();  // as Drain, but a response that is not complete ends here, with an error
   void Abort();   // close now
+  // On the server's thread, when nothing is under way any more that could go on with it.
+  void CloseLost() { Close(); }
 
   void Post(std::function<void()> task) override;
   void Send(HttpResponse response) override;
@@ -62,6 +66,20 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void WithStream(const Action& action) {
     tls_stream_ ? action(*tls_stream_) : action(stream_);
   }
+  // For the event loop to call, and alive until then. Where `action` throws, as it does for lack of
+  // memory, the client is told so, or the connection closed if that cannot be.
+  template <typename Action>
+  auto Guarded(Action action) {
+    return [self = shared_from_this(), action = std::move(action)](auto... results) mutable {
+      const TaskScope scope;
+      try {
+        action(results...);
+      } catch (const std::exception& error) {
+        self->OnFailure(error);
+      }
+    };
+  }
+  void OnFailure(const std::exception& error) noexcept;
   void Handshake();
   // A client that takes the port for plain HTTP is told so.
   void RefusePlainHttp();
@@ -106,7 +124,7 @@ class Connection final : public Responder, public std::enable_shared_from_this<C
   void Linger();
   // Ends TLS as the protocol wants it, then closes.
   void ShutDown();
-  void Close();
+  void Close() noexcept;
 
   boost::beast::tcp_stream stream_;
   const std::shared_ptr<boost::asio::ssl::context> tls_;

@@ -1,5 +1,6 @@
 #include "server/fair_turns.h"
 
+#include <new>
 #include <numeric>
 
 #include "base/check.h"
@@ -8,10 +9,17 @@ namespace lapidary {
 
 void FairTurns::Add(uint64_t request, std::vector<int64_t> step_costs) {
   CHECK(!step_costs.empty());
-  waiting_cost_ += std::accumulate(step_costs.begin(), step_costs.end(), int64_t{0});
+  const int64_t cost = std::accumulate(step_costs.begin(), step_costs.end(), int64_t{0});
   const Place place = {now_ + step_costs.front(), num_added_++};
-  CHECK(place_of_.emplace(request, place).second);
-  waiting_.emplace(place, Waiting{request, std::move(step_costs), 0});
+  const auto added = place_of_.emplace(request, place);
+  CHECK(added.second);
+  try {
+    waiting_.emplace(place, Waiting{request, std::move(step_costs), 0});
+  } catch (const std::bad_alloc&) {
+    place_of_.erase(added.first);
+    throw;
+  }
+  waiting_cost_ += cost;
 }
 
 std::optional<FairTurns::Turn> FairTurns::Take(int64_t room) {

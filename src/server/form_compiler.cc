@@ -1,12 +1,12 @@
 #include "server/form_compiler.h"
 
-#include <spdlog/spdlog.h>
-
 #include <atomic>
 #include <utility>
 
 #include "base/background.h"
+#include "base/memory_reserve.h"
 #include "engine/generated_tokens.h"
+#include "server/log_failure.h"
 
 namespace lapidary {
 namespace {
@@ -108,14 +108,10 @@ void FormCompiler::Run(const std::shared_ptr<Task>& task, int64_t num_steps) {
     } else {
       error = TooLong(task->field);
     }
-  } catch (const std::bad_alloc&) {
-    error = OutOfMemory();
   } catch (const std::exception& thrown) {
-    spdlog::error("a form could not be compiled: {}", thrown.what());
-    error = InternalError();
+    Insist([&] { error = ApiErrorOf("a form could not be compiled", thrown); });
   }
-  task->responder->Post([task, error = std::move(error), grammar = std::move(grammar),
-                         matcher = std::move(matcher)] { task->Answer(error, grammar, matcher); });
+  Insist([&] { task->responder->Post([=] { task->Answer(error, grammar, matcher); }); });
 }
 
 }  // namespace lapidary

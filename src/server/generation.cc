@@ -3,10 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "base/excerpt.h"
+#include "base/memory_reserve.h"
+#include "server/log_failure.h"
 
 namespace lapidary {
 
@@ -61,7 +62,13 @@ void Generation::Start() {
       job_.request.model.empty() ? model_.name() : Excerpt(job_.request.model);
   if (responder_->gone()) return;
   if (session_.engine().has_failed()) return SendError(EngineFailed());
-  if (const ApiStatus refused = Submit()) return SendError(*refused);
+  try {
+    if (const ApiStatus refused = Submit()) return SendError(*refused);
+  } catch (...) {
+    answered_ = true;
+    CancelAll();
+    throw;
+  }
   responder_->OnCutShort([weak = weak_from_this()](const ApiStatus& why) {
     const auto self = weak.lock();
     if (!self) return;
@@ -109,7 +116,10 @@ Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
 ApiStatus Generation::Submit() {
   const GenerationRequest& request = job_.request;
   const EventSink sink = [self = shared_from_this()](RequestEvent event) {
-    self->responder_->Post([self, event = std::move(event)] { self->OnEvent(event); });
+    std::shared_ptr<RequestEvent> shared;
+    Insist([&] { shared = std::make_shared<RequestEvent>(); });
+    *shared = std::move(event);
+    Insist([&] { self->responder_->Post([self, shared] { self->OnEvent(*shared); }); });
   };
   const int64_t num_choices = std::ssize(job_.prompts) * request.num_choices;
   const int max_queue = session_.engine().options().max_queue;
@@ -128,9 +138,10 @@ ApiStatus Generation::Submit() {
     }
     usage_.prompt_tokens += static_cast<int64_t>(prompt.prepared.ids.size());
     for (RequestHandle& handle : *handles) {
-      choice_of_[handle.id()] = choices_.size();
+      const RequestId id = handle.id();
       choices_.push_back({std::move(handle), job_.resumed ? std::move(job_.resumed->stream)
                                                           : job_.MakeStream(model_, prompt)});
+      choice_of_[id] = choices_.size() - 1;
     }
     if (job_.resumed) GoOn(choices_.back());
     const size_t prompt_idx = prompt_logprobs_.size();
@@ -210,11 +221,13 @@ void Generation::TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx
 }
 
 void Generation::OnEvent(const RequestEvent& event) {
-  Choice& choice = choices_[choice_of_.at(event.id)];
+  const auto known = choice_of_.find(event.id);
+  if (known == choice_of_.end()) return;  // It was submitted, but there was no memory for more.
+  const size_t index = known->second;
+  Choice& choice = choices_[index];
   RecordTokens(event, choice);
   if (!answered_) {
-    TakePromptLogprobs(event,
-                       choice_of_.at(event.id) / static_cast<size_t>(job_.request.num_choices));
+    TakePromptLogprobs(event, index / static_cast<size_t>(job_.request.num_choices));
     TakeTokens(event, choice);
     if (job_.request.stream) SendChunk(choice, !event.tokens.empty());
     CountBytes(choice);
@@ -225,7 +238,6 @@ void Generation::OnEvent(const RequestEvent& event) {
   choice.handle.Release();
   ++num_ended_;
   // Copies find the prompt their leader has put into the cache; that is no saving of the client's.
-  const size_t index = choice_of_.at(event.id);
   if (index % static_cast<size_t>(job_.request.num_choices) == 0) {
     usage_.cached_tokens += event.usage.cached_tokens;
   }
@@ -260,8 +272,13 @@ void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
     const bool was_asked_for = std::find(asked_for.begin(), asked_for.end(), id) != asked_for.end();
     return FinishChoice(choice, "stop", was_asked_for ? OrderedJson(id) : OrderedJson(nullptr));
   }
-  if (event.finish == FinishReason::kError && event.blames_request) {
+  if (event.finish == FinishReason::kError && event.error_kind == ErrorKind::kInvalid) {
     return Fail(BadRequest(job_.request.constraint_field, "{}", event.error));
+  }
+  if (event.finish == FinishReason::kError && event.error_kind == ErrorKind::kBusy) {
+    ApiError error = OutOfMemory();
+    error.message = event.error;
+    return Fail(error);
   }
   if (event.finish == FinishReason::kError) {
     spdlog::error("a request failed: {}", event.error);
@@ -321,21 +338,26 @@ void Generation::SendEnd() {
 }
 
 void Generation::SendWhole(std::vector<FinishedChoice> choices) {
-  AnswerText text(memory_.get());
+  ApiStatus refused;
+  std::shared_ptr<std::string> body;
   try {
+    AnswerText text(memory_.get());
     job_.format->Whole(std::move(choices), usage_, &text);
-  } catch (const std::bad_alloc&) {
-    return responder_->Post([self = shared_from_this()] { self->SendError(OutOfMemory()); });
+    if (!text.ok()) refused = text.Refusal();
+    body = std::make_shared<std::string>(text.Take());
+  } catch (const std::exception& error) {
+    Insist([&] { refused = ApiErrorOf("an answer could not be written", error); });
   }
-  responder_->Post([self = shared_from_this(), refused = text.ok() ? ApiStatus() : text.Refusal(),
-                    body = std::make_shared<std::string>(text.Take())] {
-    if (refused) return self->SendError(*refused);
-    HttpResponse whole;
-    whole.content_type = self->job_.format->content_type();
-    whole.body = std::move(*body);
-    self->prompt_logprobs_ = {};
-    static_cast<void>(self->memory_->Resize(0));  // The connection counts it from here on.
-    self->responder_->Send(std::move(whole));
+  Insist([&] {
+    responder_->Post([self = shared_from_this(), refused, body] {
+      if (refused) return self->SendError(*refused);
+      HttpResponse whole;
+      whole.content_type = self->job_.format->content_type();
+      whole.body = std::move(*body);
+      self->prompt_logprobs_ = {};
+      static_cast<void>(self->memory_->Resize(0));  // The connection counts it from here on.
+      self->responder_->Send(std::move(whole));
+    });
   });
 }
 

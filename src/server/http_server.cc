@@ -9,11 +9,14 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <csignal>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "server/connection.h"
 #include "server/limited_warning.h"
+#include "server/log_failure.h"
 #include "server/tls.h"
 
 namespace lapidary {
@@ -74,15 +77,17 @@ class HttpServer::Impl {
 
   void Run() {
     KeepSignalsHandled();
-    AwaitSignal();
-    AwaitTick();
-    Accept();
+    static_cast<void>(MemoryReserve::Fill());
+    // Strands go on to their next handler in a destructor, which allocates.
+    const ReserveScope reserve;
     while (true) {
       try {
+        KeepWaiting();
         io_.run();
         return;
       } catch (const std::exception& error) {  // One client's bad luck: memory, most likely.
-        spdlog::error("a connection failed: {}", error.what());
+        LogFailure("a connection failed", error);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }
   }
@@ -96,8 +101,30 @@ class HttpServer::Impl {
     static_cast<void>(kept);
   }
 
+  // Waits for whatever is not waited for: at first, and where a wait could not be renewed.
+  void KeepWaiting() {
+    CloseLost();
+    if (!awaits_signal_) AwaitSignal();
+    if (!awaits_tick_) AwaitTick();
+    if (!accepts_) Accept();
+  }
+
+  // Where memory ran out within the libraries below nobody can tell which connection it was, or
+  // hears that one was closed. Nothing goes on with those that nobody else holds.
+  void CloseLost() {
+    for (auto it = connections_.begin(); it != connections_.end();) {
+      const auto next = std::next(it);
+      if (it->second.use_count() == 1) {
+        it->second->CloseLost();
+        Forget(it->first);
+      }
+      it = next;
+    }
+  }
+
   void AwaitSignal() {
     signals_.async_wait([this](ErrorCode error, int signal) {
+      awaits_signal_ = false;
       if (error) return;
       if (signal == SIGHUP) {
         OnHangUp();
@@ -106,6 +133,7 @@ class HttpServer::Impl {
       }
       AwaitSignal();
     });
+    awaits_signal_ = true;
   }
 
   // A terminal that closes, or an administrator with a new certificate.
@@ -125,14 +153,19 @@ class HttpServer::Impl {
     if (!options_.on_tick) return;
     tick_.expires_after(options_.tick_interval);
     tick_.async_wait([this](ErrorCode cancelled) {
+      awaits_tick_ = false;
       if (cancelled) return;
+      static_cast<void>(MemoryReserve::Fill());
+      CloseLost();
       options_.on_tick();
       AwaitTick();
     });
+    awaits_tick_ = true;
   }
 
   void Accept() {
     acceptor_.async_accept(asio::make_strand(io_), [this](ErrorCode error, tcp::socket socket) {
+      accepts_ = false;
       if (error == asio::error::operation_aborted) return;
       if (error) {
         // Out of files, most likely: give others time to close theirs.
@@ -142,13 +175,16 @@ class HttpServer::Impl {
         if (line) spdlog::warn("{}", *line);
         retry_.expires_after(std::chrono::milliseconds(100));
         retry_.async_wait([this](ErrorCode cancelled) {
+          accepts_ = false;
           if (!cancelled) Accept();
         });
+        accepts_ = true;
         return;
       }
       if (connections_.size() < options_.max_connections + kMaxRefused) Open(std::move(socket));
       Accept();
     });
+    accepts_ = true;
   }
 
   void Open(tcp::socket socket) {
@@ -165,7 +201,7 @@ class HttpServer::Impl {
   }
 
   void Forget(uint64_t key) {
-    connections_.erase(key);
+    if (connections_.erase(key) == 0) return;  // It was lost, or had gone already.
     if (refusing_ && key < end_served_ && --num_served_ == 0) io_.stop();
   }
 
@@ -240,6 +276,9 @@ class HttpServer::Impl {
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
   LimitedWarning not_accepted_;
+  bool awaits_signal_ = false;
+  bool awaits_tick_ = false;
+  bool accepts_ = false;   // or will once files are closed
   bool leaving_ = false;   // a signal has come
   bool draining_ = false;  // and the delay is over
   bool refusing_ = false;

@@ -77,7 +77,8 @@ class Responder {
  public:
   virtual ~Responder() = default;
 
-  // From any thread. The task also runs when the client has gone.
+  // From any thread. The task also runs when the client has gone; what it throws ends the request
+  // with an error. std::bad_alloc: it was not posted.
   virtual void Post(std::function<void()> task) = 0;
 
   // The whole response at once,

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "server/byte_budget.h"
 
 namespace lapidary {
@@ -62,6 +63,7 @@ struct LeasedBody {
         body_.num_refused = wanted - capacity;
         return false;
       }
+      const TaskScope scope;
       try {
         // A string that is empty takes what it is asked for; one that grows may double.
         std::string larger;

@@ -30,7 +30,8 @@ void MediaPool::Stop() {
       Drop(&open, key);
     }
     changed_.notify_all();
-    EndJobs(&lock);
+    while (EndJobs(&lock)) {
+    }
   }
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
@@ -53,10 +54,16 @@ ApiStatus MediaPool::Post(Job job) {
     ++stats_.num_refused;
     return MediaQueueFull();
   }
-  stats_.waiting_pixels += num_pixels;
   const uint64_t key = next_key_++;
-  turns_.Add(key, std::move(costs));
-  open_[key].job = std::move(job);
+  const auto open = open_.try_emplace(key).first;
+  try {
+    turns_.Add(key, std::move(costs));
+  } catch (const std::bad_alloc&) {
+    open_.erase(open);
+    throw;
+  }
+  open->second.job = std::move(job);
+  stats_.waiting_pixels += num_pixels;
   changed_.notify_all();
   return {};
 }
@@ -116,17 +123,17 @@ void MediaPool::RunStep(const FairTurns::Turn& turn, Lock* lock) {
 }
 
 bool MediaPool::EndJobs(Lock* lock) {
-  std::vector<OpenJob> ended;
-  for (auto it = open_.begin(); it != open_.end();) {
-    const bool has_ended =
-        it->second.num_running == 0 && it->second.num_begun == it->second.job.steps.size();
-    if (has_ended) ended.push_back(std::move(it->second));
-    it = has_ended ? open_.erase(it) : std::next(it);
+  const auto ended = std::find_if(open_.begin(), open_.end(), [](const auto& entry) {
+    const OpenJob& open = entry.second;
+    return open.num_running == 0 && open.num_begun == open.job.steps.size();
+  });
+  if (ended == open_.end()) return false;
+  {
+    const OpenJob open = std::move(ended->second);
+    open_.erase(ended);
+    lock->unlock();
+    open.job.done(open.failure);
   }
-  if (ended.empty()) return false;
-  lock->unlock();
-  for (const OpenJob& open : ended) open.job.done(open.failure);
-  ended.clear();
   lock->lock();
   return true;
 }

@@ -41,7 +41,7 @@ class MediaPool {
     // Once true, files that have not begun are left out.
     std::shared_ptr<const std::atomic<bool>> is_cancelled;
     // Called once, when nothing of the job runs or will: with the first error, if there was one. On
-    // a thread of the pool, or the one that ends it; must be quick.
+    // a thread of the pool, or the one that ends it; must be quick and not throw.
     std::function<void(const ApiStatus&)> done;
   };
 
@@ -83,7 +83,7 @@ class MediaPool {
   std::optional<FairTurns::Turn> TakeTurn();
   // Without the mutex while the file is decoded and encoded.
   void RunStep(const FairTurns::Turn& turn, Lock* lock);
-  // Calls `done` of jobs that have ended, without the mutex; false: there were none.
+  // Calls `done` of a job that has ended, without the mutex; false: there was none.
   bool EndJobs(Lock* lock);
 
   const Limits limits_;

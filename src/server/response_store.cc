@@ -15,9 +15,11 @@ void ResponseStore::Put(const std::string& id, StoredResponse response) {
   const size_t num_bytes = response.num_bytes();
   if (num_bytes > max_bytes_) return;
   const std::lock_guard lock(mutex_);
+  std::list<Entry> stored;  // All that takes memory first.
+  stored.push_front({id, std::make_shared<const StoredResponse>(std::move(response))});
+  by_id_[id] = stored.begin();
+  by_use_.splice(by_use_.begin(), stored);
   num_bytes_ += num_bytes;
-  by_use_.push_front({id, std::make_shared<const StoredResponse>(std::move(response))});
-  by_id_[id] = by_use_.begin();
   while (by_use_.size() > max_responses_ || num_bytes_ > max_bytes_) {
     Drop(std::prev(by_use_.end()));
   }

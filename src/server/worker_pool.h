@@ -13,6 +13,7 @@ class WorkerPool {
   // Finishes what was posted.
   ~WorkerPool();
 
+  // std::bad_alloc: it was not posted.
   void Post(std::function<void()> task);
   // One after another, on one thread at most: the others are there for short tasks.
   void PostLong(std::function<void()> task);

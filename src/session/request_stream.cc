@@ -1,10 +1,12 @@
 #include "session/request_stream.h"
 
+#include "base/memory_reserve.h"
+
 namespace lapidary {
 
 void EventInbox::Post(RequestEvent event) {
   const std::lock_guard lock(mutex_);
-  events_.push_back(std::move(event));
+  Insist([&] { events_.push_back(std::move(event)); });
   changed_.notify_one();
 }
 

@@ -110,9 +110,10 @@ Result<RequestHandle> Session::Submit(const Request& request, EventSink sink) {
 
 Result<std::vector<RequestHandle>> Session::Submit(const Request& request, int num_answers,
                                                    EventSink sink) {
+  std::vector<RequestHandle> handles;
+  handles.reserve(num_answers);  // Before there is anything that a handle must end.
   ASSIGN_OR_RETURN(const std::vector<RequestId> ids,
                    engine_->Submit(MakeSpec(request), num_answers, std::move(sink)));
-  std::vector<RequestHandle> handles;
   for (const RequestId id : ids) handles.emplace_back(link_, id);
   return handles;
 }

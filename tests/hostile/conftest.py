@@ -44,7 +44,7 @@ def start(program, checkpoint):
     """start(*flags): a server that must still be there, and end well, when the test is over."""
     targets = []
 
-    def start_server(*flags, model=checkpoint):
+    def start_server(*flags, model=checkpoint, program=program):
         targets.append(Target(program, model, "--threads", "1", *flags))
         return targets[-1]
 

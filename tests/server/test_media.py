@@ -12,6 +12,7 @@ import wave
 import httpx
 import openai
 import pytest
+from media_files import large_jpeg
 from seeing_checkpoint import make_seeing_checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -380,17 +381,6 @@ def test_media_have_a_budget_beside_the_text(start, seeing_checkpoint):
     code, words = status({"type": "input_audio", "input_audio": {"data": long + "A" * 210_000, "format": "wav"}})
     assert code == 413 and "max-media-bytes" in words
     assert status(image())[0] == 200
-
-
-def large_jpeg(side, num_scans, seed):
-    """A progressive JPEG of side x side pixels in a few hundred bytes: its scans end early, and decode to grey."""
-    file = (FILES / "progressive.jpg").read_bytes()
-    frame = file.index(b"\xff\xc2")
-    file = file[:frame + 5] + side.to_bytes(2, "big") * 2 + file[frame + 9:]
-    scans = [at for at in range(len(file)) if file[at:at + 2] == b"\xff\xda"]
-    file = file[:scans[num_scans]] if num_scans < len(scans) else file
-    comment = b"\xff\xfe\x00\x06%04d" % seed  # tells it from others
-    return "data:image/jpeg;base64," + base64.b64encode(file[:2] + comment + file[2:]).decode()
 
 
 def test_pixels_are_counted_for_every_scan_before_anything_is_decoded(start, seeing_checkpoint):

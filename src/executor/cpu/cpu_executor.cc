@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "base/check.h"
+#include "base/memory_reserve.h"
 #include "model/converted_source.h"
 #include "ops/cpu/linear_tiles.h"
 #include "sampling/accept.h"
@@ -130,8 +131,8 @@ void CpuExecutor::Submit(StepBatch batch) {
   {
     const std::lock_guard lock(mutex_);
     CHECK_LT(num_uncollected_, 2);
-    ++num_uncollected_;
     if (!failure_) submitted_.push_back(std::move(batch));
+    ++num_uncollected_;
   }
   changed_.notify_all();
 }
@@ -169,7 +170,7 @@ void CpuExecutor::WorkerLoop() {
     }
     lock.lock();
     if (output) {
-      finished_.push_back(std::move(*output));
+      Insist([&] { finished_.push_back(std::move(*output)); });
     } else {
       failure_ = failure;
       submitted_.clear();

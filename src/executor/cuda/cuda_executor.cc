@@ -348,7 +348,7 @@ void CudaExecutor::RunOrReplay(const UniformStep& padded, const DeviceStep& step
   LAPIDARY_CUDA_CHECK(cudaGraphLaunch(graph.exec, stream_.get()));
 }
 
-void CudaExecutor::Submit(StepBatch batch) {
+void CudaExecutor::Submit(StepBatch batch) try {
   CHECK_LT(in_flight_.size(), static_cast<size_t>(kMaxInFlight));
   LAPIDARY_CUDA_CHECK(cudaSetDevice(options_.gpu_ordinal));
   std::unique_ptr<InFlight> step = std::move(idle_.back());
@@ -431,6 +431,9 @@ void CudaExecutor::Submit(StepBatch batch) {
     slots_->requests().CountTokens(sequence.slot, sequence.num_sampled());
   }
   in_flight_.push_back(std::move(step));
+} catch (const std::bad_alloc&) {
+  // Part of the step may be on the device already: it cannot be taken back.
+  throw std::runtime_error("the host has no memory left to begin a step on the device");
 }
 
 void CudaExecutor::MakeMasks(InFlight& step, const DeviceStep& device_step) {
