@@ -34,7 +34,6 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> AnswerForm::Compile(
 
 void ConstraintFlags::AddTo(CLI::App& command) {
   constexpr const char* kGroup = "Form of the answer (at most one)";
-  command.add_flag("--jump-forward", jump_forward, kJumpForwardHelp)->group(kGroup);
   // Unlike CLI11's own optional texts, "" counts as given.
   const auto add_text = [&](const char* name, std::optional<std::string>& field, const char* help) {
     return command.add_option_function<std::string>(
@@ -89,7 +88,7 @@ Result<std::optional<AnswerForm>> ConstraintFlags::Read(std::shared_ptr<const Te
   }
   return std::optional<AnswerForm>(
       AnswerForm(flag, std::move(constraint),
-                 std::make_shared<ConstraintCompiler>(std::move(text), vocab_size, jump_forward)));
+                 std::make_shared<ConstraintCompiler>(std::move(text), vocab_size)));
 }
 
 }  // namespace lapidary

@@ -1,4 +1,4 @@
-// The form an answer must have: --json-schema, --regex, --choice, --grammar; and --jump-forward.
+// The form an answer must have: --json-schema, --regex, --choice, --grammar.
 #pragma once
 
 #include <memory>
@@ -29,17 +29,12 @@ class AnswerForm {
   std::shared_ptr<ConstraintCompiler> compiler_;
 };
 
-inline constexpr const char* kJumpForwardHelp =
-    "Do not sample text that the form leaves no choice about: it is computed at once, as the "
-    "tokenizer spells it. Fewer steps; answers may differ from those without";
-
 struct ConstraintFlags {
   // At most one is given.
   std::optional<std::string> schema_file;
   std::optional<std::string> regex;
   std::vector<std::string> choices;
   std::optional<std::string> grammar_file;
-  bool jump_forward = false;
 
   void AddTo(CLI::App& command);
 

@@ -24,11 +24,21 @@ double AcceptLength(const DraftStats& drafts) {
 
 nlohmann::ordered_json DraftReport(const DraftStats& drafts) {
   if (drafts.num_rounds == 0) return nullptr;
+  nlohmann::ordered_json by_source = nlohmann::ordered_json::object();
+  for (int idx = 0; idx < kNumDraftSources; ++idx) {
+    const DraftCounts& counts = drafts.by_source[idx];
+    if (counts.num_rounds == 0) continue;
+    by_source[DraftSourceName(static_cast<DraftSource>(idx))] = {
+        {"rounds", counts.num_rounds},
+        {"draft_tokens", counts.num_drafts},
+        {"accepted_tokens", counts.num_accepted}};
+  }
   return {{"rounds", drafts.num_rounds},
           {"draft_tokens", drafts.num_drafts},
           {"accepted_tokens", drafts.num_accepted},
           {"accept_length", AcceptLength(drafts)},
-          {"accepted_at", AcceptedShares(drafts)}};
+          {"accepted_at", AcceptedShares(drafts)},
+          {"by_source", by_source}};
 }
 
 std::string DraftReportText(const DraftStats& drafts) {

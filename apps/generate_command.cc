@@ -8,6 +8,7 @@
 #include "apps/answer_printer.h"
 #include "apps/commands.h"
 #include "apps/constraint_flags.h"
+#include "apps/draft_report.h"
 #include "apps/media_flags.h"
 #include "apps/model_flags.h"
 #include "apps/sampling_flags.h"
@@ -212,11 +213,9 @@ Status Generate(const GenerateFlags& flags) {
                {"timings", TimingsJson(last.timings, session->load_ms(), output.ids().size())}};
   if (!flags.media.empty()) json["media"] = MediaJson(placed);
   if (flags.think) json["reasoning"] = output.thought();
-  if (flags.form.jump_forward) {
-    const EngineStats stats = session->engine().stats();
-    json["steps"] = stats.num_steps;
-    json["forced_tokens"] = stats.num_forced_tokens;
-  }
+  const EngineStats stats = session->engine().stats();
+  json["steps"] = stats.num_steps;
+  json["drafting"] = DraftReport(stats.drafts);
   fmt::print("{}\n", json.dump());
   return {};
 }

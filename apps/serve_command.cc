@@ -52,7 +52,6 @@ struct ServeFlags {
   std::vector<std::string> allowed_media_domains;
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
   bool strict_tools = false;
-  bool jump_forward = false;
   size_t max_grammar_memory = kDefaultGrammarBytes;
   std::string scheduling_policy = "fcfs";
   ThreadFlags threads;
@@ -201,7 +200,6 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.engine.limits.prefix_caching = !flags.no_prefix_caching;
   options.engine.overlap = !flags.no_overlap;
   options.engine.check_kv = flags.check_kv;
-  options.jump_forward = flags.jump_forward;
   options.max_grammar_bytes = flags.max_grammar_memory;
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Load(std::move(files), options));
   RETURN_IF_ERROR(WarmUp(*session));
@@ -403,8 +401,6 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   WithVariable(
       command.add_flag("--strict-tools", flags.strict_tools,
                        "Tool calls always fit their schemas, as if every tool were strict"))
-      ->group("Model");
-  WithVariable(command.add_flag("--jump-forward", flags.jump_forward, kJumpForwardHelp))
       ->group("Model");
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
   for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);

@@ -1,7 +1,7 @@
 // Compiles arbitrary constraints and walks them. The first byte picks the kind of constraint and
-// whether forced text is spelled in one way, the text up to the first zero byte is the constraint,
-// the rest is fed to the matcher as tokens: what the mask says must be what accepting says, forced
-// tokens must be the only ones, and going back must lead where we came from.
+// whether forced text is spelled, the text up to the first zero byte is the constraint,
+// the rest is fed to the matcher as tokens: what the mask says must be what accepting says, guessed
+// tokens must be allowed, and going back must lead where we came from.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -64,12 +64,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<uint32_t> again(words.size());
   for (size_t at = end; at < input.size() && at < end + 64; ++at) {
     if (!matcher.FillMask(words).ok()) return 0;
-    if (const std::vector<int32_t> forced = matcher.ForcedTokens(8); !forced.empty()) {
-      const auto only = matcher.OnlyAllowedToken();
-      CHECK(only.ok() && **only == forced[0]);
-      for (const int32_t token : forced) CHECK(*matcher.Accept(token));
-      matcher.Rollback(static_cast<int>(forced.size()));
-    }
+    const std::vector<int32_t> likely = matcher.LikelyTokens(8);
+    for (const int32_t guessed : likely) CHECK(*matcher.Accept(guessed));
+    matcher.Rollback(static_cast<int>(likely.size()));
     // Where the byte is not allowed, the first token that is.
     int32_t token = static_cast<uint8_t>(input[at]);
     for (int32_t i = 0; i < kNumTokens && (words[token / 32] >> (token % 32) & 1) == 0; ++i) {
@@ -85,6 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     matcher.Rollback(1);
     CHECK(matcher.FillMask(again).ok() && again == words);
+    matcher.Learn(token);
     CHECK(*matcher.Accept(token));
   }
   return 0;

@@ -224,7 +224,6 @@ void BindSession(nb::module_& module) {
       .def_rw("dummy_weights", &SessionOptions::dummy_weights)
       .def_rw("dummy_seed", &SessionOptions::dummy_seed)
       .def_rw("gpu_memory_utilization", &SessionOptions::gpu_memory_utilization)
-      .def_rw("jump_forward", &SessionOptions::jump_forward)
       .def_rw("batch_invariant", &SessionOptions::batch_invariant)
       .def_rw("enforce_eager", &SessionOptions::enforce_eager);
 

@@ -19,7 +19,7 @@ class GenerateTest(command_harness.CommandTest):
     def test_json_has_the_fields_of_the_contract(self):
         answer = self.generate("--prompt", "Hello", "--max-tokens", "6")
         self.assertEqual(set(answer),
-                         {"prompt_ids", "output_ids", "text", "finish_reason", "timings"})
+                         {"prompt_ids", "output_ids", "text", "finish_reason", "timings", "steps", "drafting"})
         self.assertEqual(
             set(answer["timings"]),
             {"load_ms", "prefill_ms", "decode_ms", "ttft_ms", "tokens_per_s"})
@@ -279,13 +279,16 @@ class GenerateTest(command_harness.CommandTest):
         grammar = self.file("sum.gbnf", 'root ::= num ("+" num){1,3}\nnum ::= [0-9]{1,4}\n')
         self.assertRegex(self.constrained("--grammar", grammar), r"^\d{1,4}(\+\d{1,4}){1,3}$")
 
-    def test_text_without_a_choice_need_not_be_sampled(self):
+    def test_text_without_a_choice_is_drafted(self):
         arguments = ("--chat", "Hello", "--temperature", "1.5", "--seed", "3",
                      "--regex", r"the answer, they say, is [a-c]{2}!")
-        answer = self.generate(*arguments, "--jump-forward")
+        answer = self.generate(*arguments)
         self.assertRegex(answer["text"], r"^the answer, they say, is [a-c]{2}!$")
-        self.assertGreater(answer["forced_tokens"], 10)
-        self.assertLess(answer["steps"], len(answer["output_ids"]) - 10)
+        plain = self.generate(*arguments, "--no-spec")
+        self.assertEqual(answer["output_ids"], plain["output_ids"])
+        self.assertGreater(answer["drafting"]["by_source"]["forced"]["accepted_tokens"], 5)
+        self.assertIsNone(plain["drafting"])
+        self.assertLess(answer["steps"], plain["steps"] - 5)
 
     def test_a_thought_comes_before_the_form(self):
         answer = self.generate("--chat", "Hello", "--think", "--max-tokens", "200", "--seed", "3",

@@ -48,10 +48,6 @@ struct SessionOptions {
   int max_sounds = 1;
   int max_videos = 1;
 
-  // Text that a structured output leaves no choice about is computed at once instead of sampled, as
-  // the tokenizer spells it: fewer steps, but answers may differ from those without.
-  bool jump_forward = false;
-
   bool dummy_weights = false;  // random ones; then a preset's name will do as the model
   uint64_t dummy_seed = 0;
 

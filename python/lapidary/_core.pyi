@@ -76,7 +76,6 @@ class SessionOptions:
     dummy_weights: bool
     dummy_seed: int
     gpu_memory_utilization: float
-    jump_forward: bool
     batch_invariant: bool
     enforce_eager: bool
 

@@ -55,7 +55,6 @@ class Engine:
         limit_mm_per_prompt: Mapping[str, int] | None = None,
         enable_prefix_caching: bool = True,
         speculative_config: Mapping[str, Any] | bool | None = None,
-        jump_forward: bool = False,
         seed: int = 0,
         load_format: str = "auto",
         gpu_memory_utilization: float = 0.9,
@@ -81,8 +80,6 @@ class Engine:
             enable_prefix_caching: Keep what prompts have in common.
             speculative_config: {"model": directory, "num_speculative_tokens": 4} names the assistant that drafts; None:
                 the one beside the model, if there is one; False: none. Drafting changes speed and nothing else.
-            jump_forward: Compute text that structured outputs leave no choice about at once instead of sampling it, as
-                the tokenizer spells it. Fewer steps; answers may differ from those without.
             seed: What the seeds of requests without one are derived from.
             load_format: "auto", or "dummy" for random weights.
             gpu_memory_utilization: Share of the GPU's memory that this LLM may use, whoever else is there.
@@ -108,7 +105,6 @@ class Engine:
         options.tensor_parallel_size = tensor_parallel_size
         _set_media_limits(options, limit_mm_per_prompt)
         options.prefix_caching = enable_prefix_caching
-        options.jump_forward = jump_forward
         if load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format '{load_format}' is not there; it must be auto or dummy")
         options.dummy_weights = load_format == "dummy"

@@ -26,6 +26,7 @@ constexpr const char* kNoMemory =
 SchedulerLimits LimitsOn(const Executor& executor, SchedulerLimits limits) {
   limits.max_step_rows = std::min(limits.max_step_rows, executor.max_rows());
   limits.max_num_batched_tokens = std::min(limits.max_num_batched_tokens, limits.max_step_rows);
+  if (!executor.drafts_text()) limits.num_forced_drafts = 0;
   return limits;
 }
 
@@ -190,9 +191,8 @@ EngineStats Engine::stats() const {
 void Engine::PublishStats() {
   const SchedulerStats scheduler = scheduler_->stats();
   const std::lock_guard lock(mutex_);
-  published_ = {scheduler,     draft_stats_,       num_steps_,
-                num_rows_,     num_output_tokens_, num_forced_tokens_,
-                num_finished_, scheduler_->cost(), step_sizes_};
+  published_ = {scheduler,          draft_stats_,  num_steps_,         num_rows_,
+                num_output_tokens_, num_finished_, scheduler_->cost(), step_sizes_};
 }
 
 bool Engine::TakeInbox(bool may_wait) {
@@ -352,24 +352,30 @@ bool Engine::SubmitNextStep() {
   return true;
 }
 
-void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now,
-                         std::optional<double> device_ms) {
+void Engine::MeasureStep(const StepPlan& plan, const StepOutput& output,
+                         Clock::time_point submitted, Clock::time_point now) {
   const Clock::time_point began = std::max(submitted, last_collected_);
   last_collected_ = now;
   // Steps overlap with the work between them: by our clock a part of one may pass for its
   // neighbour's.
-  const double ms = device_ms.value_or(Milliseconds(began, now));
-  scheduler_->Observe(plan.shape, ms);
+  const double ms = output.device_ms.value_or(Milliseconds(began, now));
+  scheduler_->Observe(plan.ShapeRun(output), ms);
   if (options_.limits.num_drafts == 0) return;
   int num_decoding = 0;
   int max_drafts = 0;
   int num_drafts = 0;
   bool only_decodes = true;
-  for (const StepPlan::Entry& entry : plan.entries) {
-    only_decodes = only_decodes && entry.samples && entry.num_rows == 1 + entry.num_drafts;
+  for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
+    const StepPlan::Entry& entry = plan.entries[idx];
+    const SequenceOutput& result = output.sequences[idx];
+    const bool has_text = entry.quota && result.draft_source != DraftSource::kAssistant;
+    const int32_t num_made = entry.quota ? result.num_drafts : entry.num_drafts;
+    // How long the assistant's rounds take is not to be seen beside others.
+    only_decodes =
+        only_decodes && entry.samples && entry.num_rows == 1 + entry.num_drafts && !has_text;
     num_decoding += entry.samples ? 1 : 0;
-    max_drafts = std::max(max_drafts, entry.num_drafts);
-    num_drafts += entry.num_drafts;
+    max_drafts = std::max(max_drafts, num_made);
+    num_drafts += num_made;
   }
   if (num_decoding > 0) num_decoding_ = num_decoding;
   // Near their end sequences have fewer drafts: a few of those still make a step of its kind.
@@ -381,13 +387,17 @@ void Engine::MeasureStep(const StepPlan& plan, Clock::time_point submitted, Cloc
 void Engine::CountRound(const SequenceProgress& progress, RequestUsage& usage) {
   usage.draft_tokens += progress.num_drafts;
   usage.accepted_tokens += progress.num_accepted;
-  ++draft_stats_.num_rounds;
-  draft_stats_.num_drafts += static_cast<uint64_t>(progress.num_drafts);
-  draft_stats_.num_accepted += static_cast<uint64_t>(progress.num_accepted);
+  DraftCounts& of_source = draft_stats_.by_source[static_cast<size_t>(progress.draft_source)];
+  for (DraftCounts* counts : {static_cast<DraftCounts*>(&draft_stats_), &of_source}) {
+    ++counts->num_rounds;
+    counts->num_drafts += static_cast<uint64_t>(progress.num_drafts);
+    counts->num_accepted += static_cast<uint64_t>(progress.num_accepted);
+  }
   draft_stats_.num_round_tokens += progress.tokens.size();
   for (int32_t place = 0; place < progress.num_accepted; ++place) {
     ++draft_stats_.accepted_at[place];
   }
+  if (progress.draft_source != DraftSource::kAssistant) return;
   draft_policy_.AddRound(progress.num_drafts, progress.num_accepted);
   const bool has_collapsed = draft_policy_.has_collapsed();
   if (has_collapsed && !draft_stats_.has_collapsed) {
@@ -465,14 +475,13 @@ void Engine::CollectStep() {
   const Clock::time_point submitted = in_flight_.front().submitted;
   in_flight_.pop_front();
   const Clock::time_point now = Clock::now();
-  MeasureStep(plan, submitted, now, output.device_ms);
+  MeasureStep(plan, output, submitted, now);
   for (SequenceProgress& progress : scheduler_->Complete(std::move(plan), std::move(output))) {
     const auto open = open_.find(progress.id);
     if (open == open_.end()) continue;
     OpenRequest& request = open->second;
     if (!request.first_token && !progress.tokens.empty()) request.first_token = now;
     num_output_tokens_ += progress.tokens.size();
-    num_forced_tokens_ += static_cast<uint64_t>(progress.num_forced);
     if (progress.num_drafts > 0) CountRound(progress, request.usage);
     RequestEvent event;
     event.prompt_logprobs = std::move(progress.prompt_logprobs);

@@ -39,7 +39,7 @@ struct RequestUsage {
   int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   int32_t output_tokens = 0;
   int32_t given_tokens = 0;     // of those, generated before (SequenceSpec::generated)
-  int32_t draft_tokens = 0;     // proposed by the drafter and verified
+  int32_t draft_tokens = 0;     // proposed, whoever did, and verified
   int32_t accepted_tokens = 0;  // of those
 };
 
@@ -71,19 +71,24 @@ struct EngineOptions {
   SchedulerLimits limits;
   int max_queue = 4096;  // sequences submitted and not running yet
   bool overlap = true;   // plan the next step while one runs
-  // limits.num_drafts is the most, and each step has as many as pay; else each has that many.
+  // limits.num_drafts is the most, and each step has as many as pay; else each has that many. What
+  // the executor cannot draft by itself (Executor::drafts_text) is left out of the limits.
   bool adapt_drafts = false;
   bool check_kv = false;  // verify every step's pages and lengths before it runs
   std::filesystem::path check_kv_report = "lapidary-kv-violation.json";
 };
 
-struct DraftStats {
+struct DraftCounts {
   uint64_t num_rounds = 0;  // with drafts
   uint64_t num_drafts = 0;
   uint64_t num_accepted = 0;
+};
+
+struct DraftStats : DraftCounts {
+  std::array<DraftCounts, kNumDraftSources> by_source{};
   std::array<uint64_t, kMaxDrafts> accepted_at{};  // by place in the round
   uint64_t num_round_tokens = 0;                   // that those rounds gave
-  bool has_collapsed = false;                      // hardly anything is accepted
+  bool has_collapsed = false;                      // hardly anything of the assistant's is accepted
 };
 
 // Steps by their rows: for each bound those with at most so many and more than the bound before,
@@ -105,7 +110,6 @@ struct EngineStats {
   uint64_t num_steps = 0;
   uint64_t num_rows = 0;
   uint64_t num_output_tokens = 0;
-  uint64_t num_forced_tokens = 0;  // of those, not sampled
   uint64_t num_finished = 0;
   StepCost step_cost;
   StepSizes step_sizes;
@@ -198,8 +202,8 @@ class Engine {
   void CollectStep();
   void MarkStarted(const StepPlan& plan);
   // What a finished step says about cost and drafting, before its plan is given up.
-  void MeasureStep(const StepPlan& plan, Clock::time_point submitted, Clock::time_point now,
-                   std::optional<double> device_ms);
+  void MeasureStep(const StepPlan& plan, const StepOutput& output, Clock::time_point submitted,
+                   Clock::time_point now);
   void CountRound(const SequenceProgress& progress, RequestUsage& usage);
   // Masks that were late and are made now.
   void TakeMadeMasks();
@@ -239,7 +243,6 @@ class Engine {
   uint64_t num_rows_ = 0;
   StepSizes step_sizes_;
   uint64_t num_output_tokens_ = 0;
-  uint64_t num_forced_tokens_ = 0;
   uint64_t num_finished_ = 0;
   bool has_just_lent_ = false;
 

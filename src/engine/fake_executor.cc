@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "executor/draft_rounds.h"
 #include "sampling/accept.h"
 
 namespace lapidary {
@@ -102,7 +103,27 @@ void FakeExecutor::BeLate(Slot& slot, SequenceOutput& output) {
   output.is_late = true;
 }
 
-void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
+void FakeExecutor::DraftText(std::span<int32_t> ids, SequenceStep& sequence,
+                             SequenceOutput& output) {
+  if (!sequence.quota) return;
+  CHECK_EQ(sequence.quota->most(), sequence.num_drafts);
+  std::vector<int32_t> drafts;
+  if (constraints_.IsActive(sequence.slot)) {
+    grammar::Work work(kMaskStepsPerThread);
+    drafts = constraints_.LikelyTokens(sequence.slot, sequence.quota->forced, work);
+    // As if there were text in forms that force none: some of it right.
+    if (drafts.empty() && random_() % 2 == 0) {
+      drafts.resize(random_() % (sequence.quota->forced + 1), kTokenFromDrafter);
+    }
+  }
+  output.draft_source = drafts.empty() ? DraftSource::kAssistant : DraftSource::kForced;
+  if (drafts.empty()) drafts.resize(sequence.quota->assistant, kTokenFromDrafter);
+  std::ranges::copy(drafts, ids.end() - sequence.num_drafts);
+  output.num_drafts = static_cast<int32_t>(drafts.size());
+  ShortenRound(output.num_drafts, sequence);
+}
+
+void FakeExecutor::RunSequence(SequenceStep sequence, std::span<int32_t> ids,
                                std::span<const int32_t> scored_ids, Writes& writes,
                                SequenceOutput& output) {
   Slot& slot = slots_.at(sequence.slot);
@@ -118,6 +139,8 @@ void FakeExecutor::RunSequence(const SequenceStep& sequence, std::span<int32_t> 
   CHECK_GE(first_position, sequence.num_cached - sequence.num_uncertain);
   CHECK_LE(sequence.num_drafts, kMaxDrafts);
   if (slot.max_len > 0) CHECK_LT(sequence.num_cached + sequence.num_rows, slot.max_len + 1);
+  DraftText(ids, sequence, output);
+  ids = ids.first(sequence.num_rows);
   PrefixHasher prefix = CheckCachedKeys(sequence, first_position);
   ResolveIds(sequence, prefix, ids);
   std::vector<PrefixHasher> after;

@@ -5,8 +5,8 @@
 // keys it may see form one unbroken chain up to itself, in both groups; its "sampled" token is a
 // function of that prefix alone, and of the grammar if there is one. So outputs are known in
 // advance, whatever was batched, cut, preempted, cached or drafted. Its drafter proposes those very
-// outputs, and now and then something else. Where a test asks for it, sequences fail or are late at
-// random.
+// outputs, and now and then something else, as an assistant and as text of a form. Where a test
+// asks for it, sequences fail or are late at random.
 #pragma once
 
 #include <deque>
@@ -30,6 +30,7 @@ class FakeExecutor : public Executor {
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return num_pages_; }
   int max_drafts() const override { return kMaxDrafts; }
+  bool drafts_text() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 
@@ -90,7 +91,9 @@ class FakeExecutor : public Executor {
   void ResolveIds(const SequenceStep& sequence, PrefixHasher prefix, std::span<int32_t> ids);
   // One of those that the grammar allows.
   static int32_t NextAllowed(const PrefixHasher& prefix, const RowMasks& masks, int32_t row);
-  void RunSequence(const SequenceStep& sequence, std::span<int32_t> ids,
+  // What the step has of its drafts where it says how many each source may propose.
+  void DraftText(std::span<int32_t> ids, SequenceStep& sequence, SequenceOutput& output);
+  void RunSequence(SequenceStep sequence, std::span<int32_t> ids,
                    std::span<const int32_t> scored_ids, Writes& writes, SequenceOutput& output);
 
   const ModelPlan plan_;

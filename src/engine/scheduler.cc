@@ -11,9 +11,6 @@
 namespace lapidary {
 namespace {
 
-// What finding forced tokens may hold up a step for.
-constexpr int64_t kFollowSteps = grammar::Work::kStepsPerMillisecond;
-
 // Windows of so many tokens at the end of a prompt are worth keeping.
 constexpr int32_t kPromptEndTokens = 512;
 
@@ -101,14 +98,6 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
   const int32_t prompt_len = sequence->prompt_len();
   const int32_t window = plan_.kv_groups[kSlidingGroup].window;
   sequence->pages.set_end_zone(prompt_len - window - kPromptEndTokens, prompt_len);
-  // What is forced from the start. A step must give the last token that was asked for.
-  grammar::Work work(kFollowSteps);
-  const int32_t max_forced = sequence->spec.max_new_tokens - sequence->num_outputs() - 1;
-  for (const int32_t token : sequence->ForcedTokens(max_forced, work)) {
-    sequence->tokens.push_back(token);
-    ++sequence->num_unreported;
-    sequence->made_mask = nullptr;  // It stands before them.
-  }
   InsertInOrder(waiting_, *sequence);
   sequences_.emplace(id, std::move(sequence));
   return {};
@@ -167,8 +156,7 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) const {
   binding.prompt_len = sequence.prompt_len();
   binding.max_len = sequence.prompt_len() + spec.max_new_tokens;
   binding.grammar = spec.grammar;
-  binding.matcher = sequence.MatcherBehindTokens();
-  sequence.made_mask = nullptr;
+  binding.matcher = std::move(sequence.made_mask);
   binding.media = spec.media;
   if (spec.grammar || (spec.sampling && spec.sampling->has_penalties())) {
     binding.tokens = sequence.tokens;
@@ -272,7 +260,6 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
   for (const PageIndex page : held_pages_.front()) pool_.Free(page);
   held_pages_.pop_front();
 
-  grammar::Work work(kFollowSteps);
   std::vector<SequenceProgress> progress;
   progress.reserve(plan.entries.size());
   for (size_t idx = 0; idx < plan.entries.size(); ++idx) {
@@ -290,12 +277,6 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
     update.id = entry.id;
     if (entry.ends_prompt) update.finish = FinishReason::kLength;
     if (!result.error) update.prompt_logprobs = std::move(result.scores);
-    if (!result.tokens.empty()) {
-      for (; sequence.num_unreported > 0; --sequence.num_unreported, ++update.num_forced) {
-        const size_t at = sequence.tokens.size() - sequence.num_unreported;
-        update.tokens.emplace_back().id = sequence.tokens[at];
-      }
-    }
     for (const SampledToken& token : result.tokens) {
       sequence.tokens.push_back(token.id);
       update.tokens.push_back(token);
@@ -320,7 +301,8 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       sequence.pages.Settle(num_accepted, entry.num_drafts - num_accepted);
       sequence.num_planned += num_accepted;
       if (!result.is_late) {  // Else it says nothing about the drafts.
-        update.num_drafts = entry.num_drafts;
+        update.draft_source = result.draft_source;
+        update.num_drafts = entry.quota ? result.num_drafts : entry.num_drafts;
         update.num_accepted = num_accepted;
       }
     }
@@ -328,8 +310,6 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       sequence.awaits_mask = true;
       ++num_late_;
       if (sequence.num_pending == 0) LeaveBatch(sequence);
-    } else if (sequence.follower && !update.finish) {
-      JumpForward(sequence, work, update);
     }
     if (update.finish) {
       Finish(sequences_.find(entry.id), /*keep_prefix=*/update.finish != FinishReason::kError);
@@ -349,7 +329,6 @@ void Scheduler::CompleteStale(const StepPlan::Entry& entry, Sequence& sequence) 
 
 void Scheduler::LeaveBatch(Sequence& sequence) {
   late_.push_back(sequence.id);
-  sequence.awaits_jump = false;
   if (sequence.slot < 0) return;  // Preempted: all of it is computed again.
   // The row behind the last token was computed, and one that stale steps put behind it.
   const int32_t num_taken_back =
@@ -386,25 +365,7 @@ void Scheduler::TakeMask(SequenceId id, std::shared_ptr<const grammar::Matcher> 
   sequence.num_mask_steps += num_steps;
   if (matcher == nullptr) return;
   CHECK_EQ(matcher->num_accepted(), sequence.num_outputs());
-  // What was found out belongs to its automaton; the follower may have another.
-  if (sequence.follower) *sequence.follower = *matcher;
   sequence.made_mask = std::move(matcher);
-}
-
-void Scheduler::JumpForward(Sequence& sequence, grammar::Work& work, SequenceProgress& update) {
-  const std::vector<int32_t> forced =
-      sequence.ForcedTokens(sequence.spec.max_new_tokens - sequence.num_outputs(), work);
-  // The first of them is on the way: more are worth a step without this sequence.
-  sequence.awaits_jump = sequence.num_pending > 0 && forced.size() > 1;
-  if (sequence.num_pending > 0 || forced.empty()) return;
-  for (const int32_t token : forced) {
-    sequence.tokens.push_back(token);
-    update.tokens.emplace_back().id = token;
-  }
-  update.num_forced += static_cast<int32_t>(forced.size());
-  if (sequence.num_outputs() >= sequence.spec.max_new_tokens) update.finish = FinishReason::kLength;
-  sequence.continues_slot = false;
-  sequence.must_bind_again = sequence.slot >= 0;
 }
 
 void Scheduler::Abandon(const StepPlan& plan) {
@@ -444,7 +405,6 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(sequence->pages.length(), sequence->num_planned);
     CHECK_LE(sequence->num_planned, sequence->known_len());
     CHECK(sequence->num_pending == 0 || sequence->num_pending <= 2) << sequence->num_pending;
-    CHECK(!sequence->awaits_jump || sequence->num_pending > 0);
     num_late += sequence->awaits_mask ? 1 : 0;
     const bool is_running =
         std::find(running_.begin(), running_.end(), sequence.get()) != running_.end();

@@ -36,10 +36,11 @@ struct SchedulerLimits {
   int max_num_seqs = 256;             // running at once
   int max_num_batched_tokens = 2048;  // rows of a step, but for images that must not be cut
   int max_step_rows = std::numeric_limits<int>::max();  // with those: what the executor can hold
-  int max_scored_rows = 64;  // of those, prompt rows whose logprobs are wanted
-  int max_model_len = 0;     // tokens of a sequence; 0: the model's context
-  int sliding_slack = 32;    // tokens held behind the window
-  int num_drafts = 0;        // of a decoding sequence at most, by the executor's drafter
+  int max_scored_rows = 64;   // of those, prompt rows whose logprobs are wanted
+  int max_model_len = 0;      // tokens of a sequence; 0: the model's context
+  int sliding_slack = 32;     // tokens held behind the window
+  int num_drafts = 0;         // of a decoding sequence at most, by the executor's assistant,
+  int num_forced_drafts = 0;  // and of text that its grammar forces
   bool prefix_caching = true;
   // A step that carries decodes takes at most so long, or so many times what a step takes when all
   // prompts are answers too, whichever is more: then answers have a steady pace, and prompts are
@@ -60,12 +61,17 @@ struct StepPlan {
     int32_t slot = 0;
     bool samples = false;
     bool ends_prompt = false;  // the last of a sequence that generates nothing
+    int32_t num_cached = 0;
     int32_t num_rows = 0;
     int32_t num_drafts = 0;
+    std::optional<DraftQuota> quota = {};  // of them
   };
   StepBatch batch;
   std::vector<Entry> entries;  // as batch.sequences
-  StepShape shape;             // of the batch
+  StepShape shape;             // of the batch, without text that may be drafted
+
+  // Of the step as it was run.
+  StepShape ShapeRun(const StepOutput& output) const;
 };
 
 // What a finished step means for one sequence.
@@ -73,9 +79,9 @@ struct SequenceProgress {
   SequenceId id = 0;
   std::vector<SampledToken> prompt_logprobs;  // of the next prompt tokens, from the second on
   std::vector<SampledToken> tokens;           // new ones, the stop token included
-  int32_t num_forced = 0;                     // of those, not sampled
-  // Of a round with drafts: how many there were, and how many the target agreed with (beyond a stop
-  // token too).
+  // Of a round with drafts: whose, how many there were, and how many the target agreed with (beyond
+  // a stop token too).
+  DraftSource draft_source = DraftSource::kAssistant;
   int32_t num_drafts = 0;
   int32_t num_accepted = 0;
   std::optional<FinishReason> finish;
@@ -178,6 +184,11 @@ class Scheduler {
     // What the step has room for: an image may go beyond `rows`, but not beyond this.
     int32_t step_rows = 0;
   };
+  // What a step verifies behind a sequence's next token: ids, or who gives them.
+  struct Drafts {
+    std::vector<int32_t> ids = {};
+    std::optional<DraftQuota> quota = {};
+  };
   static constexpr double kNoTimeLimit = std::numeric_limits<double>::infinity();
   using SequenceMap = std::map<SequenceId, std::unique_ptr<Sequence>>;
 
@@ -222,12 +233,15 @@ class Scheduler {
   void AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget);
   // Asks for the logprobs of the prompt tokens that follow the step's rows.
   void AddScores(Sequence& sequence, int32_t end, SequenceStep& step, StepBatch& batch) const;
-  void AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
-                 StepPlan& plan);
+  void AddToPlan(Sequence& sequence, int32_t num_rows, const Drafts& drafts, StepPlan& plan);
   // A sequence that needs no more than its next row.
   bool IsDecoding(const Sequence& sequence) const;
   // What to verify behind the next token of a decoding sequence.
-  std::vector<int32_t> ChooseDrafts(const Sequence& sequence, int32_t max_drafts) const;
+  Drafts ChooseDrafts(const Sequence& sequence, int32_t max_drafts, int32_t max_text) const;
+  // Whether its steps may have drafts that cost no computing.
+  bool DraftsText(const Sequence& sequence) const;
+  // Text that one of these sequences may draft in a step, of so many rows that drafts may take.
+  int32_t MostText(std::span<Sequence* const> decoding, int32_t num_rows) const;
   // Every sequence of the step has its pages: what room is left goes to what would be lost
   // (SequencePages::KeepLeaving), then the tables are final. Before any page of the step is given
   // back, or a page would be written twice in it.
@@ -242,8 +256,6 @@ class Scheduler {
   void OfferPages(Sequence& sequence, int32_t length, bool with_last);
   void MarkPromptPoints(Sequence& sequence);
   void MarkPoint(Sequence& sequence, int32_t length);
-  // Appends the tokens that must come next, if nothing of the sequence is on the way.
-  void JumpForward(Sequence& sequence, grammar::Work& work, SequenceProgress& update);
   // An entry of a step that was submitted before its sequence was known to be late.
   void CompleteStale(const StepPlan::Entry& entry, Sequence& sequence);
   // Once no step holds the late sequence: what follows its last token is computed again.
@@ -286,8 +298,8 @@ class Scheduler {
   std::vector<Sequence*> running_;
   std::deque<Sequence*> waiting_;
   std::vector<int32_t> free_slots_;
-  std::vector<Sequence*> by_slot_;       // null: free
-  std::vector<uint64_t> planned_in_;     // by slot: the step that last planned it
+  std::vector<Sequence*> by_slot_;    // null: free
+  std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
   uint64_t step_ = 0;
   // The last step without chunks.
   StepShape decodes_alone_;

@@ -85,7 +85,10 @@ class Harness {
     StepPlan plan = std::move(in_flight_.front());
     in_flight_.pop_front();
     last_shape_ = plan.shape;
-    if (step_ms_) scheduler_.Observe(plan.shape, step_ms_(plan.shape));
+    if (step_ms_) {
+      const StepShape run = plan.ShapeRun(output);
+      scheduler_.Observe(run, step_ms_(run));
+    }
     for (SequenceProgress& progress : scheduler_.Complete(std::move(plan), std::move(output))) {
       for (const SampledToken& score : progress.prompt_logprobs) {
         EXPECT_TRUE(outputs_[progress.id].empty()) << "a score after a token";

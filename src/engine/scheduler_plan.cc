@@ -10,6 +10,9 @@ namespace {
 
 // Share of the row budget that decoding sequences cannot take from prompts.
 constexpr int kPromptShare = 8;
+// Share of the row budget that text may be drafted in: it is planned before anybody knows whether
+// there is any, so few of these rows are run, and prompts could have had them.
+constexpr int kTextShare = 4;
 // Share of a step's prompt rows that the oldest prompt leaves to the others.
 constexpr int kNewcomerShare = 4;
 // Share of a step's time that decodes cannot take from prompts,
@@ -37,8 +40,18 @@ bool MayPass(const Sequence& sequence, const Sequence& before) {
 
 }  // namespace
 
+StepShape StepPlan::ShapeRun(const StepOutput& output) const {
+  StepShape run = shape;
+  for (size_t idx = 0; idx < entries.size(); ++idx) {
+    if (!entries[idx].quota) continue;
+    const int32_t num_planned = entries[idx].quota->assistant;
+    run.AddDecode(output.sequences[idx].num_drafts - num_planned, entries[idx].num_cached);
+  }
+  return run;
+}
+
 bool Scheduler::CanTakeRows(const Sequence& sequence) const {
-  if (sequence.num_open_rows() == 0 || sequence.awaits_jump || sequence.awaits_mask) return false;
+  if (sequence.num_open_rows() == 0 || sequence.awaits_mask) return false;
   // Once its last token may be on the way, no row beyond it is planned.
   return sequence.spec.max_new_tokens == 0 || sequence.num_rows_left() > 0;
 }
@@ -101,14 +114,15 @@ void Scheduler::AddScores(Sequence& sequence, int32_t end, SequenceStep& step,
   sequence.num_scored = last;
 }
 
-void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const int32_t> drafts,
+void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, const Drafts& drafts,
                           StepPlan& plan) {
   StepBatch& batch = plan.batch;
   SequenceStep step;
   step.slot = sequence.slot;
   step.num_cached = sequence.pages.max_length();
   step.num_uncertain = sequence.pages.num_uncertain();
-  step.num_drafts = static_cast<int32_t>(drafts.size());
+  step.num_drafts = static_cast<int32_t>(drafts.ids.size());
+  step.quota = drafts.quota;
   step.num_rows = num_rows + step.num_drafts;
   const int32_t end = sequence.num_planned + num_rows;
   const bool is_prompt_only = sequence.spec.max_new_tokens == 0;
@@ -130,10 +144,10 @@ void Scheduler::AddToPlan(Sequence& sequence, int32_t num_rows, std::span<const 
     batch.token_ids.insert(batch.token_ids.end(), sequence.tokens.begin() + sequence.num_planned,
                            sequence.tokens.begin() + end);
   }
-  batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
+  batch.token_ids.insert(batch.token_ids.end(), drafts.ids.begin(), drafts.ids.end());
   batch.sequences.push_back(step);
-  plan.entries.push_back(
-      {sequence.id, sequence.slot, step.samples, ends_prompt, step.num_rows, step.num_drafts});
+  plan.entries.push_back({sequence.id, sequence.slot, step.samples, ends_prompt, step.num_cached,
+                          step.num_rows, step.num_drafts, step.quota});
   planned_in_[sequence.slot] = step_;
 }
 
@@ -168,15 +182,38 @@ bool Scheduler::IsDecoding(const Sequence& sequence) const {
   return sequence.slot >= 0 && CanTakeRows(sequence) && !sequence.is_prefilling();
 }
 
-std::vector<int32_t> Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_drafts) const {
+int32_t Scheduler::MostText(std::span<Sequence* const> decoding, int32_t num_rows) const {
+  const auto num_drafting =
+      std::ranges::count_if(decoding, [&](const Sequence* other) { return DraftsText(*other); });
+  return num_drafting > 0 ? std::max(num_rows / static_cast<int32_t>(num_drafting), 1) : 0;
+}
+
+bool Scheduler::DraftsText(const Sequence& sequence) const {
+  return limits_.num_forced_drafts > 0 && sequence.spec.grammar != nullptr;
+}
+
+Scheduler::Drafts Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_drafts,
+                                          int32_t max_text) const {
   max_drafts = std::min({max_drafts, sequence.num_rows_left() - 1, kMaxDrafts});
   // A drafter goes on from what the target has computed in this slot.
   if (!sequence.continues_slot || max_drafts <= 0) return {};
-  if (!draft_source_) {
-    return std::vector<int32_t>(std::min(num_drafts_, max_drafts), kTokenFromDrafter);
+  if (draft_source_) {
+    Drafts drafts{.ids = draft_source_(sequence, max_drafts)};
+    CHECK_LE(static_cast<int32_t>(drafts.ids.size()), max_drafts);
+    return drafts;
   }
-  std::vector<int32_t> drafts = draft_source_(sequence, max_drafts);
-  CHECK_LE(static_cast<int32_t>(drafts.size()), max_drafts);
+  DraftQuota quota{.forced = 0, .assistant = std::min(num_drafts_, max_drafts)};
+  if (DraftsText(sequence)) {
+    quota.forced = std::min({limits_.num_forced_drafts, max_text, max_drafts});
+    // Most of these rows will not be needed: none of their pages is another's next one.
+    if (sequence.pages.PagesNeeded(1 + quota.most(), quota.most()) +
+            static_cast<int>(running_.size()) >
+        pool_.num_free() + pool_.num_reclaimable()) {
+      quota.forced = 0;
+    }
+  }
+  Drafts drafts{.ids = std::vector<int32_t>(quota.most(), kTokenFromDrafter)};
+  if (quota.forced > 0) drafts.quota = quota;
   return drafts;
 }
 
@@ -187,22 +224,23 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
   int32_t num_undecided = static_cast<int32_t>(
       std::count_if(candidates.begin(), candidates.end(),
                     [&](const Sequence* sequence) { return IsDecoding(*sequence); }));
+  const int32_t most_text = MostText(candidates, limits_.max_num_batched_tokens / kTextShare);
   for (Sequence* sequence : candidates) {
     if (budget == 0) return;
     if (!IsDecoding(*sequence)) continue;
-    std::vector<int32_t> drafts = ChooseDrafts(*sequence, budget - num_undecided--);
-    const int32_t num_drafts = static_cast<int32_t>(drafts.size());
+    Drafts drafts = ChooseDrafts(*sequence, budget - num_undecided--, most_text);
+    const int32_t num_drafts = static_cast<int32_t>(drafts.ids.size());
     // Nobody is preempted for drafts.
-    if (num_drafts > 0 && !Reserve(*sequence, 1 + num_drafts, num_drafts)) drafts.clear();
-    if (drafts.empty() && !ReserveByPreempting(*sequence, 1)) continue;
+    if (num_drafts > 0 && !Reserve(*sequence, 1 + num_drafts, num_drafts)) drafts = {};
+    if (drafts.ids.empty() && !ReserveByPreempting(*sequence, 1)) continue;
     AddToPlan(*sequence, 1, drafts, plan);
-    budget -= 1 + static_cast<int32_t>(drafts.size());
+    budget -= 1 + static_cast<int32_t>(drafts.ids.size());
   }
 }
 
 void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
   budget.ms -= cost_.ChunkMilliseconds(num_rows, sequence.num_planned);
-  AddToPlan(sequence, num_rows, {}, plan);
+  AddToPlan(sequence, num_rows, Drafts{}, plan);
   budget.rows = std::max(budget.rows - num_rows, 0);
   budget.step_rows -= num_rows;
   budget.scored_rows = std::max(budget.scored_rows - plan.batch.sequences.back().num_scored, 0);

@@ -507,6 +507,14 @@ TEST_P(SchedulerModes, SessionsInTurnKeepTheirReusableTokensWhileTheyFit) {
 
 // The whole machine under random load: arrivals, cancels, drafts, tiny pools, shared prefixes,
 // sequences that fail in a step or are late.
+// A form that every text has, so that the executor drafts for it.
+std::shared_ptr<const grammar::CompiledGrammar> AnyText(int vocab_size) {
+  static const auto vocabulary =
+      std::make_shared<grammar::TokenVocabulary>(std::vector<std::string>(vocab_size));
+  return std::make_shared<grammar::CompiledGrammar>(std::nullopt, vocabulary,
+                                                    std::vector<int32_t>());
+}
+
 void RandomSteps(int num_turns, int seed, bool overlap) {
   std::mt19937 random(seed);
   int turns_left = num_turns;
@@ -520,7 +528,10 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     limits.max_step_ms = random() % 2 == 0 ? static_cast<double>(random() % 40) : 0.0;
     const int draft_kind = static_cast<int>(random() % 3);  // none, the test's, the executor's
     const int num_pages = 40 + static_cast<int>(random() % 200);
-    limits.num_drafts = draft_kind == 2 ? 1 + static_cast<int>(random() % 8) : 0;
+    limits.num_drafts = draft_kind == 2 ? static_cast<int>(random() % 9) : 0;
+    if (draft_kind == 2 && random() % 2 == 0) {
+      limits.num_forced_drafts = 1 + static_cast<int>(random() % kMaxDrafts);
+    }
     Harness harness(num_pages, limits, overlap,
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});
     if (random() % 2 == 0) harness.step_ms_ = FakeMilliseconds;
@@ -541,6 +552,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     std::map<SequenceId, std::pair<std::vector<int32_t>, int>> open;  // prompt, max_new_tokens
     std::map<SequenceId, std::pair<std::vector<int32_t>, int>> all;
     std::set<SequenceId> scored;
+    const auto anything = AnyText(vocab_size);
     std::vector<std::vector<int32_t>> old_prompts = {{1, 2, 3}};
     for (int turn = 0; turn < 500 && turns_left > 0; ++turn, --turns_left) {
       constexpr int kMaxWaiting = 16;
@@ -553,6 +565,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
         SequenceSpec spec = Harness::Spec(prompt, 1 + static_cast<int>(random() % 60));
         if (random() % 8 == 0) spec.max_new_tokens = 0;
         if (random() % 4 == 0) spec.num_prompt_logprobs = 2;
+        if (random() % 2 == 0) spec.grammar = anything;
         if (random() % 2 == 0 && prompt.size() > 6) {
           spec.cache_points.insert(spec.cache_points.begin(),
                                    static_cast<int32_t>(1 + random() % (prompt.size() - 3)));

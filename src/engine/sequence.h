@@ -18,7 +18,6 @@ namespace lapidary {
 namespace grammar {
 class CompiledGrammar;  // grammar/matcher.h
 class Matcher;
-class Work;
 }  // namespace grammar
 
 // Given by whoever adds sequences, in order of arrival; 0 is nobody's.
@@ -37,9 +36,7 @@ struct SequenceSpec {
   int32_t max_new_tokens = 1;     // 0: the prompt alone is computed
   std::vector<int32_t> stop_ids;  // empty: only the length ends it
   std::shared_ptr<const SamplingParams> sampling;
-  // What may be generated; null: anything. Only where the executor takes constraints. Tokens that
-  // it forces (Matcher::ForcedTokens) are not sampled but computed at once, unless logprobs are
-  // wanted.
+  // What may be generated; null: anything. Only where the executor takes constraints.
   std::shared_ptr<const grammar::CompiledGrammar> grammar;
   // Where it stands behind `generated`; null: Engine::Submit finds out (MatchGenerated).
   std::shared_ptr<const grammar::Matcher> matcher;
@@ -95,12 +92,6 @@ struct Sequence {
                                                 : id < other.id;
   }
 
-  // At most so many of the tokens that must come next; none while finding out takes more than
-  // `work` allows. None stops it: that is for steps to say.
-  std::vector<int32_t> ForcedTokens(int32_t max_tokens, grammar::Work& work);
-  // Where the grammar stands behind `tokens`, if that is known; else null.
-  std::shared_ptr<const grammar::Matcher> MatcherBehindTokens() const;
-
   const SequenceId id;
   const SequenceSpec spec;
 
@@ -110,21 +101,13 @@ struct Sequence {
   // Prompt tokens whose logprobs planned steps give; the first is counted in, it has none. Survives
   // preemption: steps that are planned run.
   int32_t num_scored = 1;
-  int32_t slot = -1;            // -1: waiting
-  bool continues_slot = false;  // a step that samples is planned: the slot has its next token
-  // Tokens were forced that the slot does not know of: it is bound again.
-  bool must_bind_again = false;
-  // Where the grammar stands behind `tokens`, or behind fewer of them while it takes its time;
-  // null: no token is forced.
-  std::unique_ptr<grammar::Matcher> follower;
+  int32_t slot = -1;             // -1: waiting
+  bool continues_slot = false;   // a step that samples is planned: the slot has its next token
+  bool must_bind_again = false;  // what the slot holds is out of date
   // The mask behind `tokens` is late: no step takes the sequence before it can be made at once.
   bool awaits_mask = false;
   std::shared_ptr<const grammar::Matcher> made_mask;  // with it, once it can; for the slot
   int64_t num_mask_steps = 0;                         // that late masks have taken
-  // More than one token is forced behind `tokens`, and the step that gives the first is on the way:
-  // no other is planned before it is there.
-  bool awaits_jump = false;
-  int32_t num_unreported = 0;  // forced from the start: they come with the first sampled token
   SequencePages pages;
   PrefixHashes prefix_hashes;  // of `tokens`, or of fewer: extended when asked for
   // Up to here the prefix cache has been offered the pages of a group.

@@ -34,7 +34,8 @@ StepShape ShapeOf(const StepBatch& batch) {
     if (step.num_rows - step.num_drafts > 1) {
       shape.AddChunk(step.num_rows, step.num_cached);
     } else {
-      shape.AddDecode(step.num_rows, step.num_cached);
+      const int32_t num_drafts = step.quota ? step.quota->assistant : step.num_drafts;
+      shape.AddDecode(1 + num_drafts, step.num_cached);
     }
   }
   return shape;

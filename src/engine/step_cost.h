@@ -31,6 +31,7 @@ struct StepShape {
   void AddChunk(int32_t num_rows, int32_t num_cached);
 };
 
+// Without text that may be drafted: seldom is there much of it.
 StepShape ShapeOf(const StepBatch& batch);
 
 class StepCost {

@@ -82,9 +82,18 @@ void SlotConstraints::MakeMasks(int32_t slot, std::span<const int32_t> drafts, g
   matcher.Rollback(matcher.num_accepted() - num_accepted);
 }
 
+std::vector<int32_t> SlotConstraints::LikelyTokens(int32_t slot, int32_t max_tokens,
+                                                   grammar::Work& work) {
+  CHECK(IsActive(slot)) << "slot " << slot;
+  if (!ReadTokens(slots_[slot], work).ok()) return {};
+  if (slots_[slot].matcher->IsTerminated()) return {};
+  return slots_[slot].matcher->LikelyTokens(max_tokens, &work);
+}
+
 Status SlotConstraints::Advance(int32_t slot, int32_t token, grammar::Work& work) {
   Slot& moved = slots_[slot];
   if (moved.unread.empty()) {
+    moved.matcher->Learn(token, &work);
     const Result<bool> is_accepted = moved.matcher->Accept(token, &work);
     if (is_accepted.ok()) {
       CHECK(*is_accepted) << "token " << token << " is in the mask";

@@ -1,6 +1,7 @@
 // The grammars of an executor's slots: where each stands, and which tokens the rows of a step may
 // be sampled from.
 //
+//   before the step:  LikelyTokens(slot)        // to be drafted
 //   before sampling:  MakeMasks(slot, drafts)   // masks of the token behind the slot's end and of
 //                                               // those behind each draft
 //   after it:         Advance(slot, token)      // for each that came out and counts
@@ -62,6 +63,9 @@ class SlotConstraints {
   // counts: masks there allow every token.
   void MakeMasks(int32_t slot, std::span<const int32_t> drafts, grammar::Work& work,
                  RowMasks* masks);
+  // For an active slot: what most likely comes behind its end (Matcher::LikelyTokens), at most so
+  // many tokens.
+  std::vector<int32_t> LikelyTokens(int32_t slot, int32_t max_tokens, grammar::Work& work);
   // A token of the mask was sampled and counts. Not behind the end.
   Status Advance(int32_t slot, int32_t token, grammar::Work& work);
 

@@ -5,6 +5,7 @@
 // admitted; steps name slots and hold integers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,8 +43,24 @@ struct SlotBinding {
   // both ways (ModelPlan), the rows of one come in one step.
   std::shared_ptr<const SoftTokenRuns> media = nullptr;
   // Known so far, where sampling has penalties or a grammar: the prompt, and what came behind it
-  // before the slot was bound (the sequence was preempted, or tokens were forced).
+  // before the slot was bound (the sequence was preempted, or late).
   std::vector<int32_t> tokens = {};
+};
+
+// Who proposes drafts.
+enum class DraftSource : uint8_t {
+  kAssistant,  // a smaller model
+  kForced,     // the grammar: what it leaves no choice about, or what answers in it said there
+};
+inline constexpr int kNumDraftSources = 2;
+const char* DraftSourceName(DraftSource source);
+
+// How many drafts each source may propose for a sequence in a step.
+struct DraftQuota {
+  int32_t forced = 0;
+  int32_t assistant = 0;
+
+  int32_t most() const { return std::max(forced, assistant); }
 };
 
 // The rows of one sequence in a step: a chunk of its prompt, its next token, or that token with
@@ -66,6 +83,10 @@ struct SequenceStep {
   // row i (sampling/accept.h).
   bool samples = false;
   int32_t num_drafts = 0;  // trailing rows
+  // Of drafts that the executor makes, quota->most() in all: the first source that has any proposes
+  // them, forced text before the assistant, and rows behind its last one are left out. None: the
+  // assistant proposes all of them. Only where Executor::drafts_text().
+  std::optional<DraftQuota> quota = {};
 
   int32_t num_sampled() const { return samples ? num_drafts + 1 : 0; }
 };
@@ -89,6 +110,9 @@ struct SequenceOutput {
   // With sampling: the accepted drafts and the token after them, so one token without drafts.
   std::vector<SampledToken> tokens;
   std::vector<SampledToken> scores;  // the id, its logprob, the likeliest
+  // With a quota: the drafts that there were, and whose.
+  int32_t num_drafts = 0;
+  DraftSource draft_source = DraftSource::kAssistant;
   // This sequence alone has failed (a row without a finite logit, a grammar beyond its limits). It
   // is over: what steps submitted before this was known say about it means nothing.
   std::optional<std::string> error;

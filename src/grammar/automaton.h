@@ -55,8 +55,8 @@ class Automaton {
   static constexpr uint32_t kMaxNesting = 20'000;
   static constexpr size_t kMaxClosureSteps = 500'000;
 
-  // `spell` may be empty; then no text is spelled. `memory` may be null. All must outlive the
-  // automaton.
+  // `spell` may be empty; then no text is guessed before it was said. `memory` may be null. All
+  // must outlive the automaton.
   Automaton(const Grammar& grammar, const TokenVocabulary& vocabulary, const TextSpeller& spell,
             GrammarMemory* memory = nullptr);
 
@@ -70,10 +70,16 @@ class Automaton {
   Result<const TokenMask*> MaskOf(StateId state);
   // Needs no lock. words: [num_words] of the vocabulary.
   void CopyMask(const TokenMask& mask, std::span<uint32_t> words) const;
-  // The first token of the text that must come next, as the tokenizer spells it, or the special
-  // token that must; -1: there is a choice. A text's last token is a choice too where a longer one
-  // may begin with it.
-  Result<int32_t> SpelledToken(StateId state);
+  // A guess at what comes next.
+  struct Guess {
+    int32_t token = -1;      // -1: there is none
+    bool is_forced = false;  // only its spelling is guessed, for its text must come
+  };
+  // What was said here lately, or the first token of the text that must come, as the tokenizer
+  // spells it; the special token that must.
+  Result<Guess> GuessToken(StateId state);
+  // `token` came here in an answer. Not for tokens that no answer needs any more.
+  void Learn(StateId state, int32_t token);
 
   size_t num_states() const { return states_.size(); }
   // As of the last turn that ended; needs no turn.
@@ -136,7 +142,9 @@ class Automaton {
     std::array<uint16_t, TokenVocabulary::kMaxKinds> allowed{};
     std::array<uint16_t, TokenVocabulary::kMaxKinds> refused = NothingRefused();
     std::shared_ptr<const TokenMask> mask;
-    int32_t spelled = kNotSpelledYet;
+    int32_t spelled = kNotSpelledYet;  // first token of the text that must come; -1: a choice
+    int32_t said = -1;                 // in answers, lately;
+    uint8_t trust = 0;                 // up to kMostTrust: how often, against other tokens
   };
   struct Task {
     NodeId node;  // to be begun before `frame`; or kResume: only `frame` goes on
@@ -174,9 +182,8 @@ class Automaton {
   // The one byte, or the one special token, that may come next; -1: there is none, or a choice.
   int OnlyByte(StateId state);
   int32_t OnlySpecial(StateId state);
-  // Whether a token of more bytes may come next.
-  Result<bool> MayReachBeyond(StateId state, size_t num_bytes);
-  Result<int32_t> FindSpelledToken(StateId state);
+  // Sets `spelled` of the state, and of those that its text leads through.
+  Status SpellForcedText(StateId state);
   // The limit passed since the last call, as an error; of kind kBusy where only the account of the
   // work is empty.
   Status TakeLimitError();

@@ -1,4 +1,5 @@
-// How text is spelled that must come: the tokenizer says it, where the grammar leaves no choice.
+// What will most likely come: where the grammar leaves no choice of text the tokenizer spells it,
+// and answers in the same form tend to say the same in the same place.
 #include <algorithm>
 
 #include "grammar/automaton.h"
@@ -6,8 +7,12 @@
 namespace lapidary::grammar {
 namespace {
 
-// Only the first token is taken from a text, so this is enough for any.
+// Of a longer text the rest is spelled later.
 constexpr size_t kMaxForcedBytes = 256;
+
+// A token is guessed where there was a choice once it came twice more often than others.
+constexpr uint8_t kMostTrust = 3;
+constexpr uint8_t kTrustInChoices = 2;
 
 // Bytes up to the last character's end; bytes that are no UTF-8 count as characters.
 size_t WholeCharacters(std::string_view text) {
@@ -42,22 +47,9 @@ int32_t Automaton::OnlySpecial(StateId state) {
   return first == tokens[from.num_tokens - 1].next ? static_cast<int32_t>(first) : -1;
 }
 
-Result<bool> Automaton::MayReachBeyond(StateId state, size_t num_bytes) {
-  ASSIGN_OR_RETURN(const TokenMask* mask, MaskOf(state));
-  const auto is_longer = [&](int32_t token) {
-    return vocabulary_.BytesOf(token).size() > num_bytes;
-  };
-  if (mask->slices == 0 && mask->words.empty()) return std::ranges::any_of(mask->tokens, is_longer);
-  std::vector<uint32_t> words(vocabulary_.num_words());
-  CopyMask(*mask, words);
-  for (int32_t token = 0; token < vocabulary_.num_tokens(); ++token) {
-    if ((words[token / 32] >> (token % 32) & 1) != 0 && is_longer(token)) return true;
-  }
-  return false;
-}
-
-Result<int32_t> Automaton::FindSpelledToken(StateId state) {
-  if (const int32_t special = OnlySpecial(state); special >= 0) return special;
+Status Automaton::SpellForcedText(StateId state) {
+  states_[state].spelled = OnlySpecial(state);
+  if (states_[state].spelled >= 0 || !spell_) return {};
   std::string text;
   std::vector<StateId> before = {state};  // before each byte, and behind the last
   while (text.size() < kMaxForcedBytes) {
@@ -66,39 +58,48 @@ Result<int32_t> Automaton::FindSpelledToken(StateId state) {
     text.push_back(static_cast<char>(byte));
     before.push_back(Next(before.back(), class_of_[byte]));
   }
-  RETURN_IF_ERROR(TakeLimitError());
+  if (const Status status = TakeLimitError(); !status.ok()) {
+    states_[state].spelled = kNotSpelledYet;
+    return status;
+  }
   const bool is_cut = text.size() == kMaxForcedBytes;
   text.resize(WholeCharacters(text));
-  if (text.empty()) return -1;
+  if (text.empty()) return {};
   const std::vector<int32_t> tokens = spell_(text);
-  std::vector<size_t> begins;
-  size_t end = 0;
-  for (const int32_t token : tokens) {
-    const std::string_view bytes = vocabulary_.BytesOf(token);
-    // Some characters are spelled with tokens that mean others.
-    if (bytes.empty() || text.compare(end, bytes.size(), bytes) != 0) return -1;
-    begins.push_back(end);
-    end += bytes.size();
+  size_t begin = 0;
+  for (size_t idx = 0; idx < tokens.size(); ++idx) {
+    const std::string_view bytes = vocabulary_.BytesOf(tokens[idx]);
+    // Some characters are spelled with tokens that mean others, and a cut may go through a token.
+    if (bytes.empty() || text.compare(begin, bytes.size(), bytes) != 0) break;
+    if (is_cut && idx + 1 == tokens.size()) break;
+    int32_t& spelled = states_[before[begin]].spelled;
+    if (begin == 0 || spelled == kNotSpelledYet) spelled = tokens[idx];
+    begin += bytes.size();
   }
-  // A last token that could go on into what follows is the model's to choose, and then the one
-  // before it. Where the text was cut, one could for certain.
-  if (is_cut && !begins.empty()) begins.pop_back();
-  while (!is_cut && !begins.empty()) {
-    const size_t begin = begins.back();
-    ASSIGN_OR_RETURN(const bool goes_on, MayReachBeyond(before[begin], text.size() - begin));
-    if (!goes_on) break;
-    begins.pop_back();
-  }
-  return begins.empty() ? -1 : tokens[0];
+  return {};
 }
 
-Result<int32_t> Automaton::SpelledToken(StateId state) {
-  if (!spell_ || state == kDead) return -1;
-  if (states_[state].spelled == kNotSpelledYet) {
-    ASSIGN_OR_RETURN(const int32_t token, FindSpelledToken(state));
-    states_[state].spelled = token;
+Result<Automaton::Guess> Automaton::GuessToken(StateId state) {
+  if (state == kDead) return Guess{};
+  if (states_[state].spelled == kNotSpelledYet) RETURN_IF_ERROR(SpellForcedText(state));
+  const State& at = states_[state];
+  const bool is_forced = at.spelled >= 0;
+  // How answers spelled it goes before how the tokenizer would.
+  if (at.trust >= (is_forced ? 1 : kTrustInChoices)) return Guess{at.said, is_forced};
+  return Guess{at.spelled, is_forced};
+}
+
+void Automaton::Learn(StateId state, int32_t token) {
+  if (state == kDead) return;
+  State& at = states_[state];
+  if (at.said == token) {
+    at.trust = std::min<uint8_t>(at.trust + 1, kMostTrust);
+  } else if (at.trust > 1) {
+    --at.trust;
+  } else {
+    at.said = token;
+    at.trust = 1;
   }
-  return states_[state].spelled;
 }
 
 }  // namespace lapidary::grammar

@@ -65,7 +65,7 @@ struct CompileContext {
   std::shared_ptr<const TokenVocabulary> vocabulary = {};
   ControlTokens control = {};
   std::vector<int32_t> stop_tokens = {};  // those that end an answer
-  TextSpeller spell = {};  // spells text that must come; empty: any spelling may be sampled
+  TextSpeller spell = {};                 // spells text that must come, so that it can be drafted
   std::shared_ptr<GrammarMemory> memory = {};  // of all grammars; null: not counted
 };
 

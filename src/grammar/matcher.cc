@@ -74,18 +74,14 @@ bool Matcher::MustEndThought() const {
   return max_tokens >= 0 && place.is_in_thought && place.num_thought_tokens >= max_tokens;
 }
 
-Result<int32_t> Matcher::SpelledToken(Work* work) {
-  if (!grammar_->spells_forced_text() || IsTerminated()) return -1;
-  // What a limited thought may still say is a matter of its length.
-  if (places_.back().is_in_thought && grammar_->thought_limit_.max_tokens >= 0) return -1;
-  int32_t token = -1;
-  {
-    const Automaton::Turn turn(*automaton_, work);
-    RETURN_IF_ERROR(turn.status());
-    ASSIGN_OR_RETURN(const StateId current, Current());
-    ASSIGN_OR_RETURN(token, automaton_->SpelledToken(current));
-  }
-  return token >= 0 && IsWithheld(token) ? -1 : token;
+Result<Automaton::Guess> Matcher::GuessToken(Work* work) {
+  if (IsTerminated()) return Automaton::Guess{};
+  if (MustEndThought()) return Automaton::Guess{grammar_->thought_limit_.end_token, true};
+  if (automaton_ == nullptr) return Automaton::Guess{};
+  const Automaton::Turn turn(*automaton_, work);
+  RETURN_IF_ERROR(turn.status());
+  ASSIGN_OR_RETURN(const StateId current, Current());
+  return automaton_->GuessToken(current);
 }
 
 Result<StateId> Matcher::StateAfter(int32_t token, Work* work) {
@@ -102,8 +98,6 @@ Result<bool> Matcher::Accept(int32_t token, Work* work) {
   if (IsTerminated() || token < 0 || token >= grammar_->vocabulary().num_tokens()) return false;
   const ThoughtLimit& limit = grammar_->thought_limit_;
   if (MustEndThought() && token != limit.end_token) return false;
-  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken(work));
-  if (spelled >= 0 && token != spelled) return false;
   if (IsWithheld(token) && !MustEndThought()) {
     std::vector<uint32_t> words(num_words());
     RETURN_IF_ERROR(FillMask(words, work));
@@ -183,12 +177,6 @@ Status Matcher::FillGrammarMask(std::span<uint32_t> words, Work* work) {
     if (!IsTerminated()) allow(grammar_->thought_limit_.end_token);
     return {};
   }
-  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken(work));
-  if (spelled >= 0) {
-    std::ranges::fill(words, 0);
-    allow(spelled);
-    return {};
-  }
   if (automaton_ == nullptr) {
     std::ranges::fill(words, ~0u);
     const int32_t num_left = grammar_->vocabulary().num_tokens() % 32;
@@ -216,8 +204,6 @@ Result<std::optional<int32_t>> Matcher::OnlyAllowedToken(Work* work) {
   if (IsTerminated()) return std::optional<int32_t>();
   if (MustEndThought()) return std::optional<int32_t>(grammar_->thought_limit_.end_token);
   if (automaton_ == nullptr) return std::optional<int32_t>();
-  ASSIGN_OR_RETURN(const int32_t spelled, SpelledToken(work));
-  if (spelled >= 0) return std::optional<int32_t>(spelled);
   const Automaton::Turn turn(*automaton_, work);
   RETURN_IF_ERROR(turn.status());
   ASSIGN_OR_RETURN(const StateId current, Current());
@@ -230,19 +216,31 @@ Result<std::optional<int32_t>> Matcher::OnlyAllowedToken(Work* work) {
   return std::optional<int32_t>();
 }
 
-std::vector<int32_t> Matcher::ForcedTokens(int32_t max_tokens, Work* work) {
+std::vector<int32_t> Matcher::LikelyTokens(int32_t max_tokens, Work* work) {
   std::vector<int32_t> tokens;
-  // What cannot be found out is no longer forced: whoever samples there is told why.
+  std::vector<StateId> chosen_at;
   while (std::ssize(tokens) < max_tokens) {
-    const Result<int32_t> token = SpelledToken(work);
-    if (!token.ok() || *token < 0) break;
-    const Result<bool> is_accepted = Accept(*token, work);
-    if (!is_accepted.ok()) break;
-    CHECK(*is_accepted) << "token " << *token << " is forced";
-    tokens.push_back(*token);
+    const Result<Automaton::Guess> guess = GuessToken(work);
+    if (!guess.ok() || guess->token < 0) break;
+    if (!guess->is_forced) {
+      // What may be repeated would be guessed for ever.
+      const StateId state = places_.back().state;
+      if (std::ranges::find(chosen_at, state) != chosen_at.end()) break;
+      chosen_at.push_back(state);
+    }
+    const Result<bool> is_accepted = Accept(guess->token, work);
+    if (!is_accepted.ok() || !*is_accepted) break;
+    tokens.push_back(guess->token);
   }
   Rollback(static_cast<int>(tokens.size()));
   return tokens;
+}
+
+void Matcher::Learn(int32_t token, Work* work) {
+  if (automaton_ == nullptr || IsTerminated() || MustEndThought()) return;
+  const Automaton::Turn turn(*automaton_, work);
+  if (!turn.status().ok()) return;
+  if (const Result<StateId> current = Current(); current.ok()) automaton_->Learn(*current, token);
 }
 
 bool Matcher::CanStop() const {

@@ -42,8 +42,8 @@ class CompiledGrammar {
   // Allowed where the text may end, each of `stop_tokens` ends it. Where a thought's limit is
   // reached, the grammar must allow its end. Without a grammar every token may come at any time,
   // and none of them ends the text.
-  // With `spell`, text that must come is allowed only as the tokenizer spells it, so that its
-  // tokens are known before they are sampled (Matcher::ForcedTokens).
+  // With `spell`, text that must come is known in the tokenizer's tokens before it is sampled
+  // (Matcher::LikelyTokens).
   // `memory`, if any, is shared with other grammars.
   CompiledGrammar(std::optional<Grammar> grammar, std::shared_ptr<const TokenVocabulary> vocabulary,
                   std::vector<int32_t> stop_tokens, ThoughtLimit thought_limit = {},
@@ -56,8 +56,6 @@ class CompiledGrammar {
   const TokenVocabulary& vocabulary() const { return *vocabulary_; }
   std::span<const int32_t> stop_tokens() const { return stop_tokens_; }
   bool IsStopToken(int32_t token) const;
-  // Whether there can be forced tokens.
-  bool spells_forced_text() const { return grammar_.has_value() && spell_ != nullptr; }
   // What it takes now, its states and masks included. Never waits for a matcher.
   size_t num_bytes() const;
 
@@ -102,10 +100,14 @@ class Matcher {
   Status FillMask(std::span<uint32_t> words, Work* work = nullptr);
   // The one token that may come next, if the grammar leaves just one.
   Result<std::optional<int32_t>> OnlyAllowedToken(Work* work = nullptr);
-  // Those that must come next whatever is sampled, at most so many; none ends the text. Only where
-  // the grammar spells forced text; the matcher does not move. With an empty account, those that
+  // A guess at what comes next, at most so many tokens, each allowed behind those before it: text
+  // that must come, as answers before said it (Learn) or as the tokenizer spells it, and what they
+  // said where there was a choice. The matcher does not move. With an empty account, those that
   // are known.
-  std::vector<int32_t> ForcedTokens(int32_t max_tokens, Work* work = nullptr);
+  std::vector<int32_t> LikelyTokens(int32_t max_tokens, Work* work = nullptr);
+  // The token was sampled here: other answers in this form may say the same. It changes what is
+  // guessed, never what may come. Before Accept.
+  void Learn(int32_t token, Work* work = nullptr);
 
   // A stop token was accepted.
   bool IsTerminated() const { return places_.back().state == kTerminated; }
@@ -125,8 +127,7 @@ class Matcher {
   // kDead if the grammar does not allow `token` here.
   Result<StateId> StateAfter(int32_t token, Work* work);
   bool MustEndThought() const;
-  // The token that spells what must come next; -1: there is a choice.
-  Result<int32_t> SpelledToken(Work* work);
+  Result<Automaton::Guess> GuessToken(Work* work);
   // As FillMask, without the rules.
   Status FillGrammarMask(std::span<uint32_t> words, Work* work);
   // Whether the run is complete with its last token.

@@ -1,4 +1,4 @@
-// Text that must come, in the tokenizer's own tokens.
+// What most likely comes: text that must, and what answers said before.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,35 +60,22 @@ struct SpellingVocabulary {
 
 using Ids = std::vector<int32_t>;
 
-TEST(SpellingTest, ForcedTextHasTheTokenizersTokensAndNoOthers) {
+TEST(SpellingTest, TextThatMustComeIsGuessedInTheTokenizersTokens) {
   const SpellingVocabulary test({"a", "b", "c", "d", "ab", "abc"});
   GrammarBuilder builder;
   const NodeId root = builder.Sequence(
       {builder.Text("abcd"), builder.Choice({builder.Text("a"), builder.Text("b")})});
   Matcher matcher = test.MatcherOf(std::move(builder), root);
-  EXPECT_EQ(matcher.ForcedTokens(9), (Ids{test.IdOf("abc"), test.IdOf("d")}));
-  EXPECT_EQ(matcher.ForcedTokens(1), Ids{test.IdOf("abc")});
+  EXPECT_EQ(matcher.LikelyTokens(9), (Ids{test.IdOf("abc"), test.IdOf("d")}));
+  EXPECT_EQ(matcher.LikelyTokens(1), Ids{test.IdOf("abc")});
   EXPECT_EQ(matcher.num_accepted(), 0) << "asking moves nothing";
-  EXPECT_EQ(test.Allowed(&matcher), Ids{test.IdOf("abc")});
-  EXPECT_EQ(*matcher.OnlyAllowedToken(), test.IdOf("abc"));
-  EXPECT_FALSE(*matcher.Accept(test.IdOf("ab"))) << "the same text in other tokens";
-  ASSERT_TRUE(*matcher.Accept(test.IdOf("abc")));
+  EXPECT_EQ(test.Allowed(&matcher), (Ids{test.IdOf("a"), test.IdOf("ab"), test.IdOf("abc")}))
+      << "any spelling may be sampled";
+  ASSERT_TRUE(*matcher.Accept(test.IdOf("ab")));
+  EXPECT_EQ(matcher.LikelyTokens(9), (Ids{test.IdOf("c"), test.IdOf("d")})) << "the rest of it";
+  ASSERT_TRUE(*matcher.Accept(test.IdOf("c")));
   ASSERT_TRUE(*matcher.Accept(test.IdOf("d")));
-  EXPECT_TRUE(matcher.ForcedTokens(9).empty()) << "a or b";
-  ASSERT_TRUE(*matcher.Accept(test.IdOf("b")));
-  EXPECT_TRUE(matcher.ForcedTokens(9).empty()) << "the end is nobody's text";
-}
-
-TEST(SpellingTest, ALastTokenThatMayGoOnIsLeftToTheModel) {
-  const SpellingVocabulary test({"a", "b", "c", "d", "ab", "abc", "da", "dc"});
-  const auto forced_before = [&](const char* one, const char* other) {
-    GrammarBuilder builder;
-    const NodeId root = builder.Sequence(
-        {builder.Text("abcd"), builder.Choice({builder.Text(one), builder.Text(other)})});
-    return test.MatcherOf(std::move(builder), root).ForcedTokens(9);
-  };
-  EXPECT_EQ(forced_before("a", "b"), Ids{test.IdOf("abc")}) << "da may come";
-  EXPECT_EQ(forced_before("b", "d"), (Ids{test.IdOf("abc"), test.IdOf("d")})) << "no dc";
+  EXPECT_TRUE(matcher.LikelyTokens(9).empty()) << "a or b";
 }
 
 TEST(SpellingTest, SpecialTokensAreForcedToo) {
@@ -98,43 +85,81 @@ TEST(SpellingTest, SpecialTokensAreForcedToo) {
   const NodeId quote = builder.Token(test.quote);
   const NodeId root = builder.Sequence({quote, builder.Text("ba"), quote, any});
   Matcher matcher = test.MatcherOf(std::move(builder), root);
-  EXPECT_EQ(matcher.ForcedTokens(9), (Ids{test.quote, test.IdOf("b"), test.IdOf("a"), test.quote}));
+  EXPECT_EQ(matcher.LikelyTokens(9), (Ids{test.quote, test.IdOf("b"), test.IdOf("a"), test.quote}));
 }
 
-TEST(SpellingTest, HalfACharacterIsNotForced) {
+TEST(SpellingTest, HalfACharacterIsNotGuessed) {
   const SpellingVocabulary test({"a", "\xC3\xA9", "\xC3\xA8", "\xC3", "\xA9", "\xA8"});
   GrammarBuilder builder;
   const NodeId root = builder.Choice({builder.Text("a\xC3\xA9"), builder.Text("a\xC3\xA8")});
   Matcher matcher = test.MatcherOf(std::move(builder), root);
-  EXPECT_EQ(matcher.ForcedTokens(9), Ids{test.IdOf("a")});
-  ASSERT_TRUE(*matcher.Accept(test.IdOf("a")));
-  EXPECT_EQ(test.Allowed(&matcher).size(), 3u) << "either, or their first byte";
+  EXPECT_EQ(matcher.LikelyTokens(9), Ids{test.IdOf("a")});
 }
 
-TEST(SpellingTest, ATokenThatARuleWithholdsIsNotForced) {
+TEST(SpellingTest, ATokenThatARuleWithholdsIsNotGuessed) {
   const SpellingVocabulary test({"a", "b", "ab"});
   GrammarBuilder builder;
   const NodeId root = builder.Text("ab");
   Matcher matcher = test.MatcherOf(std::move(builder), root, {.banned_runs = {{test.IdOf("ab")}}});
-  EXPECT_TRUE(matcher.ForcedTokens(9).empty());
-  EXPECT_EQ(test.Allowed(&matcher), Ids{test.IdOf("a")});
+  EXPECT_TRUE(matcher.LikelyTokens(9).empty());
 }
 
-// Long texts are looked at in pieces: their tokens are those of the whole all the same.
-TEST(SpellingTest, TokensOfALongTextAreThoseOfTheWhole) {
+TEST(SpellingTest, TokensOfALongTextSpellTheWhole) {
   const SpellingVocabulary test({"a", "b", "ab", "ba", "aab", "abba"});
   std::mt19937 random(3);
   std::string text;
   for (int i = 0; i < 2000; ++i) text.push_back(random() % 2 == 0 ? 'a' : 'b');
   GrammarBuilder builder;
   const NodeId root = builder.Text(text);
-  EXPECT_EQ(test.MatcherOf(std::move(builder), root).ForcedTokens(9999), test.Spell(text));
+  std::string spelled;
+  for (const int32_t id : test.MatcherOf(std::move(builder), root).LikelyTokens(9999)) {
+    spelled += test.bytes[id];
+  }
+  EXPECT_EQ(spelled, text);
 }
 
-TEST(SpellingTest, EveryTextCanStillBeSaidAndMasksAgreeWithTokens) {
+TEST(SpellingTest, AnswersSpellAsThoseBeforeThem) {
+  const SpellingVocabulary test({"a", "b", "c", "ab", "abc"});
+  GrammarBuilder builder;
+  const NodeId root = builder.Sequence(
+      {builder.Text("abc"), builder.Choice({builder.Text("b"), builder.Text("c")})});
+  Matcher first = test.MatcherOf(std::move(builder), root);
+  const auto say = [&](std::vector<std::string> texts) {
+    Matcher matcher = first;
+    for (const std::string& text : texts) {
+      matcher.Learn(test.IdOf(text));
+      EXPECT_TRUE(*matcher.Accept(test.IdOf(text)));
+    }
+  };
+  say({"ab", "c", "b"});
+  EXPECT_EQ(first.LikelyTokens(9), (Ids{test.IdOf("ab"), test.IdOf("c")}))
+      << "what was chosen once says little";
+  say({"ab", "c", "b"});
+  EXPECT_EQ(first.LikelyTokens(9), (Ids{test.IdOf("ab"), test.IdOf("c"), test.IdOf("b")}));
+  say({"abc", "c"});
+  EXPECT_EQ(first.LikelyTokens(9), (Ids{test.IdOf("ab"), test.IdOf("c")}));
+  say({"abc", "c"});
+  EXPECT_EQ(first.LikelyTokens(9), Ids{test.IdOf("abc")});
+}
+
+TEST(SpellingTest, WhatMayBeRepeatedIsGuessedOnce) {
+  const SpellingVocabulary test({"a", "b"});
+  GrammarBuilder builder;
+  const NodeId any =
+      builder.Terminal(builder.regex().Repeat(
+      builder.regex().Bytes(ByteSet::Range('a', 'b')), 0, RegexPool::kUnbounded));
+  Matcher matcher = test.MatcherOf(std::move(builder), any);
+  for (int i = 0; i < 5; ++i) {
+    matcher.Learn(test.IdOf("a"));
+    ASSERT_TRUE(*matcher.Accept(test.IdOf("a")));
+  }
+  EXPECT_EQ(matcher.LikelyTokens(9), Ids{test.IdOf("a")});
+}
+
+TEST(SpellingTest, EveryGuessIsAllowedAndMasksDoNotChange) {
   const SpellingVocabulary test({"a", "b", "c", "ab", "bc", "abc", "cab", "aa", "bcab"});
   std::mt19937 random(11);
-  size_t num_forced = 0;
+  size_t num_guessed = 0;
   for (int round = 0; round < 60; ++round) {
     std::vector<std::string> texts;
     GrammarBuilder builder;
@@ -154,13 +179,14 @@ TEST(SpellingTest, EveryTextCanStillBeSaidAndMasksAgreeWithTokens) {
     std::vector<std::string> said;
     const std::function<void(const std::string&)> walk = [&](const std::string& text) {
       const Ids allowed = test.Allowed(&matcher);
-      const Ids forced = matcher.ForcedTokens(99);
-      num_forced += forced.size();
-      if (!forced.empty()) {
-        EXPECT_EQ(allowed, Ids{forced[0]});
-      }
+      const Ids likely = matcher.LikelyTokens(99);
+      num_guessed += likely.size();
+      for (const int32_t token : likely) ASSERT_TRUE(*matcher.Accept(token));
+      matcher.Rollback(static_cast<int>(likely.size()));
+      ASSERT_EQ(test.Allowed(&matcher), allowed);
       for (int32_t token = 0; token < test.vocabulary->num_tokens(); ++token) {
         const bool is_allowed = std::ranges::find(allowed, token) != allowed.end();
+        if (is_allowed && random() % 2 == 0) matcher.Learn(token);
         ASSERT_EQ(*matcher.Accept(token), is_allowed) << text << " then " << test.bytes[token];
         if (!is_allowed) continue;
         if (token == test.stop) {
@@ -178,7 +204,7 @@ TEST(SpellingTest, EveryTextCanStillBeSaidAndMasksAgreeWithTokens) {
     }
     EXPECT_EQ(said, texts);
   }
-  EXPECT_GT(num_forced, 100u);
+  EXPECT_GT(num_guessed, 100u);
 }
 
 }  // namespace

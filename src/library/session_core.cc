@@ -44,7 +44,6 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   }
   options.engine.limits.prefix_caching = wanted.prefix_caching;
   options.engine.max_queue = kMaxQueue;
-  options.jump_forward = wanted.jump_forward;
   return options;
 }
 

@@ -228,6 +228,7 @@ Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions&
   limited.limits.max_num_seqs = model.limits.max_num_seqs;
   limited.limits.max_num_batched_tokens = model.limits.max_num_batched_tokens;
   limited.limits.max_model_len = model.limits.max_model_len;
+  if (options.drafting.enabled) limited.limits.num_forced_drafts = kMaxDrafts;
   if (!model.assistant.empty()) {
     limited.limits.num_drafts = options.drafting.num_drafts;
     // Simulated rates are for rounds of one length.

@@ -51,7 +51,13 @@ class ServerMetrics::Impl {
     }
     AddCacheInfo();
     if (expert_counts_ != nullptr) AddExpertCounters();
-    for (int place = 0; place < engine.options().limits.num_drafts; ++place) {
+    for (int idx = 0; idx < kNumDraftSources; ++idx) {
+      const auto labels = With("source", DraftSourceName(static_cast<DraftSource>(idx)));
+      by_source_[idx] = {&source_rounds_.Add(labels), &source_drafts_.Add(labels),
+                         &source_accepted_.Add(labels)};
+    }
+    const SchedulerLimits& limits = engine.options().limits;
+    for (int place = 0; place < std::max(limits.num_drafts, limits.num_forced_drafts); ++place) {
       accepted_at_.push_back(&accepted_per_pos_.Add(With("position", std::to_string(place))));
     }
   }
@@ -154,7 +160,6 @@ class ServerMetrics::Impl {
 
   void TakeEngineStats() {
     const EngineStats engine_stats = engine_.stats();
-    RaiseTo(forced_tokens_, engine_stats.num_forced_tokens);
     TakeDraftStats(engine_stats.drafts);
     const SchedulerStats& stats = engine_stats.scheduler;
     running_.Set(stats.num_running);
@@ -231,6 +236,12 @@ class ServerMetrics::Impl {
     RaiseTo(accepted_tokens_, drafts.num_accepted);
     for (size_t place = 0; place < accepted_at_.size(); ++place) {
       RaiseTo(*accepted_at_[place], drafts.accepted_at[place]);
+    }
+    for (int idx = 0; idx < kNumDraftSources; ++idx) {
+      const DraftCounts& counts = drafts.by_source[idx];
+      RaiseTo(*by_source_[idx].rounds, counts.num_rounds);
+      RaiseTo(*by_source_[idx].drafts, counts.num_drafts);
+      RaiseTo(*by_source_[idx].accepted, counts.num_accepted);
     }
     drafts_collapsed_.Set(drafts.has_collapsed ? 1 : 0);
   }
@@ -335,9 +346,6 @@ class ServerMetrics::Impl {
           .Register(registry_);
   Counter& given_up_under_pressure_ = slow_readers_.Add(With("reason", "memory"));
   Counter& given_up_for_slowness_ = slow_readers_.Add(With("reason", "timeout"));
-  Counter& forced_tokens_ =
-      AddCounter("forced_tokens_total",
-                 "Generated tokens that a form left no choice about and that were not sampled.");
   Counter& draft_rounds_ = AddCounter("spec_decode_num_drafts_total", "Rounds of drafts verified.");
   Counter& draft_tokens_ = AddCounter("spec_decode_num_draft_tokens_total", "Tokens drafted.");
   Counter& accepted_tokens_ =
@@ -348,6 +356,26 @@ class ServerMetrics::Impl {
           .Help("Drafted tokens that were accepted, by their place in the round.")
           .Register(registry_);
   std::vector<Counter*> accepted_at_;
+  prometheus::Family<Counter>& source_rounds_ =
+      prometheus::BuildCounter()
+          .Name(prefix_ + "draft_source_rounds_total")
+          .Help("Rounds of drafts verified, by who proposed them.")
+          .Register(registry_);
+  prometheus::Family<Counter>& source_drafts_ = prometheus::BuildCounter()
+                                                    .Name(prefix_ + "draft_source_tokens_total")
+                                                    .Help("Tokens drafted, by who proposed them.")
+                                                    .Register(registry_);
+  prometheus::Family<Counter>& source_accepted_ =
+      prometheus::BuildCounter()
+          .Name(prefix_ + "draft_source_accepted_tokens_total")
+          .Help("Drafted tokens that were accepted, by who proposed them.")
+          .Register(registry_);
+  struct SourceCounters {
+    Counter* rounds = nullptr;
+    Counter* drafts = nullptr;
+    Counter* accepted = nullptr;
+  };
+  std::array<SourceCounters, kNumDraftSources> by_source_{};  // by DraftSource
   Gauge& drafts_collapsed_ =
       AddGauge("spec_decode_collapsed", "1 while hardly any draft is accepted: a wrong assistant.");
   Counter& prompt_tokens_ =

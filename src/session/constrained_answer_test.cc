@@ -18,13 +18,11 @@ class ConstrainedAnswerTest : public testing::Test {
   static void SetUpTestSuite() { session_ = Load({}).release(); }
   static void TearDownTestSuite() { delete session_; }
 
-  static std::unique_ptr<Session> Load(LoadOptions load, const EngineOptions& engine = {},
-                                       bool jump_forward = false) {
+  static std::unique_ptr<Session> Load(LoadOptions load, const EngineOptions& engine = {}) {
     auto files = ModelFiles::Open(LAPIDARY_SOURCE_DIR "/models/pebble-e");
     EXPECT_TRUE(files.ok()) << files.error().message;
     load.limits.max_model_len = 512;
-    auto session = Session::Load(std::move(*files),
-                                 {.load = load, .engine = engine, .jump_forward = jump_forward});
+    auto session = Session::Load(std::move(*files), {.load = load, .engine = engine});
     EXPECT_TRUE(session.ok()) << session.error().message;
     return std::move(*session);
   }
@@ -178,52 +176,105 @@ TEST_F(ConstrainedAnswerTest, AnswersAreTheSameDraftedAndInSmallSteps) {
   }
 }
 
-TEST_F(ConstrainedAnswerTest, JumpsChangeNeitherForcedTextNorWhatIsSampledBetween) {
-  const Constraint constraint = {
-      .kind = Constraint::Kind::kToolCalls,
-      .tools = {{.name = "book_a_table",
-                 .parameters = R"({"type": "object", "properties": {"number_of_guests": {"type":
-                               "integer", "minimum": 1, "maximum": 9}, "restaurant": {"type":
-                               "string", "maxLength": 20}, "smoking_allowed": {"type": "boolean"}},
-                               "required": ["number_of_guests", "restaurant",
-                               "smoking_allowed"]})"}},
-      .must_call = true};
+// An order of things with names of some length: what a schema forces is most of an answer.
+constexpr const char* kOrder = R"({"type": "object", "additionalProperties": false,
+    "properties": {"customer_reference": {"type": "string", "maxLength": 12},
+                   "number_of_articles": {"type": "integer", "minimum": 1, "maximum": 9},
+                   "delivery_address": {"type": "object", "additionalProperties": false,
+                       "properties": {"street_and_number": {"type": "string", "maxLength": 16},
+                                      "postal_code": {"type": "string", "pattern": "^[0-9]{5}$"}},
+                       "required": ["street_and_number", "postal_code"]},
+                   "gift_wrapping_requested": {"type": "boolean"}},
+    "required": ["customer_reference", "number_of_articles", "delivery_address",
+                 "gift_wrapping_requested"]})";
+
+TEST_F(ConstrainedAnswerTest, DraftedTextChangesNoAnswerOfAnyForm) {
+  const auto tools = [](bool must_call) {
+    return Constraint{.kind = Constraint::Kind::kToolCalls,
+                      .tools = {{.name = "order_articles", .parameters = kOrder},
+                                {.name = "order_status", .parameters = kOrder}},
+                      .must_call = must_call};
+  };
+  const std::vector<Constraint> constraints = {
+      {.kind = Constraint::Kind::kJsonSchema, .text = kOrder},
+      {.kind = Constraint::Kind::kJsonObject},
+      {.kind = Constraint::Kind::kRegex,
+       .text = "the answer, they say, is [a-f]{2,9}!( Or is it [a-f]{2,9}\\?){2}"},
+      {.kind = Constraint::Kind::kChoice,
+       .choices = {"the first of them, as ever", "the second, which is larger"}},
+      {.kind = Constraint::Kind::kGrammar,
+       .text = "root ::= (\"record \" [a-f]{1,3} \" of the \" [g-k]+ \"; \"){3,6}"},
+      tools(true),
+      tools(false),
+      WithRules({.kind = Constraint::Kind::kJsonSchema, .text = kOrder})};
+  std::vector<Request> requests;
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    requests.push_back(Ask("I want to order two boats.", constraints[seed % 8], seed));
+    auto sampling = std::make_shared<SamplingParams>(*requests.back().sampling);
+    if (seed % 3 == 0) sampling->repetition_penalty = 1.3f;
+    if (seed % 4 == 0) sampling->temperature = 0.0f;
+    if (seed % 5 == 0) sampling->num_logprobs = 2;
+    requests.back().sampling = sampling;
+  }
   LoadOptions plain;
   plain.drafting.enabled = false;
-  const auto jumping = Load(plain, {}, /*jump_forward=*/true);
-  std::vector<Request> jumped;
-  std::vector<Request> sampled;
-  for (uint64_t seed = 0; seed < 6; ++seed) {
-    Request request = Ask("A table for two, please", constraint, seed);
-    request.grammar = jumping->CompileConstraint(constraint).value();
-    auto sampling = std::make_shared<SamplingParams>(*request.sampling);
-    if (seed % 2 == 0) sampling->repetition_penalty = 1.3f;
-    request.sampling = sampling;
-    jumped.push_back(request);
-    sampling = std::make_shared<SamplingParams>(*sampling);
-    sampling->num_logprobs = 0;  // They come from sampled rows: nothing is jumped over.
-    request.sampling = sampling;
-    sampled.push_back(request);
-  }
-  const auto expected = jumping->RunAll(sampled, 6, [] {});
+  const auto expected = Load(plain)->RunAll(requests, 16, [] {});
   ASSERT_TRUE(expected.ok()) << expected.error().message;
-  const uint64_t num_steps = jumping->engine().stats().num_steps;
-  const auto together = jumping->RunAll(jumped, 6, [] {});
-  EXPECT_EQ(*together, *expected);
-  EXPECT_LT(jumping->engine().stats().num_steps - num_steps, num_steps * 2 / 3);
-  for (size_t i = 0; i < jumped.size(); ++i) ExpectFits(jumped[i], (*together)[i]);
-
-  LoadOptions drafted;
-  drafted.drafting.adapt = false;
-  drafted.drafting.num_drafts = 3;
-  LoadOptions small = drafted;
+  LoadOptions without_assistant;
+  without_assistant.drafting.num_drafts = 0;
+  LoadOptions small = without_assistant;
   small.limits.max_num_batched_tokens = 7;
-  for (const auto& [load, overlap] :
-       {std::pair(plain, false), std::pair(drafted, true), std::pair(small, true)}) {
-    EngineOptions engine;
-    engine.overlap = overlap;
-    engine.check_kv = true;
-    EXPECT_EQ(*Load(load, engine)->RunAll(jumped, 6, [] {}), *expected);
+  LoadOptions assisted;
+  assisted.drafting.adapt = false;
+  assisted.drafting.num_drafts = 3;
+  for (const LoadOptions& load : {without_assistant, small, assisted}) {
+    for (const bool overlap : {false, true}) {
+      EngineOptions engine;
+      engine.overlap = overlap;
+      engine.check_kv = true;
+      const auto session = Load(load, engine);
+      for (const int at_once : {1, 16}) {
+        const auto answers = session->RunAll(requests, at_once, [] {});
+        ASSERT_TRUE(answers.ok()) << answers.error().message;
+        EXPECT_EQ(*answers, *expected) << at_once << " at once, overlap " << overlap;
+      }
+      const DraftStats drafts = session->engine().stats().drafts;
+      EXPECT_GT(drafts.by_source[static_cast<int>(DraftSource::kForced)].num_accepted, 0u);
+      EXPECT_EQ(drafts.by_source[static_cast<int>(DraftSource::kAssistant)].num_accepted > 0,
+                load.drafting.num_drafts > 0);
+    }
+  }
+}
+
+// Asked one at a time, of which one greedily.
+TEST_F(ConstrainedAnswerTest, DraftedTextSavesMostSteps) {
+  const std::vector<Constraint> constraints = {
+      {.kind = Constraint::Kind::kJsonSchema, .text = kOrder},
+      {.kind = Constraint::Kind::kToolCalls,
+       .tools = {{.name = "order_articles", .parameters = kOrder}},
+       .must_call = true,
+       .many_calls = false}};
+  for (const Constraint& constraint : constraints) {
+    std::array<uint64_t, 2> num_steps{};
+    for (const bool is_drafted : {false, true}) {
+      LoadOptions load;
+      load.drafting.enabled = is_drafted;
+      load.drafting.num_drafts = 0;  // by the assistant
+      const auto session = Load(load);
+      for (uint64_t seed = 0; seed < 8; ++seed) {
+        Request request = Ask("I want to order two boats.", constraint, seed);
+        request.max_new_tokens = 300;
+        request.grammar = *session->CompileConstraint(constraint);
+        auto sampling = std::make_shared<SamplingParams>(*request.sampling);
+        sampling->temperature = seed == 0 ? 0.0f : 0.8f;
+        request.sampling = sampling;
+        ASSERT_TRUE(session->RunAll({request}, 1, [] {}).ok());
+      }
+      num_steps[is_drafted ? 1 : 0] = session->engine().stats().num_steps;
+    }
+    // Of the answers' tokens a third is chosen freely.
+    EXPECT_LT(num_steps[1], 0.38 * static_cast<double>(num_steps[0]));
+    EXPECT_GT(num_steps[1], 0u);
   }
 }
 

@@ -49,10 +49,9 @@ size_t KeyBytes(const grammar::Constraint& constraint) {
 }  // namespace
 
 ConstraintCompiler::ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size,
-                                       bool jump_forward, size_t max_bytes)
+                                       size_t max_bytes)
     : text_(std::move(text)),
       vocab_size_(vocab_size),
-      jump_forward_(jump_forward),
       max_bytes_(max_bytes),
       memory_(std::make_shared<grammar::GrammarMemory>()) {
   memory_->max_bytes = 2 * max_bytes;
@@ -80,11 +79,9 @@ Result<grammar::CompileContext> ConstraintCompiler::Context() {
   for (const int32_t id : text_->defaults.stop_ids) {
     if (id >= 0 && id < vocab_size_) context.stop_tokens.push_back(id);
   }
-  if (jump_forward_) {
-    context.spell = [text = text_](std::string_view forced) {
-      return text->tokenizer->Encode(forced, SpecialTokens::kPlain);
-    };
-  }
+  context.spell = [text = text_](std::string_view forced) {
+    return text->tokenizer->Encode(forced, SpecialTokens::kPlain);
+  };
   return context;
 }
 

@@ -28,10 +28,8 @@ struct GrammarStats {
 // Every method may be called from many threads at once; never from the engine's.
 class ConstraintCompiler {
  public:
-  // `jump_forward`: text that must come is spelled as the tokenizer does it, so that it need not be
-  // sampled.
   ConstraintCompiler(std::shared_ptr<const TextModel> text, int32_t vocab_size,
-                     bool jump_forward = false, size_t max_bytes = kDefaultGrammarBytes);
+                     size_t max_bytes = kDefaultGrammarBytes);
 
   // Null: it has to be compiled.
   std::shared_ptr<const grammar::CompiledGrammar> Find(const grammar::Constraint& constraint);
@@ -57,7 +55,6 @@ class ConstraintCompiler {
 
   const std::shared_ptr<const TextModel> text_;
   const int32_t vocab_size_;
-  const bool jump_forward_;
   const size_t max_bytes_;
   const std::shared_ptr<grammar::GrammarMemory> memory_;
   std::mutex vocabulary_mutex_;

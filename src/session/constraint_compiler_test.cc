@@ -18,7 +18,7 @@ class ConstraintCompilerTest : public testing::Test {
   static void TearDownTestSuite() { delete files_; }
 
   static ConstraintCompiler Compiler(size_t max_bytes) {
-    return {files_->text, files_->description.plan.vocab_size, /*jump_forward=*/false, max_bytes};
+    return {files_->text, files_->description.plan.vocab_size, max_bytes};
   }
   static Constraint Schema(int number) {
     return {.kind = Constraint::Kind::kJsonSchema,

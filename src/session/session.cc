@@ -52,7 +52,7 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
   ASSIGN_OR_RETURN(LoadedEngine loaded,
                    LoadEngine(std::move(files.description), options.load, options.engine));
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),
-                                           options.jump_forward, options.max_grammar_bytes);
+                                           options.max_grammar_bytes);
   session->load_ms_ = loaded.load_ms;
   session->weights_ = loaded.weights;
   session->weight_table_ = std::move(loaded.weight_table);
@@ -62,12 +62,12 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
 }
 
 Session::Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text,
-                 bool jump_forward, size_t max_grammar_bytes)
+                 size_t max_grammar_bytes)
     : text_(std::move(text)),
       engine_(std::move(engine)),
       link_(std::make_shared<EngineLink>(engine_.get())),
       constraints_(std::make_unique<ConstraintCompiler>(text_, engine_->plan().vocab_size,
-                                                        jump_forward, max_grammar_bytes)) {}
+                                                        max_grammar_bytes)) {}
 
 Session::~Session() { link_->Cut(); }
 

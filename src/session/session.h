@@ -39,10 +39,7 @@ struct MediaLimits {
 struct SessionOptions {
   LoadOptions load;
   MediaLimits media = {};
-  EngineOptions engine;  // its batch limits are those of `load`
-  // Text that a constraint leaves no choice about is not sampled but computed at once, in the
-  // tokenizer's own tokens. Fewer steps, but tokens may differ from what would have been sampled.
-  bool jump_forward = false;
+  EngineOptions engine;                             // its batch limits are those of `load`
   size_t max_grammar_bytes = kDefaultGrammarBytes;  // ConstraintCompiler
 };
 
@@ -51,7 +48,7 @@ class Session {
   static Result<std::unique_ptr<Session>> Load(ModelFiles files, const SessionOptions& options);
   // Over an engine that is there already.
   Session(std::unique_ptr<Engine> engine, std::shared_ptr<const TextModel> text,
-          bool jump_forward = false, size_t max_grammar_bytes = kDefaultGrammarBytes);
+          size_t max_grammar_bytes = kDefaultGrammarBytes);
   // Ends what is still open with kCancelled.
   ~Session();
   Session(const Session&) = delete;

@@ -155,7 +155,7 @@ def test_stop_strings_and_max_tokens_end_a_form_early(ask):
     assert cut.finish_reason == "length" and whole.startswith(cut.message.content)
 
 
-# --- text that must come is computed at once (--jump-forward) ---
+# --- text that must come is drafted ---
 
 BOOKING = {"type": "object", "additionalProperties": False, "required": ["number_of_guests", "restaurant_name"],
            "properties": {"number_of_guests": {"type": "integer", "minimum": 1, "maximum": 9},
@@ -163,38 +163,40 @@ BOOKING = {"type": "object", "additionalProperties": False, "required": ["number
 
 
 @pytest.fixture(scope="module")
-def jumping(start):
-    return start("--jump-forward")
+def undrafted(start):
+    return start("--no-spec")
 
 
-def test_jumps_change_no_answer_and_no_count(jumping, hello):
+def test_drafted_text_changes_no_answer_and_no_count(server, undrafted, hello):
     book = {"type": "function", "function": {"name": "book_a_table", "parameters": BOOKING}}
     forms = [{"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": BOOKING}}},
              {"tools": [book], "tool_choice": "required", "parallel_tool_calls": False}]
-    with jumping.client() as client:
-        for form in forms:
-            def create(**options):
-                return client.chat.completions.create(
-                    model="tiny", messages=hello, temperature=2.0, seed=3, logit_bias=NO_THOUGHT,
-                    extra_body={"return_token_ids": True}, **({"max_tokens": 200} | form | options))
-            jumped = create(n=2)
-            sampled = create(n=2, logprobs=True)  # of sampled tokens: nothing is jumped over
-            assert jumped.usage.completion_tokens == sampled.usage.completion_tokens
-            for one, other in zip(jumped.choices, sampled.choices):
+    before = server.metric("draft_source_accepted_tokens_total", source="forced")
+    for form in forms:
+        def create(client, **options):
+            return client.chat.completions.create(
+                model="tiny", messages=hello, temperature=2.0, seed=3, logit_bias=NO_THOUGHT, logprobs=True,
+                extra_body={"return_token_ids": True}, **({"max_tokens": 200} | form | options))
+        with server.client() as drafting, undrafted.client() as plain:
+            drafted, sampled = create(drafting, n=2), create(plain, n=2)
+            assert drafted.usage.completion_tokens == sampled.usage.completion_tokens
+            for one, other in zip(drafted.choices, sampled.choices):
                 assert one.finish_reason == other.finish_reason in ("stop", "tool_calls")
                 assert one.message.content == other.message.content
                 assert one.token_ids == other.token_ids
+                assert one.logprobs == other.logprobs
                 calls = one.message.tool_calls or []
                 answer = calls[0].function.arguments if calls else one.message.content
                 assert set(json.loads(answer)) == set(BOOKING["required"])
             for length in range(1, 12):  # Some end within forced text.
-                cut = create(max_tokens=length).choices[0]
-                assert cut.finish_reason == "length" and cut.token_ids == jumped.choices[0].token_ids[:length]
-    assert jumping.metric("forced_tokens_total") > 0
+                cut = create(drafting, max_tokens=length).choices[0]
+                assert cut.finish_reason == "length" and cut.token_ids == drafted.choices[0].token_ids[:length]
+    assert server.metric("draft_source_accepted_tokens_total", source="forced") > before
+    assert undrafted.metric("draft_source_rounds_total", source="forced") == 0
 
 
-def test_stop_strings_and_streams_see_text_that_is_jumped_over(jumping, hello):
-    with jumping.client() as client:
+def test_stop_strings_and_streams_see_drafted_text(server, hello):
+    with server.client() as client:
         def create(**options):
             return client.chat.completions.create(
                 model="tiny", messages=hello, max_tokens=200, temperature=2.0, seed=4, logit_bias=NO_THOUGHT,

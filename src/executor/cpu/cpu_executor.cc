@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/memory_reserve.h"
+#include "executor/draft_rounds.h"
 #include "model/converted_source.h"
 #include "ops/cpu/linear_tiles.h"
 #include "sampling/accept.h"
@@ -12,6 +13,9 @@
 
 namespace lapidary::cpu {
 namespace {
+
+// What a thread may do for the text that a step drafts.
+constexpr int64_t kDraftSteps = grammar::Work::kStepsPerMillisecond;
 
 constexpr const char* kHasFailed = "the sequence has failed in an earlier step";
 
@@ -232,6 +236,7 @@ StepOutput CpuExecutor::RunStep(StepBatch& batch) {
     if (has_failed) output.sequences[idx].error = kHasFailed;
   }
   if (batch.token_ids.empty()) return output;
+  DraftText(batch, output);
   if (drafter_) DraftTokens(batch, output);
   ranks_->Run(MakeRows(batch));
   const std::span<const float> logits = ranks_->logits();
@@ -239,6 +244,41 @@ StepOutput CpuExecutor::RunStep(StepBatch& batch) {
   SampleOutputs(batch, logits, output);
   if (batch.return_logits) output.logits.assign(logits.begin(), logits.end());
   return output;
+}
+
+void CpuExecutor::DraftText(StepBatch& batch, StepOutput& output) {
+  const auto has_quota = [](const SequenceStep& sequence) { return sequence.quota.has_value(); };
+  if (std::ranges::none_of(batch.sequences, has_quota)) return;
+  std::vector<int32_t> end_row;
+  int32_t num_rows = 0;
+  for (const SequenceStep& sequence : batch.sequences) {
+    end_row.push_back(num_rows += sequence.num_rows);
+  }
+  std::deque<grammar::Work> works;  // by thread
+  while (std::ssize(works) < threads_.num_threads()) works.emplace_back(kDraftSteps);
+  std::vector<int32_t> num_drafts(batch.sequences.size());
+  threads_.ParallelFor(
+      std::ssize(batch.sequences), 1, [&](int64_t begin, int64_t end, int thread_idx) {
+        for (int64_t idx = begin; idx < end; ++idx) {
+          const SequenceStep& sequence = batch.sequences[idx];
+          if (!sequence.quota || sequence.num_drafts == 0) continue;
+          CHECK_EQ(sequence.num_drafts, sequence.quota->most());
+          SequenceOutput& result = output.sequences[idx];
+          if (constraints_.IsActive(sequence.slot)) {
+            const std::vector<int32_t> likely =
+                constraints_.LikelyTokens(sequence.slot, sequence.quota->forced, works[thread_idx]);
+            std::ranges::copy(likely, batch.token_ids.begin() + end_row[idx] - sequence.num_drafts);
+            num_drafts[idx] = static_cast<int32_t>(likely.size());
+            result.draft_source = DraftSource::kForced;
+          }
+          if (num_drafts[idx] == 0) {
+            num_drafts[idx] = sequence.quota->assistant;
+            result.draft_source = DraftSource::kAssistant;
+          }
+          result.num_drafts = num_drafts[idx];
+        }
+      });
+  ShortenRounds(num_drafts, batch);
 }
 
 void CpuExecutor::DraftTokens(StepBatch& batch, StepOutput& output) {

@@ -58,6 +58,7 @@ class CpuExecutor : public Executor {
   const KvLayout& kv_layout() const override { return layout_; }
   int num_pages() const override { return num_pages_; }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
+  bool drafts_text() const override { return true; }
   bool takes_media() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
@@ -69,6 +70,9 @@ class CpuExecutor : public Executor {
   Status MakeRanks(std::shared_ptr<const TensorSource> source, const CpuExecutorOptions& options);
   void WorkerLoop();
   StepOutput RunStep(StepBatch& batch);
+  // Drafts text where the batch leaves drafts to the executor, and leaves out the rows of rounds
+  // that are shorter than they may be.
+  void DraftText(StepBatch& batch, StepOutput& output);
   // Puts the drafter's ids where the batch leaves them to it.
   void DraftTokens(StepBatch& batch, StepOutput& output);
   // logits [outputs of all sequences, vocab]; scores come before samples.

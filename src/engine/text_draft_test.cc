@@ -1,4 +1,4 @@
-// Tokens that a grammar forces are not sampled; nothing else changes.
+// Text that is drafted changes the number of steps and nothing else.
 #include "engine/scheduler_harness.h"
 #include "grammar/matcher.h"
 
@@ -37,6 +37,8 @@ struct Outcome {
   std::map<SequenceId, FinishReason> finished;
   uint64_t num_preemptions = 0;
   int num_steps = 0;
+  int num_failures = 0;
+  int num_late = 0;
 };
 
 struct Load {
@@ -44,11 +46,17 @@ struct Load {
   int num_pages = 512;
   int max_new_tokens = 80;  // more than any answer has
   int num_requests = 12;
+  int fails_one_in = 0;
+  int is_late_one_in = 0;
   std::vector<int32_t> stop_ids = {kStop};
 };
 
-Outcome Serve(const Load& load, bool jumps, bool overlap) {
-  Harness harness(load.num_pages, load.limits, overlap);
+Outcome Serve(const Load& load, bool drafts, bool overlap) {
+  SchedulerLimits limits = load.limits;
+  limits.num_forced_drafts = drafts ? kMaxDrafts : 0;
+  Harness harness(load.num_pages, limits, overlap);
+  harness.executor().FailOneIn(load.fails_one_in);
+  harness.executor().BeLateOneIn(load.is_late_one_in);
   const auto records = Records(harness.vocab_size());
   std::mt19937 random(7);
   Outcome outcome;
@@ -57,9 +65,6 @@ Outcome Serve(const Load& load, bool jumps, bool overlap) {
     SequenceSpec spec =
         Harness::Spec(RandomIds(random, 5 + static_cast<int>(random() % 20), harness.vocab_size()),
                       load.max_new_tokens);
-    auto sampling = std::make_shared<SamplingParams>();
-    if (!jumps) sampling->num_logprobs = 0;  // which come from sampled rows
-    spec.sampling = sampling;
     if (idx % 4 != 3) spec.grammar = records;
     spec.stop_ids = load.stop_ids;
     harness.Add(std::move(spec)).value();
@@ -68,46 +73,69 @@ Outcome Serve(const Load& load, bool jumps, bool overlap) {
   outcome.outputs = harness.outputs_;
   outcome.finished = harness.finished_;
   outcome.num_preemptions = harness.scheduler().stats().num_preemptions;
+  outcome.num_failures = harness.executor().num_failures();
+  outcome.num_late = harness.executor().num_late();
   return outcome;
 }
 
-class SchedulerJumps : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Loop, SchedulerJumps, testing::Bool(),
+class TextDrafts : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Loop, TextDrafts, testing::Bool(),
                          [](const auto& mode) { return mode.param ? "Overlapped" : "Plain"; });
 
-TEST_P(SchedulerJumps, AnswersStayTheSameInFewerSteps) {
+TEST_P(TextDrafts, AnswersStayTheSameInFewerSteps) {
   Load load;
   load.num_requests = 3;  // all under the grammar
-  const Outcome sampled = Serve(load, /*jumps=*/false, GetParam());
-  const Outcome jumped = Serve(load, /*jumps=*/true, GetParam());
-  EXPECT_EQ(jumped.outputs, sampled.outputs);
-  EXPECT_EQ(jumped.finished, sampled.finished);
-  // Of nine letters one is chosen, and behind the third record that another begins; with steps
-  // planned ahead one more is sampled each time, and one step waits.
-  EXPECT_LT(jumped.num_steps, sampled.num_steps * (GetParam() ? 5 : 3) / 9);
+  const Outcome sampled = Serve(load, /*drafts=*/false, GetParam());
+  const Outcome drafted = Serve(load, /*drafts=*/true, GetParam());
+  EXPECT_EQ(drafted.outputs, sampled.outputs);
+  EXPECT_EQ(drafted.finished, sampled.finished);
+  // Of nine letters one is chosen, and behind the third record that another begins.
+  EXPECT_LT(drafted.num_steps, sampled.num_steps * 3 / 9);
 }
 
-TEST_P(SchedulerJumps, AnswersStayTheSameDraftedCutAndPreempted) {
-  const Outcome expected = Serve({}, /*jumps=*/false, /*overlap=*/false);
-  Load drafted;
-  drafted.limits.num_drafts = 3;
+TEST_P(TextDrafts, AnswersStayTheSameBesideAnAssistantCutAndPreempted) {
+  const Outcome expected = Serve({}, /*drafts=*/false, /*overlap=*/false);
+  Load assisted;
+  assisted.limits.num_drafts = 3;
   Load cut;
   cut.limits.max_num_batched_tokens = 5;
   Load preempted;
   preempted.num_pages = 40;
   Load uncached;
   uncached.limits.prefix_caching = false;
-  for (const Load& load : {Load{}, drafted, cut, preempted, uncached}) {
-    const Outcome jumped = Serve(load, /*jumps=*/true, GetParam());
-    EXPECT_EQ(jumped.outputs, expected.outputs);
-    EXPECT_EQ(jumped.finished, expected.finished);
+  for (const Load& load : {Load{}, assisted, cut, preempted, uncached}) {
+    const Outcome drafted = Serve(load, /*drafts=*/true, GetParam());
+    EXPECT_EQ(drafted.outputs, expected.outputs);
+    EXPECT_EQ(drafted.finished, expected.finished);
     if (load.num_pages == preempted.num_pages) {
-      EXPECT_GT(jumped.num_preemptions, 0u);
+      EXPECT_GT(drafted.num_preemptions, 0u);
     }
   }
 }
 
-TEST_P(SchedulerJumps, AnswersEndWithinForcedTextAsTheyWouldElse) {
+TEST_P(TextDrafts, AnswersStayTheSameBesideSequencesThatFailOrAreLate) {
+  const Outcome expected = Serve({}, /*drafts=*/false, /*overlap=*/false);
+  for (const int num_pages : {512, 40}) {
+    Load load;
+    load.num_pages = num_pages;
+    load.fails_one_in = 120;
+    load.is_late_one_in = 9;
+    load.limits.num_drafts = 2;
+    const Outcome drafted = Serve(load, /*drafts=*/true, GetParam());
+    EXPECT_GT(drafted.num_failures, 0);
+    EXPECT_GT(drafted.num_late, 0);
+    for (const auto& [id, finish] : drafted.finished) {
+      std::vector<int32_t> whole = expected.outputs.at(id);
+      const auto found = drafted.outputs.find(id);
+      const std::vector<int32_t> said =
+          found != drafted.outputs.end() ? found->second : std::vector<int32_t>();
+      if (finish == FinishReason::kError) whole.resize(std::min(whole.size(), said.size()));
+      EXPECT_EQ(said, whole) << id;
+    }
+  }
+}
+
+TEST_P(TextDrafts, AnswersEndWithinForcedTextAsTheyWouldElse) {
   for (int max_new_tokens = 1; max_new_tokens < 14; ++max_new_tokens) {
     Load load;
     load.max_new_tokens = max_new_tokens;
@@ -117,10 +145,17 @@ TEST_P(SchedulerJumps, AnswersEndWithinForcedTextAsTheyWouldElse) {
   for (const char letter : std::string_view("rdof")) {  // first, last, behind a choice
     Load load;
     load.stop_ids = {kStop, Spell(std::string_view(&letter, 1))[0]};
-    const Outcome jumped = Serve(load, true, GetParam());
-    EXPECT_EQ(jumped.outputs, Serve(load, false, GetParam()).outputs);
-    EXPECT_EQ(jumped.finished.at(1), FinishReason::kStop);
+    const Outcome drafted = Serve(load, true, GetParam());
+    EXPECT_EQ(drafted.outputs, Serve(load, false, GetParam()).outputs);
+    EXPECT_EQ(drafted.finished.at(1), FinishReason::kStop);
   }
+}
+
+TEST_P(TextDrafts, PromptsKeepTheirRowsBesideManyForms) {
+  Load load;
+  load.num_requests = 40;
+  load.limits.max_num_batched_tokens = 64;
+  EXPECT_EQ(Serve(load, true, GetParam()).outputs, Serve(load, false, GetParam()).outputs);
 }
 
 }  // namespace
