@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "executor/step_positions.h"
 
 namespace lapidary {
@@ -9,20 +11,41 @@ namespace {
 
 constexpr const char* kGroup = "Drafting";
 
-// {"model": DIR, "num_speculative_tokens": 4}, as vLLM has it.
+constexpr const char* kConfigKeys[] = {"model", "num_speculative_tokens", "method",
+                                       "prompt_lookup_min", "prompt_lookup_max"};
+
+Status CheckLookup(const LookupLengths& lookup) {
+  if (lookup.min <= lookup.max) return {};
+  return MakeError(
+      "text that repeats is looked up by {} to {} of its last tokens: the least must "
+      "not be more than the most",
+      lookup.min, lookup.max);
+}
+
+// {"model": DIR, "num_speculative_tokens": 4} or {"method": "ngram", "prompt_lookup_max": 4}, as
+// vLLM has it.
 Status TakeConfig(const std::string& text, DraftingRequest& request) {
   ASSIGN_OR_RETURN(const Json json, ParseJson(text, "--speculative-config"));
   JsonFields fields(json, "--speculative-config");
   request.assistant = fields.StringOr("model", "");
   request.num_drafts = static_cast<int>(
       fields.IntOr("num_speculative_tokens", kDefaultDrafts, {.min = 0, .max = kMaxDrafts}));
+  const auto length_or = [&](const char* key, int fallback) {
+    return static_cast<int32_t>(fields.IntOr(key, fallback, {.min = 1, .max = kMaxLookup}));
+  };
+  request.lookup.max = length_or("prompt_lookup_max", LookupLengths().max);
+  request.lookup.min =
+      length_or("prompt_lookup_min", std::min(LookupLengths().min, request.lookup.max));
   const std::string method = fields.StringOr("method", "mtp");
-  if (method != "mtp") {
-    fields.Fail(fmt::format("method '{}' is not there; Gemma 4 drafts by 'mtp'", method));
+  if (method == "ngram") {
+    request.method = DraftMethod::kNgram;
+  } else if (method != "mtp") {
+    fields.Fail(
+        fmt::format("method '{}' is not there; Gemma 4 drafts by 'mtp' or 'ngram'", method));
   }
   if (json.is_object()) {
     for (const auto& [key, value] : json.items()) {
-      if (key != "model" && key != "num_speculative_tokens" && key != "method") {
+      if (std::ranges::find(kConfigKeys, key) == std::end(kConfigKeys)) {
         fields.Fail(fmt::format("unknown key '{}'", ShortUtf8(key, 64)));
       }
     }
@@ -52,6 +75,21 @@ std::vector<CLI::Option*> DraftFlags::AddAssistantTo(CLI::App& command) {
 std::vector<CLI::Option*> DraftFlags::AddTo(CLI::App& command) {
   std::vector<CLI::Option*> options = AddAssistantTo(command);
   const auto add = [&](CLI::Option* option) { options.push_back(option->group(kGroup)); };
+  add(command
+          .add_option("--spec-method", spec_method,
+                      "Who drafts: an assistant, ngram (text that repeats; needs none, on a CPU), "
+                      "or auto, both (default: assistant)")
+          ->check(CLI::IsMember({"assistant", "ngram", "auto"})));
+  add(command
+          .add_option("--spec-lookup-max", lookup_max,
+                      fmt::format("ngram: most of the last tokens that are looked up (default: {})",
+                                  LookupLengths().max))
+          ->check(CLI::Range(1, int{kMaxLookup})));
+  add(command
+          .add_option(
+              "--spec-lookup-min", lookup_min,
+              fmt::format("ngram: and the least of them (default: {})", LookupLengths().min))
+          ->check(CLI::Range(1, int{kMaxLookup})));
   add(command
           .add_option("--spec-tokens", spec_tokens,
                       fmt::format("Most drafts of a round (default: {})", kDefaultDrafts))
@@ -92,6 +130,17 @@ Result<DraftingRequest> DraftFlags::Request() const {
   if (!speculative_config.empty()) RETURN_IF_ERROR(TakeConfig(speculative_config, request));
   if (!spec_model.empty()) request.assistant = spec_model;
   if (spec_tokens > 0) request.num_drafts = spec_tokens;
+  if (!spec_method.empty()) {
+    request.method = spec_method == "ngram"  ? DraftMethod::kNgram
+                     : spec_method == "auto" ? DraftMethod::kAuto
+                                             : DraftMethod::kAssistant;
+  }
+  if (lookup_max > 0) {
+    request.lookup.max = lookup_max;
+    request.lookup.min = std::min(request.lookup.min, lookup_max);
+  }
+  if (lookup_min > 0) request.lookup.min = lookup_min;
+  RETURN_IF_ERROR(CheckLookup(request.lookup));
   request.adapt = !spec_fixed;
   request.position = spec_position == "p" ? DraftPosition::kOfLastToken : DraftPosition::kBeforeIt;
   request.draw = spec_draw == "coupled" ? DraftDraw::kCoupled : DraftDraw::kLikeliest;

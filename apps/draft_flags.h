@@ -12,10 +12,13 @@ namespace lapidary {
 struct DraftFlags {
   bool no_spec = false;
   std::string spec_model;
-  int spec_tokens = 0;  // 0: as the config says, or the default
+  std::string spec_method;  // empty: as the config says, or assistant
+  int spec_tokens = 0;      // 0: as the config says, or the default
   bool spec_fixed = false;
   std::string spec_position = "p";
   std::string spec_draw = "likeliest";
+  int lookup_min = 0;  // 0: as the config says, or the default
+  int lookup_max = 0;
   std::string speculative_config;
   double simulate_accept_length = 0.0;
   std::string simulate_schedule = "constant";

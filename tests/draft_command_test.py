@@ -75,8 +75,18 @@ class DraftTest(command_harness.CommandTest):
             for flags in ((), ("--spec-tokens", "7", "--spec-fixed"), ("--spec-draw", "coupled"),
                           ("--speculative-config",
                            json.dumps({"model": self.assistant("tiny-e"), "num_speculative_tokens": 2})),
+                          ("--spec-method", "auto", "--spec-lookup-min", "1"),
                           ("--no-spec", "--spec-model", "/nowhere")):
                 self.assertEqual(self.generate(*arguments, *flags, model=model)["output_ids"], plain, flags)
+
+    def test_repeated_text_is_drafted_without_an_assistant(self):
+        arguments = ("--ids", "2,300,301,302,300,301", "--max-tokens", "60", "--ignore-eos", "--temperature", "0")
+        plain = self.generate(*arguments, "--no-spec")
+        config = {"method": "ngram", "prompt_lookup_max": 4, "num_speculative_tokens": 5}
+        for flags in (("--speculative-config", json.dumps(config)), ("--spec-method", "ngram", "--spec-lookup-max", "2")):
+            drafted = self.generate(*arguments, *flags)
+            self.assertEqual(drafted["output_ids"], plain["output_ids"])
+            self.assertEqual(list(drafted["drafting"]["by_source"]), ["ngram"])
 
     def test_flags_go_in_their_order(self):
         arguments = ("generate", self.model, "--ids", "2", "--max-tokens", "2")
@@ -89,7 +99,9 @@ class DraftTest(command_harness.CommandTest):
         self.assertEqual(off.returncode, 0, off.stderr)
         self.assertNotIn(b"drafting", off.stderr)
         for config, message in (("{", "--speculative-config"), ('{"tokens": 3}', "unknown key 'tokens'"),
-                                ('{"method": "ngram"}', "method 'ngram'"),
+                                ('{"method": "eagle"}', "method 'eagle'"),
+                                ('{"method": "ngram", "prompt_lookup_max": 0}', "prompt_lookup_max"),
+                                ('{"prompt_lookup_min": 5, "prompt_lookup_max": 4}', "must not be more than the most"),
                                 ('{"num_speculative_tokens": 99}', "num_speculative_tokens")):
             self.assertIn(message, self.refusal(*arguments, "--speculative-config", config))
 

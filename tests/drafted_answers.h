@@ -27,6 +27,7 @@ struct Mode {
   std::string name;
   int num_drafts = 0;  // 0: no drafting
   bool adapt = false;
+  DraftMethod method = DraftMethod::kAssistant;
   DraftDraw draw = DraftDraw::kCoupled;
   DraftPosition position = DraftPosition::kOfLastToken;
   int max_num_batched_tokens = 256;
@@ -71,6 +72,16 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
         {.name = "prefix cache", .num_drafts = 3, .prefix_caching = true},
     };
     if (!GetParam().starts_with("pebble-e")) modes.resize(5);
+    if (device_.kind != DeviceKind::kCpu) return modes;
+    for (const bool is_small : {false, true}) {
+      for (const DraftMethod method : {DraftMethod::kNgram, DraftMethod::kAuto}) {
+        modes.push_back({.name = method == DraftMethod::kNgram ? "text that repeats" : "both",
+                         .num_drafts = 5,
+                         .method = method,
+                         .pool_tokens = is_small ? 512 : 4096,
+                         .prefix_caching = is_small});
+      }
+    }
     return modes;
   }
 
@@ -94,6 +105,8 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     options.drafting.enabled = mode.num_drafts > 0;
     options.drafting.num_drafts = std::max(mode.num_drafts, 1);
     options.drafting.adapt = mode.adapt;
+    options.drafting.method = mode.method;
+    options.drafting.lookup = {.min = 1, .max = 3};
     options.drafting.draw = mode.draw;
     options.drafting.position = mode.position;
     EngineOptions engine;
@@ -103,7 +116,7 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     engine.check_kv_report = directory_.path() / "violation.json";
     auto loaded = LoadEngine(model, options, engine);
     CHECK(loaded.ok()) << loaded.error().message;
-    CHECK_EQ(loaded->assistant.empty(), mode.num_drafts == 0);
+    CHECK_EQ(loaded->assistant.empty(), mode.num_drafts == 0 || mode.method == DraftMethod::kNgram);
     return std::move(loaded->engine);
   }
 
@@ -254,6 +267,11 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
       ExpectSame(expected, Run(*engine, specs), mode.name + ", again");
       const EngineStats stats = engine->stats();
       EXPECT_GT(stats.drafts.num_rounds, 0u) << mode.name;
+      const auto rounds_of = [&](DraftSource source) {
+        return stats.drafts.by_source[static_cast<size_t>(source)].num_rounds;
+      };
+      EXPECT_EQ(rounds_of(DraftSource::kAssistant) > 0, mode.method != DraftMethod::kNgram);
+      EXPECT_EQ(rounds_of(DraftSource::kNgram) > 0, mode.method != DraftMethod::kAssistant);
       EXPECT_EQ(stats.scheduler.num_preemptions > 0, mode.pool_tokens == 512) << mode.name;
     }
   }

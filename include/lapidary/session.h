@@ -39,6 +39,10 @@ struct SessionOptions {
 
   // A smaller model that proposes tokens; it changes speed and nothing else.
   bool drafting = true;
+  // "assistant"; "ngram", text that repeats (needs no smaller model); "auto", both.
+  std::string draft_method = "assistant";
+  int prompt_lookup_min = 0;  // ngram: how many of the last tokens must have come before, at least
+  int prompt_lookup_max = 0;  // and at most
   std::string draft_model = {};  // empty: the one beside the model, if there is one
   int num_draft_tokens = 0;
 

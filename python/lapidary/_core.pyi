@@ -72,6 +72,9 @@ class SessionOptions:
     max_videos: int
     drafting: bool
     draft_model: str
+    draft_method: str
+    prompt_lookup_min: int
+    prompt_lookup_max: int
     num_draft_tokens: int
     dummy_weights: bool
     dummy_seed: int

@@ -79,7 +79,8 @@ class Engine:
                 "video": 1}, where the model takes any. Of what is not named, none.
             enable_prefix_caching: Keep what prompts have in common.
             speculative_config: {"model": directory, "num_speculative_tokens": 4} names the assistant that drafts; None:
-                the one beside the model, if there is one; False: none. Drafting changes speed and nothing else.
+                the one beside the model, if there is one; {"method": "ngram", "prompt_lookup_max": 4}: text that
+                repeats is drafted, on a CPU; False: no drafts. Drafting changes speed and nothing else.
             seed: What the seeds of requests without one are derived from.
             load_format: "auto", or "dummy" for random weights.
             gpu_memory_utilization: Share of the GPU's memory that this LLM may use, whoever else is there.
@@ -291,11 +292,15 @@ def _set_drafting(options: _core.SessionOptions, config: Mapping[str, Any] | boo
     options.drafting = config is not False
     if not isinstance(config, Mapping):
         return
-    unknown = set(config) - {"model", "num_speculative_tokens", "method"}
+    unknown = set(config) - {"model", "num_speculative_tokens", "method", "prompt_lookup_min", "prompt_lookup_max"}
     if unknown:
         raise ValueError(f"speculative_config has fields that are not known: {', '.join(sorted(unknown))}")
-    if config.get("method", "mtp") != "mtp":
-        raise ValueError(f"speculative_config: method '{config['method']}' is not there; Gemma 4 drafts by 'mtp'")
+    method = config.get("method", "mtp")
+    if method not in ("mtp", "ngram"):
+        raise ValueError(f"speculative_config: method '{method}' is not there; Gemma 4 drafts by 'mtp' or 'ngram'")
+    options.draft_method = "ngram" if method == "ngram" else "assistant"
+    options.prompt_lookup_min = int(config.get("prompt_lookup_min", 0))
+    options.prompt_lookup_max = int(config.get("prompt_lookup_max", 0))
     options.draft_model = os.fspath(config.get("model", ""))
     options.num_draft_tokens = int(config.get("num_speculative_tokens", 0))
 

@@ -27,6 +27,7 @@ SchedulerLimits LimitsOn(const Executor& executor, SchedulerLimits limits) {
   limits.max_step_rows = std::min(limits.max_step_rows, executor.max_rows());
   limits.max_num_batched_tokens = std::min(limits.max_num_batched_tokens, limits.max_step_rows);
   if (!executor.drafts_text()) limits.num_forced_drafts = 0;
+  if (!executor.drafts_repeated_text()) limits.num_ngram_drafts = 0;
   return limits;
 }
 
@@ -385,9 +386,12 @@ void Engine::MeasureStep(const StepPlan& plan, const StepOutput& output,
 }
 
 void Engine::CountRound(const SequenceProgress& progress, RequestUsage& usage) {
-  usage.draft_tokens += progress.num_drafts;
-  usage.accepted_tokens += progress.num_accepted;
-  DraftCounts& of_source = draft_stats_.by_source[static_cast<size_t>(progress.draft_source)];
+  const auto source = static_cast<size_t>(progress.draft_source);
+  for (DraftUsage* drafts : {&usage.drafts, &usage.drafts_by_source[source]}) {
+    drafts->draft_tokens += progress.num_drafts;
+    drafts->accepted_tokens += progress.num_accepted;
+  }
+  DraftCounts& of_source = draft_stats_.by_source[source];
   for (DraftCounts* counts : {static_cast<DraftCounts*>(&draft_stats_), &of_source}) {
     ++counts->num_rounds;
     counts->num_drafts += static_cast<uint64_t>(progress.num_drafts);

@@ -34,13 +34,18 @@ namespace lapidary {
 // A request is a sequence to the scheduler, under the same id.
 using RequestId = SequenceId;
 
+struct DraftUsage {
+  int32_t draft_tokens = 0;     // proposed and verified
+  int32_t accepted_tokens = 0;  // of those
+};
+
 struct RequestUsage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache
   int32_t output_tokens = 0;
-  int32_t given_tokens = 0;     // of those, generated before (SequenceSpec::generated)
-  int32_t draft_tokens = 0;     // proposed, whoever did, and verified
-  int32_t accepted_tokens = 0;  // of those
+  int32_t given_tokens = 0;  // of those, generated before (SequenceSpec::generated)
+  DraftUsage drafts;
+  std::array<DraftUsage, kNumDraftSources> drafts_by_source{};
 };
 
 struct RequestTimings {

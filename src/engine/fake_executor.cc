@@ -111,13 +111,20 @@ void FakeExecutor::DraftText(std::span<int32_t> ids, SequenceStep& sequence,
   if (constraints_.IsActive(sequence.slot)) {
     grammar::Work work(kMaskStepsPerThread);
     drafts = constraints_.LikelyTokens(sequence.slot, sequence.quota->forced, work);
-    // As if there were text in forms that force none: some of it right.
-    if (drafts.empty() && random_() % 2 == 0) {
-      drafts.resize(random_() % (sequence.quota->forced + 1), kTokenFromDrafter);
-    }
   }
-  output.draft_source = drafts.empty() ? DraftSource::kAssistant : DraftSource::kForced;
-  if (drafts.empty()) drafts.resize(sequence.quota->assistant, kTokenFromDrafter);
+  output.draft_source = DraftSource::kForced;
+  // As if there were such text now and then, some of it right.
+  const auto make_up = [&](DraftSource source, int32_t most) {
+    if (!drafts.empty() || random_() % 2 == 0) return;
+    drafts.resize(random_() % (most + 1), kTokenFromDrafter);
+    output.draft_source = source;
+  };
+  make_up(DraftSource::kForced, sequence.quota->forced);
+  make_up(DraftSource::kNgram, sequence.quota->ngram);
+  if (drafts.empty()) {
+    output.draft_source = DraftSource::kAssistant;
+    drafts.resize(sequence.quota->assistant, kTokenFromDrafter);
+  }
   std::ranges::copy(drafts, ids.end() - sequence.num_drafts);
   output.num_drafts = static_cast<int32_t>(drafts.size());
   ShortenRound(output.num_drafts, sequence);

@@ -31,6 +31,7 @@ class FakeExecutor : public Executor {
   int num_pages() const override { return num_pages_; }
   int max_drafts() const override { return kMaxDrafts; }
   bool drafts_text() const override { return true; }
+  bool drafts_repeated_text() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
 

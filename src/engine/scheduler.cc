@@ -158,7 +158,8 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) const {
   binding.grammar = spec.grammar;
   binding.matcher = std::move(sequence.made_mask);
   binding.media = spec.media;
-  if (spec.grammar || (spec.sampling && spec.sampling->has_penalties())) {
+  if (spec.grammar || (spec.sampling && spec.sampling->has_penalties()) ||
+      limits_.num_ngram_drafts > 0) {
     binding.tokens = sequence.tokens;
   }
 }
@@ -276,7 +277,10 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
     SequenceProgress update;
     update.id = entry.id;
     if (entry.ends_prompt) update.finish = FinishReason::kLength;
-    if (!result.error) update.prompt_logprobs = std::move(result.scores);
+    // With tokens they are complete: drafts may stand behind the prompt's last row.
+    if (!result.error || !result.tokens.empty()) {
+      update.prompt_logprobs = std::move(result.scores);
+    }
     for (const SampledToken& token : result.tokens) {
       sequence.tokens.push_back(token.id);
       update.tokens.push_back(token);
@@ -294,7 +298,10 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       update.error = std::move(*result.error);
       update.blames_request = result.blames_request;
     }
-    if (entry.samples) --sequence.num_pending;
+    if (entry.samples) {
+      --sequence.num_pending;
+      sequence.ngram_trust.AddStep();
+    }
     // Unless it was preempted since: then its pages are gone.
     if (entry.num_drafts > 0 && sequence.slot >= 0 && !result.error) {
       const int32_t num_accepted = std::max(static_cast<int32_t>(result.tokens.size()) - 1, 0);
@@ -302,6 +309,9 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       sequence.num_planned += num_accepted;
       if (!result.is_late) {  // Else it says nothing about the drafts.
         update.draft_source = result.draft_source;
+        if (result.draft_source == DraftSource::kNgram) {
+          sequence.ngram_trust.AddRound(num_accepted > 0);
+        }
         update.num_drafts = entry.quota ? result.num_drafts : entry.num_drafts;
         update.num_accepted = num_accepted;
       }

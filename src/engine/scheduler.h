@@ -40,7 +40,8 @@ struct SchedulerLimits {
   int max_model_len = 0;      // tokens of a sequence; 0: the model's context
   int sliding_slack = 32;     // tokens held behind the window
   int num_drafts = 0;         // of a decoding sequence at most, by the executor's assistant,
-  int num_forced_drafts = 0;  // and of text that its grammar forces
+  int num_forced_drafts = 0;  // of text that its grammar forces,
+  int num_ngram_drafts = 0;   // and of text that repeats
   bool prefix_caching = true;
   // A step that carries decodes takes at most so long, or so many times what a step takes when all
   // prompts are answers too, whichever is more: then answers have a steady pace, and prompts are
@@ -117,7 +118,7 @@ class Scheduler {
  public:
   // For tests, in place of the executor's drafter: drafts for a decoding sequence, at most
   // `max_drafts`; may return none. The sequence may be behind by what is not collected yet.
-  using DraftSource = std::function<std::vector<int32_t>(const Sequence&, int32_t max_drafts)>;
+  using TestDrafts = std::function<std::vector<int32_t>(const Sequence&, int32_t max_drafts)>;
 
   // `plan` and `layout` must outlive the scheduler.
   Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_pages,
@@ -138,7 +139,7 @@ class Scheduler {
   bool has_sequences() const { return !sequences_.empty(); }
   const Sequence* Find(SequenceId id) const;
 
-  void set_draft_source(DraftSource source) { draft_source_ = std::move(source); }
+  void set_draft_source(TestDrafts source) { draft_source_ = std::move(source); }
   // For the steps planned from now on; at most SchedulerLimits::num_drafts.
   void set_num_drafts(int num_drafts) { num_drafts_ = std::min(num_drafts, limits_.num_drafts); }
 
@@ -238,8 +239,12 @@ class Scheduler {
   bool IsDecoding(const Sequence& sequence) const;
   // What to verify behind the next token of a decoding sequence.
   Drafts ChooseDrafts(const Sequence& sequence, int32_t max_drafts, int32_t max_text) const;
-  // Whether its steps may have drafts that cost no computing.
-  bool DraftsText(const Sequence& sequence) const;
+  // Drafts that cost no computing, as many as its steps may have of each source.
+  DraftQuota TextQuota(const Sequence& sequence) const;
+  // Text behind a chunk that ends the prompt, with the pages for it.
+  Drafts ChooseDraftsBehindChunk(Sequence& sequence, int32_t num_rows, const Budget& budget);
+  // Whether these drafts leave every running sequence a page to grow into.
+  bool HasRoomForDrafts(const Sequence& sequence, int32_t num_rows, int32_t num_drafts) const;
   // Text that one of these sequences may draft in a step, of so many rows that drafts may take.
   int32_t MostText(std::span<Sequence* const> decoding, int32_t num_rows) const;
   // Every sequence of the step has its pages: what room is left goes to what would be lost
@@ -288,7 +293,7 @@ class Scheduler {
   const uint64_t hash_seed_;
   PagePool pool_;
   PrefixCache prefix_cache_;
-  DraftSource draft_source_;
+  TestDrafts draft_source_;
   int num_drafts_;
   StepCost cost_;
 

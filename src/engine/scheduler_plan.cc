@@ -183,13 +183,14 @@ bool Scheduler::IsDecoding(const Sequence& sequence) const {
 }
 
 int32_t Scheduler::MostText(std::span<Sequence* const> decoding, int32_t num_rows) const {
-  const auto num_drafting =
-      std::ranges::count_if(decoding, [&](const Sequence* other) { return DraftsText(*other); });
+  const auto num_drafting = std::ranges::count_if(
+      decoding, [&](const Sequence* other) { return TextQuota(*other).most() > 0; });
   return num_drafting > 0 ? std::max(num_rows / static_cast<int32_t>(num_drafting), 1) : 0;
 }
 
-bool Scheduler::DraftsText(const Sequence& sequence) const {
-  return limits_.num_forced_drafts > 0 && sequence.spec.grammar != nullptr;
+DraftQuota Scheduler::TextQuota(const Sequence& sequence) const {
+  return {.forced = sequence.spec.grammar != nullptr ? limits_.num_forced_drafts : 0,
+          .ngram = sequence.ngram_trust.Choose(limits_.num_ngram_drafts)};
 }
 
 Scheduler::Drafts Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_drafts,
@@ -202,19 +203,41 @@ Scheduler::Drafts Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_
     CHECK_LE(static_cast<int32_t>(drafts.ids.size()), max_drafts);
     return drafts;
   }
-  DraftQuota quota{.forced = 0, .assistant = std::min(num_drafts_, max_drafts)};
-  if (DraftsText(sequence)) {
-    quota.forced = std::min({limits_.num_forced_drafts, max_text, max_drafts});
-    // Most of these rows will not be needed: none of their pages is another's next one.
-    if (sequence.pages.PagesNeeded(1 + quota.most(), quota.most()) +
-            static_cast<int>(running_.size()) >
-        pool_.num_free() + pool_.num_reclaimable()) {
-      quota.forced = 0;
-    }
-  }
+  DraftQuota quota = TextQuota(sequence);
+  const int32_t most_text = std::min(max_text, max_drafts);
+  quota.forced = std::min(quota.forced, most_text);
+  quota.ngram = std::min(quota.ngram, most_text);
+  quota.assistant = std::min(num_drafts_, max_drafts);
+  // Most rows of text will not be needed: none of their pages is another's next one.
+  if (!HasRoomForDrafts(sequence, 1 + quota.most(), quota.most())) quota.forced = quota.ngram = 0;
   Drafts drafts{.ids = std::vector<int32_t>(quota.most(), kTokenFromDrafter)};
-  if (quota.forced > 0) drafts.quota = quota;
+  if (quota.forced > 0 || quota.ngram > 0) drafts.quota = quota;
   return drafts;
+}
+
+Scheduler::Drafts Scheduler::ChooseDraftsBehindChunk(Sequence& sequence, int32_t num_rows,
+                                                     const Budget& budget) {
+  const bool samples =
+      sequence.spec.max_new_tokens > 0 && sequence.num_planned + num_rows == sequence.known_len();
+  if (!samples) return {};
+  const int32_t most = std::min({budget.rows - num_rows, budget.step_rows - num_rows,
+                                 limits_.max_num_batched_tokens / kTextShare,
+                                 sequence.num_rows_left() - num_rows, kMaxDrafts});
+  DraftQuota quota = TextQuota(sequence);
+  quota.forced = std::min(quota.forced, most);
+  quota.ngram = std::min(quota.ngram, most);
+  const int32_t num_drafts = quota.most();
+  if (num_drafts <= 0 || !HasRoomForDrafts(sequence, num_rows + num_drafts, num_drafts) ||
+      !Reserve(sequence, num_rows + num_drafts, num_drafts)) {
+    return {};
+  }
+  return {.ids = std::vector<int32_t>(num_drafts, kTokenFromDrafter), .quota = quota};
+}
+
+bool Scheduler::HasRoomForDrafts(const Sequence& sequence, int32_t num_rows,
+                                 int32_t num_drafts) const {
+  return sequence.pages.PagesNeeded(num_rows, num_drafts) + static_cast<int>(running_.size()) <=
+         pool_.num_free() + pool_.num_reclaimable();
 }
 
 void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
@@ -240,7 +263,9 @@ void Scheduler::PlanDecodes(StepPlan& plan, int32_t& budget) {
 
 void Scheduler::AddChunk(Sequence& sequence, int32_t num_rows, StepPlan& plan, Budget& budget) {
   budget.ms -= cost_.ChunkMilliseconds(num_rows, sequence.num_planned);
-  AddToPlan(sequence, num_rows, Drafts{}, plan);
+  const Drafts drafts = ChooseDraftsBehindChunk(sequence, num_rows, budget);
+  AddToPlan(sequence, num_rows, drafts, plan);
+  num_rows += static_cast<int32_t>(drafts.ids.size());
   budget.rows = std::max(budget.rows - num_rows, 0);
   budget.step_rows -= num_rows;
   budget.scored_rows = std::max(budget.scored_rows - plan.batch.sequences.back().num_scored, 0);

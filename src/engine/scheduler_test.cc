@@ -531,6 +531,7 @@ void RandomSteps(int num_turns, int seed, bool overlap) {
     limits.num_drafts = draft_kind == 2 ? static_cast<int>(random() % 9) : 0;
     if (draft_kind == 2 && random() % 2 == 0) {
       limits.num_forced_drafts = 1 + static_cast<int>(random() % kMaxDrafts);
+      limits.num_ngram_drafts = static_cast<int>(random() % 9);
     }
     Harness harness(num_pages, limits, overlap,
                     {1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 16)});

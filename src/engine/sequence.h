@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/text_trust.h"
 #include "executor/soft_tokens.h"
 #include "kv/prefix_cache.h"
 #include "kv/sequence_pages.h"
@@ -108,6 +109,7 @@ struct Sequence {
   bool awaits_mask = false;
   std::shared_ptr<const grammar::Matcher> made_mask;  // with it, once it can; for the slot
   int64_t num_mask_steps = 0;                         // that late masks have taken
+  TextTrust ngram_trust;
   SequencePages pages;
   PrefixHashes prefix_hashes;  // of `tokens`, or of fewer: extended when asked for
   // Up to here the prefix cache has been offered the pages of a group.

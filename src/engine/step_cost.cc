@@ -32,7 +32,7 @@ StepShape ShapeOf(const StepBatch& batch) {
   StepShape shape;
   for (const SequenceStep& step : batch.sequences) {
     if (step.num_rows - step.num_drafts > 1) {
-      shape.AddChunk(step.num_rows, step.num_cached);
+      shape.AddChunk(step.num_rows - step.num_drafts, step.num_cached);
     } else {
       const int32_t num_drafts = step.quota ? step.quota->assistant : step.num_drafts;
       shape.AddDecode(1 + num_drafts, step.num_cached);

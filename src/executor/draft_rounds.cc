@@ -10,6 +10,8 @@ const char* DraftSourceName(DraftSource source) {
       return "assistant";
     case DraftSource::kForced:
       return "forced";
+    case DraftSource::kNgram:
+      return "ngram";
   }
   return "assistant";
 }

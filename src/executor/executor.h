@@ -28,8 +28,10 @@ class Executor {
   // Drafts that its own drafter proposes for a sequence at most (kTokenFromDrafter); 0: it has
   // none.
   virtual int max_drafts() const { return 0; }
-  // Whether it drafts text as well, with an assistant and without (SequenceStep::quota).
+  // Whether it drafts text as well, with an assistant and without (SequenceStep::quota),
   virtual bool drafts_text() const { return false; }
+  // and text that repeats; then every binding has its tokens.
+  virtual bool drafts_repeated_text() const { return false; }
   // Of a step, all sequences together.
   virtual int max_rows() const { return std::numeric_limits<int>::max(); }
   // Whether bindings may carry pictures and sounds.

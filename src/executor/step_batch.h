@@ -42,8 +42,9 @@ struct SlotBinding {
   // Pictures and sounds of the prompt; null: none. For executors that take media. Where images see
   // both ways (ModelPlan), the rows of one come in one step.
   std::shared_ptr<const SoftTokenRuns> media = nullptr;
-  // Known so far, where sampling has penalties or a grammar: the prompt, and what came behind it
-  // before the slot was bound (the sequence was preempted, or late).
+  // Known so far, where sampling has penalties or a grammar, or text that repeats is drafted: the
+  // prompt, and what came behind it before the slot was bound (the sequence was preempted, or
+  // late).
   std::vector<int32_t> tokens = {};
 };
 
@@ -51,16 +52,18 @@ struct SlotBinding {
 enum class DraftSource : uint8_t {
   kAssistant,  // a smaller model
   kForced,     // the grammar: what it leaves no choice about, or what answers in it said there
+  kNgram,      // the text so far, where its last tokens came before
 };
-inline constexpr int kNumDraftSources = 2;
+inline constexpr int kNumDraftSources = 3;
 const char* DraftSourceName(DraftSource source);
 
 // How many drafts each source may propose for a sequence in a step.
 struct DraftQuota {
   int32_t forced = 0;
+  int32_t ngram = 0;
   int32_t assistant = 0;
 
-  int32_t most() const { return std::max(forced, assistant); }
+  int32_t most() const { return std::max({forced, ngram, assistant}); }
 };
 
 // The rows of one sequence in a step: a chunk of its prompt, its next token, or that token with
@@ -84,8 +87,8 @@ struct SequenceStep {
   bool samples = false;
   int32_t num_drafts = 0;  // trailing rows
   // Of drafts that the executor makes, quota->most() in all: the first source that has any proposes
-  // them, forced text before the assistant, and rows behind its last one are left out. None: the
-  // assistant proposes all of them. Only where Executor::drafts_text().
+  // them, forced text before repeated text before the assistant, and rows behind its last one are
+  // left out. None: the assistant proposes all of them. Only where Executor::drafts_text().
   std::optional<DraftQuota> quota = {};
 
   int32_t num_sampled() const { return samples ? num_drafts + 1 : 0; }

@@ -60,7 +60,8 @@ Answer AnswerReader::Take(const RequestEvent& event) {
   }
   answer.finish = FinishOf(event);
   answer.error = event.error;
-  answer.usage = {event.usage.cached_tokens, event.usage.draft_tokens, event.usage.accepted_tokens};
+  const DraftUsage& drafts = event.usage.drafts;
+  answer.usage = {event.usage.cached_tokens, drafts.draft_tokens, drafts.accepted_tokens};
   if (text_ && text_->matched()) {
     answer.stop_string = stop_[static_cast<size_t>(text_->match_index())];
   } else if (has_stop_token && !is_cut_) {

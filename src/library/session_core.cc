@@ -19,6 +19,16 @@ DeviceRequest ParseDevice(const std::string& name) {
   throw InvalidInput("device '" + name + "' is not there; it must be auto, cpu or cuda");
 }
 
+LookupLengths LookupOf(const SessionOptions& options) {
+  LookupLengths lookup;
+  if (options.prompt_lookup_max != 0) {
+    lookup = {.min = std::min(lookup.min, options.prompt_lookup_max),
+              .max = options.prompt_lookup_max};
+  }
+  if (options.prompt_lookup_min != 0) lookup.min = options.prompt_lookup_min;
+  return lookup;
+}
+
 lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceChoice& device) {
   lapidary::SessionOptions options;
   LoadOptions& load = options.load;
@@ -33,6 +43,10 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   if (wanted.kv_cache_memory_bytes > 0) load.kv_cache_memory_bytes = wanted.kv_cache_memory_bytes;
   load.drafting.enabled = wanted.drafting;
   load.drafting.assistant = wanted.draft_model;
+  load.drafting.method = wanted.draft_method == "ngram"  ? DraftMethod::kNgram
+                         : wanted.draft_method == "auto" ? DraftMethod::kAuto
+                                                         : DraftMethod::kAssistant;
+  load.drafting.lookup = LookupOf(wanted);
   if (wanted.num_draft_tokens > 0) load.drafting.num_drafts = wanted.num_draft_tokens;
   load.cuda.memory.share = wanted.gpu_memory_utilization;
   load.cuda.batch_invariant = wanted.batch_invariant;
@@ -62,6 +76,13 @@ void CheckOptions(const SessionOptions& options) {
         "the limits of images, audio and videos must be at least 0");
   check(options.num_draft_tokens >= 0 && options.num_draft_tokens <= kMaxDrafts,
         "num_draft_tokens is out of range");
+  check(options.draft_method == "assistant" || options.draft_method == "ngram" ||
+            options.draft_method == "auto",
+        "draft_method must be assistant, ngram or auto");
+  const LookupLengths lookup = LookupOf(options);
+  check(lookup.min >= 1 && lookup.min <= lookup.max && lookup.max <= kMaxLookup,
+        "prompt_lookup_min and prompt_lookup_max must be between 1 and 64, the first not above the "
+        "second");
   check(options.gpu_memory_utilization >= 0.01 && options.gpu_memory_utilization <= 1.0,
         "gpu_memory_utilization must be between 0.01 and 1");
 }

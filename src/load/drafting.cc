@@ -101,7 +101,9 @@ std::optional<fs::path> FindAssistant(const fs::path& model) {
 Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescription& model,
                                                            const DraftingRequest& request,
                                                            bool takes_presets) {
-  if (!request.enabled || request.num_drafts == 0) return std::optional<PairedAssistant>();
+  if (!request.enabled || request.num_drafts == 0 || request.method == DraftMethod::kNgram) {
+    return std::optional<PairedAssistant>();
+  }
   ASSIGN_OR_RETURN(const std::optional<Assistant> assistant, Find(model, request, takes_presets));
   if (!assistant) return std::optional<PairedAssistant>();
   ASSIGN_OR_RETURN(const AssistantConfig config,

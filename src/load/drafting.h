@@ -5,6 +5,7 @@
 #include <string>
 
 #include "executor/draft_options.h"
+#include "executor/repeated_text.h"
 #include "load/model_directory.h"
 #include "sampling/simulated_acceptance.h"
 
@@ -12,8 +13,17 @@ namespace lapidary {
 
 inline constexpr int kDefaultDrafts = 4;
 
+// Who drafts beside a form's forced text, which costs nothing.
+enum class DraftMethod {
+  kAssistant,
+  kNgram,  // text that repeats (executor/repeated_text.h); needs no assistant
+  kAuto,   // both, that text before the assistant
+};
+
 struct DraftingRequest {
   bool enabled = true;
+  DraftMethod method = DraftMethod::kAssistant;
+  LookupLengths lookup = {};
   // A checkpoint directory, a GGUF file, or a preset whose assistant gets random weights. Empty:
   // the one beside the model, if there is one (FindAssistant).
   std::string assistant = {};
@@ -26,6 +36,10 @@ struct DraftingRequest {
   SimulatedSchedule simulated_schedule = SimulatedSchedule::kConstant;
 };
 
+inline bool DraftsRepeatedText(const DraftingRequest& request) {
+  return request.enabled && request.method != DraftMethod::kAssistant;
+}
+
 // What pairs with a model's directory (MODEL-assistant or MODEL/assistant) or GGUF file
 // (MODEL-assistant.gguf), if it is there.
 std::optional<std::filesystem::path> FindAssistant(const std::filesystem::path& model);
@@ -37,8 +51,9 @@ struct PairedAssistant {
   bool is_compressed = false;                 // by compressed-tensors
   AssistantPlan plan;
 };
-// Nothing where drafting is off, or nobody named an assistant and there is none. Only with
-// `takes_presets` may it be a preset, and none is looked for then unless acceptance is simulated.
+// Nothing where drafting is off or by repeated text alone, or nobody named an assistant and there
+// is none. Only with `takes_presets` may it be a preset, and none is looked for then unless
+// acceptance is simulated.
 Result<std::optional<PairedAssistant>> FindPairedAssistant(const ModelDescription& model,
                                                            const DraftingRequest& request,
                                                            bool takes_presets);

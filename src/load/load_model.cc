@@ -139,6 +139,7 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
       executor_options.drafter = std::move(drafter->options);
     }
   }
+  if (DraftsRepeatedText(options.drafting)) executor_options.lookup = options.drafting.lookup;
   executor_options.placement = placement;
   executor_options.skip_unneeded_rows = options.skip_unneeded_rows;
   executor_options.fast_math = options.fast_math;
@@ -164,6 +165,11 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
         "--tensor-parallel-size {}: a model runs on one GPU; start a server on each, or add "
         "--device cpu",
         options.num_ranks);
+  }
+  if (options.drafting.enabled && options.drafting.method == DraftMethod::kNgram) {
+    return MakeError(
+        "--spec-method ngram: text that repeats is drafted on a CPU only; leave it out, or add "
+        "--device cpu");
   }
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
   std::shared_ptr<const TensorSource> source;
@@ -229,6 +235,9 @@ Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions&
   limited.limits.max_num_batched_tokens = model.limits.max_num_batched_tokens;
   limited.limits.max_model_len = model.limits.max_model_len;
   if (options.drafting.enabled) limited.limits.num_forced_drafts = kMaxDrafts;
+  if (DraftsRepeatedText(options.drafting)) {
+    limited.limits.num_ngram_drafts = options.drafting.num_drafts;
+  }
   if (!model.assistant.empty()) {
     limited.limits.num_drafts = options.drafting.num_drafts;
     // Simulated rates are for rounds of one length.

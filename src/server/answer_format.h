@@ -2,24 +2,36 @@
 // is not its business.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "server/answer_memory.h"
 #include "server/choice_stream.h"
 #include "server/http_types.h"
 
 namespace lapidary {
 
+// Drafts that an answer took, and that it did not.
+struct DraftTokens {
+  int64_t accepted = 0;
+  int64_t rejected = 0;
+
+  void Add(const DraftUsage& usage) {
+    accepted += usage.accepted_tokens;
+    rejected += usage.draft_tokens - usage.accepted_tokens;
+  }
+};
+
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;     // of the prompt
   int64_t reasoning_tokens = 0;  // of the completion
-  // Drafts of the assistant that the answer took, and that it did not.
-  int64_t accepted_draft_tokens = 0;
-  int64_t rejected_draft_tokens = 0;
+  DraftTokens drafts = {};
+  std::array<DraftTokens, kNumDraftSources> drafts_by_source = {};
 
   OrderedJson ToJson() const;
 };

@@ -14,12 +14,8 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr Usage kUsage = {.prompt_tokens = 10,
-                          .completion_tokens = 7,
-                          .cached_tokens = 4,
-                          .reasoning_tokens = 3,
-                          .accepted_draft_tokens = 0,
-                          .rejected_draft_tokens = 0};
+constexpr Usage kUsage = {
+    .prompt_tokens = 10, .completion_tokens = 7, .cached_tokens = 4, .reasoning_tokens = 3};
 
 ChoiceDelta Thought(std::string text) {
   ChoiceDelta delta;

@@ -241,8 +241,10 @@ void Generation::OnEvent(const RequestEvent& event) {
   if (index % static_cast<size_t>(job_.request.num_choices) == 0) {
     usage_.cached_tokens += event.usage.cached_tokens;
   }
-  usage_.accepted_draft_tokens += event.usage.accepted_tokens;
-  usage_.rejected_draft_tokens += event.usage.draft_tokens - event.usage.accepted_tokens;
+  usage_.drafts.Add(event.usage.drafts);
+  for (int source = 0; source < kNumDraftSources; ++source) {
+    usage_.drafts_by_source[source].Add(event.usage.drafts_by_source[source]);
+  }
   if (!answered_ && num_ended_ == choices_.size()) SendEnd();
 }
 

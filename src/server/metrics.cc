@@ -57,7 +57,9 @@ class ServerMetrics::Impl {
                          &source_accepted_.Add(labels)};
     }
     const SchedulerLimits& limits = engine.options().limits;
-    for (int place = 0; place < std::max(limits.num_drafts, limits.num_forced_drafts); ++place) {
+    for (int place = 0;
+         place < std::max({limits.num_drafts, limits.num_forced_drafts, limits.num_ngram_drafts});
+         ++place) {
       accepted_at_.push_back(&accepted_per_pos_.Add(With("position", std::to_string(place))));
     }
   }

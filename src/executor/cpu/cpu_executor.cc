@@ -92,6 +92,7 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
 CpuExecutor::CpuExecutor(const ModelPlan& plan, KvLayout layout, const CpuExecutorOptions& options)
     : plan_(plan),
       drafter_options_(options.drafter),
+      lookup_(options.lookup),
       expert_counts_(options.expert_counts),
       layout_(std::move(layout)),
       num_pages_(options.num_pages),
@@ -191,6 +192,7 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
   slot_states_.resize(end_slot);
   constraints_.Reserve(end_slot);
   if (drafter_) last_hidden_.resize(end_slot);
+  if (lookup_ && end_slot > std::ssize(texts_)) texts_.resize(end_slot, RepeatedText(*lookup_));
   for (const SlotBinding& binding : batch.bindings) {
     Request& request = requests_[binding.slot];
     request = {.sampling = binding.sampling,
@@ -210,6 +212,7 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
       for (const int32_t id : outputs) request.history.AddOutput(id);
     }
     constraints_.Bind(binding);
+    if (lookup_) texts_[binding.slot].Assign(binding.tokens);
     slot_states_[binding.slot] = {};
     tables_.Forget(binding.slot);
   }
@@ -264,17 +267,20 @@ void CpuExecutor::DraftText(StepBatch& batch, StepOutput& output) {
           if (!sequence.quota || sequence.num_drafts == 0) continue;
           CHECK_EQ(sequence.num_drafts, sequence.quota->most());
           SequenceOutput& result = output.sequences[idx];
+          std::vector<int32_t> text;
           if (constraints_.IsActive(sequence.slot)) {
-            const std::vector<int32_t> likely =
+            text =
                 constraints_.LikelyTokens(sequence.slot, sequence.quota->forced, works[thread_idx]);
-            std::ranges::copy(likely, batch.token_ids.begin() + end_row[idx] - sequence.num_drafts);
-            num_drafts[idx] = static_cast<int32_t>(likely.size());
             result.draft_source = DraftSource::kForced;
           }
-          if (num_drafts[idx] == 0) {
-            num_drafts[idx] = sequence.quota->assistant;
-            result.draft_source = DraftSource::kAssistant;
+          if (text.empty() && lookup_) {
+            text = texts_[sequence.slot].Propose(sequence.quota->ngram);
+            result.draft_source = DraftSource::kNgram;
           }
+          if (text.empty()) result.draft_source = DraftSource::kAssistant;
+          std::ranges::copy(text, batch.token_ids.begin() + end_row[idx] - sequence.num_drafts);
+          num_drafts[idx] =
+              text.empty() ? sequence.quota->assistant : static_cast<int32_t>(text.size());
           result.num_drafts = num_drafts[idx];
         }
       });
@@ -440,7 +446,8 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
                      : sampler.Sample(logits, *request.sampling, request.history, draw_number);
     if (!token.ok()) return fail(token.error());
     counts = row < sequence.num_drafts && AcceptsDraft(token->id, drafts[row]);
-    if (drafter_ && !is_constrained && row < std::ssize(drafter_options_->simulated_rates)) {
+    if (drafter_ && !is_constrained && output.draft_source == DraftSource::kAssistant &&
+        row < std::ssize(drafter_options_->simulated_rates)) {
       counts = row < sequence.num_drafts && SimulatesAccept(drafter_options_->simulated_rates[row],
                                                             request.sampling->seed, draw_number);
       if (counts) token->id = drafts[row];
@@ -451,6 +458,7 @@ void CpuExecutor::SampleSequence(const SequenceStep& sequence, int32_t first_pos
       if (!moved.ok()) return fail(moved.error());
     }
     output.tokens.push_back(*token);
+    if (lookup_) texts_[sequence.slot].Append(token->id);
     slot.last_token = token->id;
     slot.length = LengthAfter(first_position, sequence.num_rows, sequence.num_sampled(), row + 1);
     if (has_penalties) request.history.AddOutput(token->id);

@@ -13,6 +13,7 @@
 #include "executor/cpu/cpu_draft_ranks.h"
 #include "executor/cpu/cpu_ranks.h"
 #include "executor/executor.h"
+#include "executor/repeated_text.h"
 #include "executor/slot_constraints.h"
 #include "model/expert_counts.h"
 #include "model/weights.h"
@@ -41,6 +42,7 @@ struct CpuExecutorOptions {
   // reads the source.
   bool release_repacked = false;
   std::optional<DrafterOptions> drafter = {};
+  std::optional<LookupLengths> lookup = {};          // none: text that repeats is not drafted
   std::shared_ptr<ExpertCounts> expert_counts = {};  // null: they are not counted
   int64_t mask_steps = kMaskStepsPerThread;          // of a step's masks, by thread
 };
@@ -59,6 +61,7 @@ class CpuExecutor : public Executor {
   int num_pages() const override { return num_pages_; }
   int max_drafts() const override { return drafter_ ? kMaxDrafts : 0; }
   bool drafts_text() const override { return true; }
+  bool drafts_repeated_text() const override { return lookup_.has_value(); }
   bool takes_media() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
@@ -89,6 +92,7 @@ class CpuExecutor : public Executor {
 
   const ModelPlan plan_;
   const std::optional<DrafterOptions> drafter_options_;
+  const std::optional<LookupLengths> lookup_;
   const std::shared_ptr<ExpertCounts> expert_counts_;  // may be null
   const KvLayout layout_;                              // of a rank
   const int num_pages_;
@@ -119,6 +123,7 @@ class CpuExecutor : public Executor {
   std::vector<SlotState> slot_states_;
   // With a drafter: [hidden] of the row that gave the slot's last token, behind the final norm.
   std::vector<std::vector<float>> last_hidden_;
+  std::vector<RepeatedText> texts_;  // with lookup_: what the slots have so far
 
   std::mutex mutex_;
   std::condition_variable changed_;
