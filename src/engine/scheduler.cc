@@ -66,12 +66,11 @@ Status Scheduler::CheckFits(const SequenceSpec& spec, const ModelPlan& plan, con
       if (!run.is_image || run.length < limits.max_step_rows) continue;
       return MakeError(
           "an image of {} tokens is computed in one step, and a step has room for {}: ask for "
-          "fewer "
-          "tokens per image, or raise --max-num-batched-tokens",
+          "fewer tokens per image, or raise --max-num-batched-tokens",
           run.length, limits.max_step_rows - 1);
     }
   }
-  RETURN_IF_ERROR(CheckGenerated(spec, plan_.vocab_size));
+  RETURN_IF_ERROR(CheckGenerated(spec, plan.vocab_size));
   RETURN_IF_ERROR(CheckIdentity(spec.identity, static_cast<int64_t>(spec.prompt.size())));
   for (const int32_t id : spec.prompt) {
     if (id < 0 || id >= plan.vocab_size) {

@@ -99,7 +99,8 @@ NaiveTensors LoadNaiveTensors(const std::vector<TensorSpec>& specs, const Tensor
     if (spec.shape.size() < 2) {
       values = ToFloats(source.Get(spec).value());
     } else {
-      for (const MatrixRef& part : source.GetStored(spec).value()) {
+      const std::vector<MatrixRef> parts = source.GetStored(spec).value();
+      for (const MatrixRef& part : parts) {
         const std::vector<float> rows = DecodeMatrix(part);
         values.insert(values.end(), rows.begin(), rows.end());
       }
