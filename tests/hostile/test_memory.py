@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import time
 
 import pytest
 from media_files import large_jpeg
@@ -51,6 +52,14 @@ def grammar_body(draw):
 BODIES = [tokenize_body, tree_body, media_body, many_answers_body, echo_body, grammar_body]
 
 
+def wait_until_resident_below(target, num_bytes):
+    """What was freed is given back every ten seconds."""
+    deadline = time.monotonic() + 60
+    while target.resident() > num_bytes and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert target.resident() <= num_bytes, target.metric("free_heap_bytes")
+
+
 @pytest.fixture
 def limited_program(program, tmp_path):
     """limited_program(kilobytes): a program that may have so much address space, from its start on."""
@@ -69,7 +78,8 @@ def limited_program(program, tmp_path):
 def test_limited_memory(start, limited_program, seeing_checkpoint, factor):
     # So much that the limit, and not what --max-request-memory would leave, is what they find.
     flags = ["--max-model-len", "1024", "--max-body-bytes", "40MB", "--kv-cache-memory-bytes", "64MB",
-             "--max-num-seqs", "16", "--max-request-memory", "512MB", "--max-answer-memory", "512MB"]
+             "--max-num-seqs", "16", "--max-request-memory", "512MB", "--max-answer-memory", "512MB",
+             "--max-grammar-memory", "64MB"]
     ample = start(*flags, model=seeing_checkpoint, program=limited_program(2**30))
     limit = int(ample.status("VmSize") * factor)
     ample.stop()
@@ -97,7 +107,8 @@ def test_limited_memory(start, limited_program, seeing_checkpoint, factor):
     print(f"{factor}: {sorted((str(outcome), outcomes.count(outcome)) for outcome in set(outcomes))}")
     # Where there is no memory even for an answer, a client may be left without one, but seldom.
     assert outcomes.count("closed") <= len(outcomes) // 10, outcomes
-    assert target.resident() < before + limit * 1024 // 2
+    # The KV cache and kept grammars; what the allocator may keep; what steps and towers compute with, and keep of images.
+    wait_until_resident_below(target, before + (64 + 64 + 64 + 64) * MEGABYTE)
 
 
 def test_grammars_stay_within_their_memory(start):
@@ -118,4 +129,5 @@ def test_grammars_stay_within_their_memory(start):
         asyncio.run(play(draw))
         target.check()
         assert target.metric("grammar_cache_evictions_total") > 0
-        assert target.resident() < before + 64 * MEGABYTE + 96 * MEGABYTE, target.metric("free_heap_bytes")
+        # Those that are kept, and what the allocator may keep.
+        wait_until_resident_below(target, before + (32 + 64) * MEGABYTE)
