@@ -77,7 +77,9 @@ def print_by_source(options, items):
                         for item in items if item["task"] in ("lists", "json", "recall")]
     for model in ("pebble-e", "pebble-dense", "pebble-moe"):
         for method in ("ngram", "assistant", "auto"):
-            flags = ["--spec-method", method, "--spec-tokens", str(options.tokens), "--spec-fixed"]
+            # What auto chooses is the question.
+            fixed = [] if method == "auto" else ["--spec-fixed"]
+            flags = ["--spec-method", method, "--spec-tokens", str(options.tokens), *fixed]
             with Server(options.lapidary, ROOT / "models" / model, flags) as server:
                 for task, asked in tasks.items():
                     before = server.by_source()
@@ -89,8 +91,8 @@ def print_by_source(options, items):
                     for source, counts in sorted(after.items()):
                         rounds, drafts, taken = (new - old for new, old in zip(counts, before[source]))
                         if rounds > 0:
-                            parts.append(f"{source} {1 + taken / rounds:.2f} tokens a round of {drafts / rounds:.1f} drafts, "
-                                         f"{rounds:.0f} rounds")
+                            parts.append(f"{source} {1 + taken / rounds:.2f} tokens a round of "
+                                         f"{drafts / rounds:.1f} drafts, {rounds:.0f} rounds")
                     print(f"{model:13} {method:9} {task:10} {tokens:.0f} tokens; {'; '.join(parts)}", flush=True)
 
 
@@ -113,7 +115,8 @@ def main():
                     before = server.counters()
                     with concurrent.futures.ThreadPoolExecutor(16) as pool:
                         list(pool.map(lambda pair: server.ask(pair[1], temperature, pair[0]), enumerate(items)))
-                    rounds, *accepted = (after - then for after, then in zip(server.counters()[:options.tokens + 1], before))
+                    counters = server.counters()[:options.tokens + 1]
+                    rounds, *accepted = (after - then for after, then in zip(counters, before))
                     shares = " / ".join(f"{count / rounds:.3f}" for count in accepted)
                     print(f"{model:13} T = {temperature}: {draw:9} {1 + sum(accepted) / rounds:.3f} tokens a round, "
                           f"accepted {shares}", flush=True)

@@ -30,6 +30,8 @@ class DraftPolicy {
   // A step that did nothing but decode so many sequences, each with so many drafts.
   void AddStep(int num_sequences, int num_drafts, double seconds);
 
+  // What a round of so many drafts gives a sequence.
+  double ExpectedTokens(int num_drafts) const;
   // Share of the drafts at this place (from 0) that are accepted where all before them are.
   double AcceptRate(int place) const;
   // Hardly any first draft has been accepted for long: the assistant does not fit its target.
@@ -55,9 +57,6 @@ class DraftPolicy {
   LoadClass& ClassOf(int num_sequences);
   // Whether it is worth finding out what a step with so many drafts takes under this load.
   bool IsPromising(const LoadClass& load, int num_drafts) const;
-  // What a step with so many drafts gives a sequence.
-  double ExpectedTokens(int num_drafts) const;
-
   const int max_drafts_;
   const bool adapts_;
   std::vector<LoadClass> classes_;

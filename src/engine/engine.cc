@@ -53,8 +53,8 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
 }
 
 void Engine::MakeScheduler() {
-  scheduler_.reset();
-  scheduler_.emplace(plan(), kv_layout(), num_pages_, limits_, RandomBits());
+  scheduler_->reset();
+  scheduler_->emplace(plan(), kv_layout(), num_pages_, limits_, RandomBits());
   kv_checker_.emplace(plan(), kv_layout());
 }
 
@@ -325,10 +325,35 @@ void Engine::MarkStarted(const StepPlan& plan) {
   }
 }
 
+double Engine::RowTokens() const {
+  const StepCost& cost = scheduler_->cost();
+  if (!cost.is_known() || last_shape_.num_decode_rows == 0) return 0.0;
+  StepShape larger = last_shape_;
+  larger.AddDecode(1,
+                   static_cast<int32_t>(last_shape_.num_decode_keys / last_shape_.num_decode_rows));
+  const double ms = cost.DecodeMilliseconds(last_shape_);
+  if (ms <= 0.0) return 0.0;
+  return std::max(num_decoding_ * (cost.DecodeMilliseconds(larger) - ms) / ms, 0.0);
+}
+
+void Engine::ChooseText(int num_assistant_drafts) {
+  const SchedulerLimits& limits = scheduler_->limits();
+  if (limits.num_forced_drafts == 0 && limits.num_ngram_drafts == 0) return;
+  const double row_tokens = RowTokens();
+  const double assistant_tokens =
+      draft_policy_.ExpectedTokens(num_assistant_drafts) - num_assistant_drafts * row_tokens;
+  scheduler_->set_text_quota(
+      text_policy_.Choose({.forced = limits.num_forced_drafts, .ngram = limits.num_ngram_drafts},
+                          row_tokens, num_assistant_drafts > 0 ? assistant_tokens : 1.0));
+}
+
 bool Engine::SubmitNextStep() {
+  int num_drafts = 0;
   if (options_.limits.num_drafts > 0) {
-    scheduler_->set_num_drafts(draft_policy_.Choose(num_decoding_));
+    num_drafts = draft_policy_.Choose(num_decoding_);
+    scheduler_->set_num_drafts(num_drafts);
   }
+  if (options_.adapt_drafts) ChooseText(num_drafts);
   std::optional<StepPlan> plan = scheduler_->Plan();
   if (!plan) return false;
   MarkStarted(*plan);
@@ -360,8 +385,9 @@ void Engine::MeasureStep(const StepPlan& plan, const StepOutput& output,
   // Steps overlap with the work between them: by our clock a part of one may pass for its
   // neighbour's.
   const double ms = output.device_ms.value_or(Milliseconds(began, now));
-  scheduler_->Observe(plan.ShapeRun(output), ms);
-  if (options_.limits.num_drafts == 0) return;
+  const StepShape run = plan.ShapeRun(output);
+  scheduler_->Observe(run, ms);
+  if (run.num_chunk_rows == 0) last_shape_ = run;
   int num_decoding = 0;
   int max_drafts = 0;
   int num_drafts = 0;
@@ -401,7 +427,11 @@ void Engine::CountRound(const SequenceProgress& progress, RequestUsage& usage) {
   for (int32_t place = 0; place < progress.num_accepted; ++place) {
     ++draft_stats_.accepted_at[place];
   }
-  if (progress.draft_source != DraftSource::kAssistant) return;
+  if (progress.draft_source != DraftSource::kAssistant) {
+    text_policy_.AddRound(progress.draft_source, progress.match_length, progress.num_drafts,
+                          progress.num_accepted);
+    return;
+  }
   draft_policy_.AddRound(progress.num_drafts, progress.num_accepted);
   const bool has_collapsed = draft_policy_.has_collapsed();
   if (has_collapsed && !draft_stats_.has_collapsed) {

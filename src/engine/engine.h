@@ -27,6 +27,7 @@
 #include "engine/draft_policy.h"
 #include "engine/mask_maker.h"
 #include "engine/scheduler.h"
+#include "engine/text_policy.h"
 #include "executor/executor.h"
 
 namespace lapidary {
@@ -76,7 +77,7 @@ struct EngineOptions {
   SchedulerLimits limits;
   int max_queue = 4096;  // sequences submitted and not running yet
   bool overlap = true;   // plan the next step while one runs
-  // limits.num_drafts is the most, and each step has as many as pay; else each has that many. What
+  // The limits are the most drafts, and each step has as many as pay; else each has that many. What
   // the executor cannot draft by itself (Executor::drafts_text) is left out of the limits.
   bool adapt_drafts = false;
   bool check_kv = false;  // verify every step's pages and lengths before it runs
@@ -209,6 +210,10 @@ class Engine {
   // What a finished step says about cost and drafting, before its plan is given up.
   void MeasureStep(const StepPlan& plan, const StepOutput& output, Clock::time_point submitted,
                    Clock::time_point now);
+  // What one more row costs a step as the last ones, in tokens that they give.
+  double RowTokens() const;
+  // How much text the next step drafts beside so many drafts of the assistant.
+  void ChooseText(int num_assistant_drafts);
   void CountRound(const SequenceProgress& progress, RequestUsage& usage);
   // Masks that were late and are made now.
   void TakeMadeMasks();
@@ -241,6 +246,8 @@ class Engine {
   std::deque<Submission> arrived_;  // taken out of the inbox, to be started
   std::deque<SubmittedStep> in_flight_;
   DraftPolicy draft_policy_;
+  TextPolicy text_policy_;
+  StepShape last_shape_;  // of the last step without chunks, as it was run
   Clock::time_point last_collected_;
   int num_decoding_ = 1;  // sequences of the last step that sampled
   DraftStats draft_stats_;

@@ -25,6 +25,7 @@ Scheduler::Scheduler(const ModelPlan& plan, const KvLayout& layout, int num_page
       pool_(num_pages),
       prefix_cache_(plan, layout, pool_),
       num_drafts_(limits.num_drafts),
+      text_quota_{.forced = limits.num_forced_drafts, .ngram = limits.num_ngram_drafts},
       by_slot_(limits.max_num_seqs, nullptr),
       planned_in_(limits.max_num_seqs, 0) {
   CHECK_GT(limits.max_num_seqs, 0);
@@ -308,6 +309,7 @@ std::vector<SequenceProgress> Scheduler::Complete(StepPlan plan, StepOutput outp
       sequence.num_planned += num_accepted;
       if (!result.is_late) {  // Else it says nothing about the drafts.
         update.draft_source = result.draft_source;
+        update.match_length = result.match_length;
         if (result.draft_source == DraftSource::kNgram) {
           sequence.ngram_trust.AddRound(num_accepted > 0);
         }

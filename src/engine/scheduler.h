@@ -83,6 +83,7 @@ struct SequenceProgress {
   // Of a round with drafts: whose, how many there were, and how many the target agreed with (beyond
   // a stop token too).
   DraftSource draft_source = DraftSource::kAssistant;
+  int32_t match_length = 0;  // SequenceOutput
   int32_t num_drafts = 0;
   int32_t num_accepted = 0;
   std::optional<FinishReason> finish;
@@ -142,6 +143,10 @@ class Scheduler {
   void set_draft_source(TestDrafts source) { draft_source_ = std::move(source); }
   // For the steps planned from now on; at most SchedulerLimits::num_drafts.
   void set_num_drafts(int num_drafts) { num_drafts_ = std::min(num_drafts, limits_.num_drafts); }
+
+  // The same for text, with the least match; at most what the limits say.
+  void set_text_quota(const DraftQuota& quota) { text_quota_ = quota; }
+  const SchedulerLimits& limits() const { return limits_; }
 
   // The next step, or nothing when no sequence has a row to compute. With steps still uncollected
   // the plan counts on their tokens (kTokenFromSlot) and, where they hold drafts, on the most that
@@ -295,6 +300,7 @@ class Scheduler {
   PrefixCache prefix_cache_;
   TestDrafts draft_source_;
   int num_drafts_;
+  DraftQuota text_quota_;
   StepCost cost_;
 
   SequenceId last_id_ = 0;

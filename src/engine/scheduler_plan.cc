@@ -189,8 +189,11 @@ int32_t Scheduler::MostText(std::span<Sequence* const> decoding, int32_t num_row
 }
 
 DraftQuota Scheduler::TextQuota(const Sequence& sequence) const {
-  return {.forced = sequence.spec.grammar != nullptr ? limits_.num_forced_drafts : 0,
-          .ngram = sequence.ngram_trust.Choose(limits_.num_ngram_drafts)};
+  const int32_t num_forced = std::min(text_quota_.forced, limits_.num_forced_drafts);
+  const int32_t num_ngram = std::min(text_quota_.ngram, limits_.num_ngram_drafts);
+  return {.forced = sequence.spec.grammar != nullptr ? num_forced : 0,
+          .ngram = sequence.ngram_trust.Choose(num_ngram),
+          .least_match = text_quota_.least_match};
 }
 
 Scheduler::Drafts Scheduler::ChooseDrafts(const Sequence& sequence, int32_t max_drafts,

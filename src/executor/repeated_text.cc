@@ -52,10 +52,10 @@ int32_t RepeatedText::MatchAt(int32_t last) const {
   return length;
 }
 
-std::vector<int32_t> RepeatedText::Propose(int32_t max_tokens) const {
+RepeatedText::Proposal RepeatedText::Propose(int32_t max_tokens, int32_t least_match) const {
   if (size() <= lengths_.min || max_tokens <= 0) return {};
   int32_t best = -1;
-  int32_t best_length = lengths_.min - 1;
+  int32_t best_length = std::max(lengths_.min, std::min(least_match, lengths_.max)) - 1;
   int num_tried = 0;
   for (int32_t last = before_.back(); last >= 0 && num_tried < kMostTried; ++num_tried) {
     const int32_t length = MatchAt(last);
@@ -66,14 +66,14 @@ std::vector<int32_t> RepeatedText::Propose(int32_t max_tokens) const {
     if (length == lengths_.max) break;
     last = before_[last];
   }
-  std::vector<int32_t> proposed;
-  if (best < 0) return proposed;
+  if (best < 0) return {};
+  Proposal proposal{.match_length = best_length};
   // Where the repetition reaches the end it goes on with itself.
   for (int32_t idx = 0; idx < max_tokens; ++idx) {
     const int32_t from = best + 1 + idx;
-    proposed.push_back(from < size() ? tokens_[from] : proposed[from - size()]);
+    proposal.tokens.push_back(from < size() ? tokens_[from] : proposal.tokens[from - size()]);
   }
-  return proposed;
+  return proposal;
 }
 
 }  // namespace lapidary

@@ -31,8 +31,13 @@ class RepeatedText {
   void Append(int32_t token);
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
 
-  // What may follow, at most so many tokens; none where the last ones are new.
-  std::vector<int32_t> Propose(int32_t max_tokens) const;
+  struct Proposal {
+    std::vector<int32_t> tokens = {};
+    int32_t match_length = 0;  // last tokens that had come before
+  };
+  // What may follow, at most so many tokens; none where the last ones are new, or fewer of them
+  // than `least_match` came before.
+  Proposal Propose(int32_t max_tokens, int32_t least_match = 0) const;
 
  private:
   // Places of a chain that are tried.

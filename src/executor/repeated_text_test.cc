@@ -16,22 +16,29 @@ RepeatedText Of(const Ids& tokens, LookupLengths lengths = {}) {
 }
 
 TEST(RepeatedTextTest, WhatStoodBehindTheLastTokensIsProposed) {
-  EXPECT_EQ(Of({1, 2, 3, 4, 5, 9, 1, 2}).Propose(3), (Ids{3, 4, 5}));
-  EXPECT_EQ(Of({1, 2, 3, 4, 5, 9, 2, 1}).Propose(3), Ids{}) << "in another order";
-  EXPECT_EQ(Of({1, 2, 3}).Propose(3), Ids{});
-  EXPECT_EQ(Of({}).Propose(3), Ids{});
-  EXPECT_EQ(Of({1, 2, 1, 2}).Propose(0), Ids{});
+  EXPECT_EQ(Of({1, 2, 3, 4, 5, 9, 1, 2}).Propose(3).tokens, (Ids{3, 4, 5}));
+  EXPECT_EQ(Of({1, 2, 3, 4, 5, 9, 2, 1}).Propose(3).tokens, Ids{}) << "in another order";
+  EXPECT_EQ(Of({1, 2, 3}).Propose(3).tokens, Ids{});
+  EXPECT_EQ(Of({}).Propose(3).tokens, Ids{});
+  EXPECT_EQ(Of({1, 2, 1, 2}).Propose(0).tokens, Ids{});
 }
 
 TEST(RepeatedTextTest, TheLongestMatchGoesFirstAndOfEqualOnesTheLatest) {
   const Ids tokens = {7, 1, 2, 30, 8, 1, 2, 31, 7, 1, 2};
-  EXPECT_EQ(Of(tokens).Propose(1), Ids{30});
-  EXPECT_EQ(Of(tokens, {.min = 2, .max = 2}).Propose(1), Ids{31});
-  EXPECT_EQ(Of(tokens, {.min = 4, .max = 4}).Propose(1), Ids{});
+  EXPECT_EQ(Of(tokens).Propose(1).tokens, Ids{30});
+  EXPECT_EQ(Of(tokens, {.min = 2, .max = 2}).Propose(1).tokens, Ids{31});
+  EXPECT_EQ(Of(tokens, {.min = 4, .max = 4}).Propose(1).tokens, Ids{});
+}
+
+TEST(RepeatedTextTest, AMatchThatIsTooShortProposesNothing) {
+  const RepeatedText text = Of({7, 1, 2, 30, 8, 1, 2});
+  EXPECT_EQ(text.Propose(1).match_length, 2);
+  EXPECT_EQ(text.Propose(1, /*least_match=*/2).tokens, Ids{30});
+  EXPECT_EQ(text.Propose(1, /*least_match=*/3).tokens, Ids{});
 }
 
 TEST(RepeatedTextTest, ARepetitionThatReachesTheEndGoesOn) {
-  EXPECT_EQ(Of({5, 6, 7, 5, 6, 7, 5}).Propose(7), (Ids{6, 7, 5, 6, 7, 5, 6}));
+  EXPECT_EQ(Of({5, 6, 7, 5, 6, 7, 5}).Propose(7).tokens, (Ids{6, 7, 5, 6, 7, 5, 6}));
 }
 
 TEST(RepeatedTextTest, TokenByTokenIsTheSameAsAtOnceAndAsASearch) {
@@ -56,8 +63,8 @@ TEST(RepeatedTextTest, TokenByTokenIsTheSameAsAtOnceAndAsASearch) {
         best = length;
         expected.assign(1, tokens[last + 1]);
       }
-      const Ids proposed = grown.Propose(1);
-      ASSERT_EQ(proposed, Of(tokens, lengths).Propose(1));
+      const Ids proposed = grown.Propose(1).tokens;
+      ASSERT_EQ(proposed, Of(tokens, lengths).Propose(1).tokens);
       // Only so many places are tried: longer texts have more.
       if (step < 100) {
         ASSERT_EQ(proposed, expected) << step;

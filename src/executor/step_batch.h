@@ -62,6 +62,7 @@ struct DraftQuota {
   int32_t forced = 0;
   int32_t ngram = 0;
   int32_t assistant = 0;
+  int32_t least_match = 0;  // of the last tokens, for `ngram`: how many must have come before
 
   int32_t most() const { return std::max({forced, ngram, assistant}); }
 };
@@ -116,6 +117,7 @@ struct SequenceOutput {
   // With a quota: the drafts that there were, and whose.
   int32_t num_drafts = 0;
   DraftSource draft_source = DraftSource::kAssistant;
+  int32_t match_length = 0;  // of text that repeats: last tokens that had come before
   // This sequence alone has failed (a row without a finite logit, a grammar beyond its limits). It
   // is over: what steps submitted before this was known say about it means nothing.
   std::optional<std::string> error;

@@ -238,11 +238,11 @@ Result<LoadedEngine> LoadEngine(ModelDescription description, const LoadOptions&
   if (DraftsRepeatedText(options.drafting)) {
     limited.limits.num_ngram_drafts = options.drafting.num_drafts;
   }
+  // Simulated rates are for rounds of one length.
+  limited.adapt_drafts = options.drafting.enabled && options.drafting.adapt &&
+                         options.drafting.simulated_accept_length == 0.0;
   if (!model.assistant.empty()) {
     limited.limits.num_drafts = options.drafting.num_drafts;
-    // Simulated rates are for rounds of one length.
-    limited.adapt_drafts =
-        options.drafting.adapt && options.drafting.simulated_accept_length == 0.0;
     spdlog::info("drafting {}{} tokens a round with {}", limited.adapt_drafts ? "up to " : "",
                  limited.limits.num_drafts, model.assistant);
   }

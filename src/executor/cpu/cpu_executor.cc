@@ -274,8 +274,11 @@ void CpuExecutor::DraftText(StepBatch& batch, StepOutput& output) {
             result.draft_source = DraftSource::kForced;
           }
           if (text.empty() && lookup_) {
-            text = texts_[sequence.slot].Propose(sequence.quota->ngram);
+            RepeatedText::Proposal proposal =
+                texts_[sequence.slot].Propose(sequence.quota->ngram, sequence.quota->least_match);
+            text = std::move(proposal.tokens);
             result.draft_source = DraftSource::kNgram;
+            result.match_length = proposal.match_length;
           }
           if (text.empty()) result.draft_source = DraftSource::kAssistant;
           std::ranges::copy(text, batch.token_ids.begin() + end_row[idx] - sequence.num_drafts);
