@@ -67,6 +67,22 @@ class ConvertTest(command_harness.CommandTest):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn(b"no whole blocks of Q6_K", result.stderr)
 
+    def test_a_directory_of_fp8_answers_and_converts(self):
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+        import make_compressed_checkpoint
+        want = self.answer(PEBBLE)["output_ids"]
+        for name in ("fp8-block", "fp8-modelopt"):
+            path = self.scratch / name
+            make_compressed_checkpoint.compress(PEBBLE, name, path)
+            self.assertEqual(self.answer(path)["output_ids"], want, name)
+            rows = json.loads(self.run_lapidary("inspect", path, "--json").stdout)["weights"]["cpu"]
+            mlp = next(row for row in rows if row["tensors"] == "MLP")
+            self.assertIn("F8_E4M3", mlp["loaded"])
+            self.assertEqual(mlp["loaded_bytes"], mlp["stored_bytes"])
+        result = self.run_lapidary("convert", path, "--to", "q8_0", "--out", self.scratch / "fp8.gguf")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.answer(self.scratch / "fp8.gguf")["output_ids"], want)
+
     def test_every_tensor_is_reported_with_its_error(self):
         path, report = self.convert("q4_0", "q4_0.gguf")
         lines = report.splitlines()[1:]
