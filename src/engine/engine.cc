@@ -53,8 +53,8 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
 }
 
 void Engine::MakeScheduler() {
-  scheduler_->reset();
-  scheduler_->emplace(plan(), kv_layout(), num_pages_, limits_, RandomBits());
+  scheduler_.reset();
+  scheduler_.emplace(plan(), kv_layout(), num_pages_, limits_, RandomBits());
   kv_checker_.emplace(plan(), kv_layout());
 }
 

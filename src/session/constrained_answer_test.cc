@@ -297,35 +297,35 @@ TEST_F(ConstrainedAnswerTest, AnswersCutAnywhereGoOnTheSame) {
   LoadOptions drafted;
   drafted.drafting.adapt = false;
   drafted.drafting.num_drafts = 3;
-  for (const bool jumps : {false, true}) {
-    std::vector<Request> requests;
-    const auto first = Load(plain, {}, jumps);
-    for (uint64_t seed = 0; seed < 8; ++seed) {
-      const Constraint& constraint = constraints[seed % constraints.size()];
-      Request request = Ask("Tell me about the weather on Mars", constraint, seed);
-      request.grammar = first->CompileConstraint(constraint).value();
-      auto sampling = std::make_shared<SamplingParams>(*request.sampling);
-      if (seed % 2 == 0) sampling->repetition_penalty = 1.2f;
-      request.sampling = sampling;
-      requests.push_back(std::move(request));
+  LoadOptions text;
+  text.drafting.num_drafts = 0;
+  std::vector<Request> requests;
+  const auto first = Load(plain);
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const Constraint& constraint = constraints[seed % constraints.size()];
+    Request request = Ask("Tell me about the weather on Mars", constraint, seed);
+    request.grammar = first->CompileConstraint(constraint).value();
+    auto sampling = std::make_shared<SamplingParams>(*request.sampling);
+    if (seed % 2 == 0) sampling->repetition_penalty = 1.2f;
+    request.sampling = sampling;
+    requests.push_back(std::move(request));
+  }
+  const auto whole = first->RunAll(requests, 8, [] {});
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  std::vector<Request> cut;
+  std::vector<std::vector<int32_t>> expected;
+  for (size_t idx = 0; idx < requests.size(); ++idx) {
+    const std::vector<int32_t>& ids = (*whole)[idx];
+    for (auto at = ids.begin() + 1; at != ids.end(); ++at) {
+      cut.push_back(requests[idx]);
+      cut.back().generated = {ids.begin(), at};
+      expected.emplace_back(at, ids.end());
     }
-    const auto whole = first->RunAll(requests, 8, [] {});
-    ASSERT_TRUE(whole.ok()) << whole.error().message;
-    std::vector<Request> cut;
-    std::vector<std::vector<int32_t>> expected;
-    for (size_t idx = 0; idx < requests.size(); ++idx) {
-      const std::vector<int32_t>& ids = (*whole)[idx];
-      for (auto at = ids.begin() + 1; at != ids.end(); ++at) {
-        cut.push_back(requests[idx]);
-        cut.back().generated = {ids.begin(), at};
-        expected.emplace_back(at, ids.end());
-      }
-    }
-    for (const LoadOptions& mode : {plain, drafted}) {
-      EngineOptions engine;
-      engine.check_kv = true;
-      EXPECT_EQ(*Load(mode, engine, jumps)->RunAll(cut, 32, [] {}), expected) << jumps;
-    }
+  }
+  for (const LoadOptions& mode : {plain, text, drafted}) {
+    EngineOptions engine;
+    engine.check_kv = true;
+    EXPECT_EQ(*Load(mode, engine)->RunAll(cut, 32, [] {}), expected);
   }
 }
 
