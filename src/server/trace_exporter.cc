@@ -16,11 +16,9 @@
 namespace lapidary {
 namespace {
 
-using std::chrono::milliseconds;
-
 // Requests of one message, and how long they wait for others.
 constexpr size_t kMaxBatch = 256;
-constexpr milliseconds kBatchTime{1000};
+constexpr std::chrono::milliseconds kBatchTime{1000};
 constexpr long kSendSeconds = 5;
 constexpr long kLastSendSeconds = 1;
 
@@ -58,7 +56,7 @@ OrderedJson Span(const std::string& trace_id, const std::string& parent_id, cons
   return span;
 }
 
-int64_t Nanoseconds(double milliseconds) { return static_cast<int64_t>(milliseconds * 1e6); }
+int64_t Nanoseconds(double ms) { return static_cast<int64_t>(ms * 1e6); }
 
 size_t Discard(char*, size_t size, size_t count, void*) { return size * count; }
 
