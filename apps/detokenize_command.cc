@@ -24,7 +24,7 @@ struct DetokenizeOptions {
 
 // Whatever `tokenize` prints: "1 2 3" or {"ids":[1,2,3]}; and "1,2,3". An empty list is an empty
 // text.
-Result<std::vector<int32_t>> ParseIds(std::string_view list) {
+Result<std::vector<int32_t>> ReadIds(std::string_view list) {
   constexpr std::string_view kBetween = ", \t\r\n";
   if (const size_t begin = list.find('['); begin != std::string_view::npos) {
     list = list.substr(begin + 1, list.find(']', begin) - begin - 1);
@@ -46,7 +46,7 @@ Result<std::vector<int32_t>> ParseIds(std::string_view list) {
 
 Status Detokenize(DetokenizeOptions options) {
   if (!options.has_ids) options.ids = {std::istreambuf_iterator<char>(std::cin), {}};
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadIds(options.ids));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, LoadTokenizer(options.model));
   ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(ids, options.skip_special));
   std::fwrite(text.data(), 1, text.size(), stdout);
