@@ -150,7 +150,7 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
     stored.messages = DumpJson(messages);
     stored.messages.pop_back();  // The list goes on with the answer.
     if (!messages.empty()) stored.messages += ',';
-    stored.input_items = std::move(extras.input_items);
+    stored.input_items = ResponseInputItems(body);
   }
   pending->rest.push_back(
       [this, memory, stored = std::move(stored), store = extras.store,

@@ -161,36 +161,6 @@ void CheckInclude(RequestFields* fields) {
   }
 }
 
-// The request's own input as items of their own, for whoever asks what it was.
-OrderedJson InputItems(const OrderedJson& input) {
-  const auto text_part = [](const char* type, const OrderedJson& text) {
-    return OrderedJson::array({{{"type", type}, {"text", text}}});
-  };
-  if (input.is_string()) {
-    return OrderedJson::array({{{"id", RandomId("msg_")},
-                                {"type", "message"},
-                                {"status", "completed"},
-                                {"role", "user"},
-                                {"content", text_part("input_text", input)}}});
-  }
-  OrderedJson items = OrderedJson::array();
-  for (OrderedJson item : input) {
-    const std::string type = StringOr(item, "type", "message");
-    item["type"] = type;
-    if (StringOr(item, "id", "").empty()) {
-      const bool is_call = type == "function_call" || type == "function_call_output";
-      item["id"] = RandomId(type == "reasoning" ? "rs_" : is_call ? "fc_" : "msg_");
-    }
-    if (type == "message" && item.contains("content") && item["content"].is_string()) {
-      const bool is_answer = StringOr(item, "role", "") == "assistant";
-      item["content"] = text_part(is_answer ? "output_text" : "input_text", item["content"]);
-    }
-    if (!item.contains("status")) item["status"] = "completed";
-    items.push_back(std::move(item));
-  }
-  return items;
-}
-
 // A function's name stands one level higher here than in a chat.
 OrderedJson FunctionToChat(const OrderedJson& tool) {
   if (!tool.is_object() || StringOr(tool, "type", "") != "function") return tool;
@@ -248,7 +218,6 @@ ApiStatus ResponsesToChat(const OrderedJson& body, OrderedJson* chat, size_t* nu
   }
   extras->previous_response_id = fields.String("previous_response_id", "");
   extras->store = fields.Bool("store", true);
-  if (extras->store) extras->input_items = DumpJson(InputItems(body["input"]));
   fields.Refuse("background", false);
   fields.Refuse("conversation");
   fields.Refuse("prompt");
@@ -275,6 +244,39 @@ ApiStatus ResponsesToChat(const OrderedJson& body, OrderedJson* chat, size_t* nu
   default_to("tools", OrderedJson::array());
   default_to("truncation", "disabled");
   return {};
+}
+
+std::string ResponseInputItems(const OrderedJson& body) {
+  const OrderedJson& input = body["input"];
+  const auto text_part = [](const char* type, const OrderedJson& text) {
+    return OrderedJson::array({{{"type", type}, {"text", text}}});
+  };
+  if (input.is_string()) {
+    const OrderedJson item = {{"id", RandomId("msg_")},
+                              {"type", "message"},
+                              {"status", "completed"},
+                              {"role", "user"},
+                              {"content", text_part("input_text", input)}};
+    return fmt::format("[{}]", DumpJson(item));
+  }
+  // Item by item: a tree of all of them takes many times their text.
+  std::string items = "[";
+  for (OrderedJson item : input) {
+    const std::string type = StringOr(item, "type", "message");
+    item["type"] = type;
+    if (StringOr(item, "id", "").empty()) {
+      const bool is_call = type == "function_call" || type == "function_call_output";
+      item["id"] = RandomId(type == "reasoning" ? "rs_" : is_call ? "fc_" : "msg_");
+    }
+    if (type == "message" && item.contains("content") && item["content"].is_string()) {
+      const bool is_answer = StringOr(item, "role", "") == "assistant";
+      item["content"] = text_part(is_answer ? "output_text" : "input_text", item["content"]);
+    }
+    if (!item.contains("status")) item["status"] = "completed";
+    if (items.size() > 1) items += ',';
+    items += DumpJson(item);
+  }
+  return items + "]";
 }
 
 }  // namespace lapidary

@@ -2,6 +2,8 @@
 // both.
 #pragma once
 
+#include <string>
+
 #include "server/api_error.h"
 
 namespace lapidary {
@@ -10,7 +12,6 @@ namespace lapidary {
 struct ResponsesExtras {
   std::string previous_response_id;  // empty: none
   bool store = true;                 // a later request may go on from the answer
-  std::string input_items;           // of this request, as JSON; empty where nothing is stored
   OrderedJson echoed;                // fields that the response repeats
 };
 
@@ -18,5 +19,9 @@ struct ResponsesExtras {
 // behind the instructions (the first `num_instructions` messages), which do not carry over.
 ApiStatus ResponsesToChat(const OrderedJson& body, OrderedJson* chat, size_t* num_instructions,
                           ResponsesExtras* extras);
+
+// The input of a request that ResponsesToChat has taken, for whoever asks later what it was: a JSON
+// list of items, each with an id and a type.
+std::string ResponseInputItems(const OrderedJson& body);
 
 }  // namespace lapidary

@@ -99,6 +99,9 @@ async def in_groups(jobs, size=8):
 
 
 def check_refusal(answer):
-    """An error has a sentence and a type, and no more."""
+    """An error has a sentence and a type, and no more; one of Ollama's API the sentence alone."""
     error = answer["error"]
+    if isinstance(error, str):
+        assert error, answer
+        return
     assert error["message"] and error["type"], answer
