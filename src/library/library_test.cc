@@ -126,8 +126,10 @@ TEST(Library, AFormIsNotPutOffByAThoughtThatNobodyAskedFor) {
   request.constraint = lapidary::Constraint{.kind = lapidary::Constraint::Kind::kChoice,
                                             .choices = {"rain", "snow"}};
   request.sampling.logit_bias = {{Pebble().Encode("<|channel>", false)[0], 100.0f}};
-  request.max_tokens = 20;
-  EXPECT_THAT(Pebble().Generate({request})[0].answers[0].text, testing::AnyOf("rain", "snow"));
+  request.max_tokens = 40;
+  const lapidary::Answer answer = Pebble().Generate({request})[0].answers[0];
+  EXPECT_THAT(answer.text, testing::AnyOf("rain", "snow"));
+  EXPECT_EQ(answer.reasoning, "");
 }
 
 TEST(Library, StopsWhenTheCallerHasEnoughAndGoesOnLater) {
