@@ -352,7 +352,10 @@ Status Serve(ServeFlags flags) {
     spdlog::info("serving {} on {}://{}:{}", fmt::join(model.names(), ", "),
                  http.tls.certfile.empty() ? "http" : "https", http.host, server->port());
     server->Run();
-    if (!kIsSanitized) EndNow();
+    if (!kIsSanitized) {
+      traces.reset();  // Sends the last spans.
+      EndNow();
+    }
   }
   session.reset();
   spdlog::info("stopped");

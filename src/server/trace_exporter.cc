@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 #include <vector>
 
+#include "base/memory_reserve.h"
 #include "base/random_bits.h"
 #include "base/version.h"
 #include "net/curl.h"
@@ -165,6 +167,7 @@ void TraceExporter::Add(const AccessRecord& access) {
 }
 
 void TraceExporter::Loop() {
+  const ReserveScope reserve;  // All that is here is small.
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !spans_.empty(); });
@@ -177,14 +180,18 @@ void TraceExporter::Loop() {
     }
     const bool is_last_try = stopping_;
     lock.unlock();
-    OrderedJson scope = {{"scope", {{"name", "lapidary"}, {"version", kVersion}}},
-                         {"spans", std::move(spans)}};
-    const OrderedJson service = OrderedJson::array({TextAttribute("service.name", "lapidary")});
-    const OrderedJson message = {
-        {"resourceSpans",
-         OrderedJson::array({{{"resource", {{"attributes", service}}},
-                              {"scopeSpans", OrderedJson::array({std::move(scope)})}}})}};
-    const bool is_sent = Send(DumpJson(message), is_last_try ? kLastSendSeconds : kSendSeconds);
+    bool is_sent = false;
+    try {
+      OrderedJson scope = {{"scope", {{"name", "lapidary"}, {"version", kVersion}}},
+                           {"spans", std::move(spans)}};
+      const OrderedJson service = OrderedJson::array({TextAttribute("service.name", "lapidary")});
+      const OrderedJson message = {
+          {"resourceSpans",
+           OrderedJson::array({{{"resource", {{"attributes", service}}},
+                                {"scopeSpans", OrderedJson::array({std::move(scope)})}}})}};
+      is_sent = Send(DumpJson(message), is_last_try ? kLastSendSeconds : kSendSeconds);
+    } catch (const std::bad_alloc&) {  // These spans are lost, then.
+    }
     lock.lock();
     if (!is_sent) num_lost_ += num_requests;
     if (num_lost_ > 0) {
