@@ -363,6 +363,7 @@ bool Engine::SubmitNextStep() {
       return true;
     }
   }
+  slots_are_clear_ = false;
   ++num_steps_;
   num_rows_ += plan->batch.token_ids.size();
   step_sizes_.Add(plan->batch.token_ids.size());
@@ -548,7 +549,10 @@ void Engine::Serve() {
     }
     may_wait = in_flight_.empty();
     if (!in_flight_.empty()) CollectStep();
-    if (in_flight_.empty() && !scheduler_->has_sequences()) LendExecutor();
+    if (in_flight_.empty() && !scheduler_->has_sequences()) {
+      if (!std::exchange(slots_are_clear_, true)) executor_->ForgetSlots();
+      LendExecutor();
+    }
     PublishStats();
   }
   while (!in_flight_.empty()) CollectStep();

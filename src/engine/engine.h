@@ -257,6 +257,7 @@ class Engine {
   uint64_t num_output_tokens_ = 0;
   uint64_t num_finished_ = 0;
   bool has_just_lent_ = false;
+  bool slots_are_clear_ = true;
 
   std::atomic<bool> has_failed_{false};
   // Submitted and not yet running. Only Submit can still refuse, so it counts; preempted sequences

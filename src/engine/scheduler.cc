@@ -167,9 +167,20 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) const {
 void Scheduler::FreeSlot(Sequence& sequence) {
   by_slot_[sequence.slot] = nullptr;
   free_slots_.push_back(sequence.slot);
+  if (sequence.spec.grammar || sequence.spec.media) slots_to_clear_.push_back(sequence.slot);
   sequence.slot = -1;
   sequence.continues_slot = false;
   sequence.must_bind_again = false;
+}
+
+void Scheduler::ClearSlots(StepPlan& plan) {
+  std::ranges::sort(slots_to_clear_);
+  const auto repeated = std::ranges::unique(slots_to_clear_);
+  slots_to_clear_.erase(repeated.begin(), repeated.end());
+  for (const int32_t slot : slots_to_clear_) {
+    if (by_slot_[slot] == nullptr) plan.batch.bindings.push_back({.slot = slot});
+  }
+  slots_to_clear_.clear();
 }
 
 Sequence* Scheduler::FindPlanned(const StepPlan::Entry& entry) {

@@ -289,6 +289,8 @@ class Scheduler {
   void TakeSlot(Sequence& sequence);
   void BindSlot(Sequence& sequence, StepPlan& plan) const;
   void FreeSlot(Sequence& sequence);
+  // Binds the slots that are still free to nothing.
+  void ClearSlots(StepPlan& plan);
   // The sequence of a planned step's entry; null when it has ended. Usually still in its slot.
   Sequence* FindPlanned(const StepPlan::Entry& entry);
 
@@ -309,8 +311,9 @@ class Scheduler {
   std::vector<Sequence*> running_;
   std::deque<Sequence*> waiting_;
   std::vector<int32_t> free_slots_;
-  std::vector<Sequence*> by_slot_;    // null: free
-  std::vector<uint64_t> planned_in_;  // by slot: the step that last planned it
+  std::vector<int32_t> slots_to_clear_;  // what they hold may be large, and nobody needs it
+  std::vector<Sequence*> by_slot_;       // null: free
+  std::vector<uint64_t> planned_in_;     // by slot: the step that last planned it
   uint64_t step_ = 0;
   // The last step without chunks.
   StepShape decodes_alone_;

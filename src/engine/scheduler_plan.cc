@@ -538,6 +538,7 @@ std::optional<StepPlan> Scheduler::Plan() {
     held_pages_.pop_back();
     return std::nullopt;
   }
+  ClearSlots(plan);
   return plan;
 }
 

@@ -45,6 +45,10 @@ class Executor {
   // device has failed for good.
   virtual StepOutput Collect() = 0;
 
+  // Nothing is in flight and no sequence is left: what slots hold of their last ones (grammars,
+  // images and audio) may go.
+  virtual void ForgetSlots() {}
+
   StepOutput Run(StepBatch batch) {
     Submit(std::move(batch));
     return Collect();

@@ -52,6 +52,10 @@ class SlotConstraints {
  public:
   // Slots below `num_slots` may be used.
   void Reserve(size_t num_slots);
+  // Gives up all grammars.
+  void Clear() {
+    for (Slot& slot : slots_) slot = {};
+  }
   // Takes the binding's grammar, if any, and reads the tokens that were generated before.
   void Bind(const SlotBinding& binding);
 

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "session/answer_rules.h"
@@ -85,6 +87,27 @@ TEST_F(ConstrainedAnswerTest, EveryAnswerFitsAloneAndInABatch) {
     ASSERT_TRUE(alone.ok());
     EXPECT_EQ((*alone)[0], (*together)[i]);
   }
+}
+
+// Or its memory would be taken until another sequence has its slot, and other forms be refused.
+TEST_F(ConstrainedAnswerTest, AFormIsHeldByNoSlotOnceItsAnswersAreDone) {
+  const auto expect_free = [](const std::string& pattern) {
+    const Request request =
+        Ask("Who are you?", {.kind = Constraint::Kind::kRegex, .text = pattern}, 1);
+    ASSERT_TRUE(session_->RunAll({request, request, request}, 3, [] {}).ok());
+    constexpr long kHolders = 2;  // the request here, and the compiler that keeps it
+    for (int wait = 0; request.grammar.use_count() > kHolders && wait < 10'000; ++wait) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(request.grammar.use_count(), kHolders);
+  };
+  expect_free("[a-c]{3,9}");
+  Request beside;
+  beside.prompt.ids = {2, 3, 4};
+  beside.ignore_eos = true;
+  auto running = session_->Start(beside);
+  ASSERT_TRUE(running.ok()) << running.error().message;
+  expect_free("[d-f]{3,9}");
 }
 
 TEST_F(ConstrainedAnswerTest, ADemandedCallIsMade) {

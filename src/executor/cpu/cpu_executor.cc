@@ -157,6 +157,13 @@ StepOutput CpuExecutor::Collect() {
   return output;
 }
 
+void CpuExecutor::ForgetSlots() {
+  const std::lock_guard lock(mutex_);
+  CHECK_EQ(num_uncollected_, 0);
+  for (Request& request : requests_) request = {};
+  constraints_.Clear();
+}
+
 void CpuExecutor::WorkerLoop() {
   threads_.BindCaller();
   std::unique_lock lock(mutex_);

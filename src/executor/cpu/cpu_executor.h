@@ -65,6 +65,7 @@ class CpuExecutor : public Executor {
   bool takes_media() const override { return true; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
+  void ForgetSlots() override;
 
   KvMemory& kv_memory_for_test(int rank = 0) { return ranks_->kv_memory_for_test(rank); }
 

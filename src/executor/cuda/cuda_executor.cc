@@ -436,6 +436,12 @@ void CudaExecutor::Submit(StepBatch batch) try {
   throw std::runtime_error("the host has no memory left to begin a step on the device");
 }
 
+void CudaExecutor::ForgetSlots() {
+  CHECK(in_flight_.empty());
+  masks_->Clear();
+  slots_->requests().ForgetMedia();
+}
+
 void CudaExecutor::MakeMasks(InFlight& step, const DeviceStep& device_step) {
   for (const auto& before : in_flight_) AdvanceMasks(*before);
   std::span<const int32_t> ids = step.batch.token_ids;

@@ -32,6 +32,7 @@ class CudaExecutor : public Executor {
   int max_rows() const override;
   bool takes_media() const override { return plan_.media_tokens.has_value(); }
   void Submit(StepBatch batch) override;
+  void ForgetSlots() override;
   StepOutput Collect() override;
 
   int64_t weight_bytes_for_test() const {

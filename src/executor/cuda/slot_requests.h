@@ -37,6 +37,10 @@ class SlotRequests {
             std::vector<int32_t>& words);
 
   const Request& Of(int32_t slot) const { return slots_[slot].request; }
+  // Gives up the images and audio of all slots.
+  void ForgetMedia() {
+    for (Slot& slot : slots_) slot.request.media = nullptr;
+  }
   // So many more tokens may be said by the time the next step is planned.
   void CountTokens(int32_t slot, int32_t num_tokens);
 

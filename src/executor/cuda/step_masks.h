@@ -36,6 +36,8 @@ class StepMasks {
   StepMasks(int num_slots, int vocab_size, int max_rows);
 
   void Bind(std::span<const SlotBinding> bindings);
+  // Gives up the grammars of all slots. No step is in flight.
+  void Clear() { constraints_.Clear(); }
 
   // Masks for the rows of `sequences`; drafts(i) are those of the i-th. What is queued on `stream`
   // from now on finds them at masks(). Steps before have been advanced.
