@@ -1,5 +1,6 @@
 // A model from anywhere gives tokens or an error: files of a tiny model and of its drafting
-// assistant are damaged as the input says, loaded, and asked for two answers of a few tokens.
+// assistant are damaged as the input says, loaded, and asked for two answers of a few tokens. Their
+// weights are also repacked as for a GPU.
 //
 // The input is a list of edits of the files below: {file, place (4 bytes), length, bytes}. Numbers
 // are little-endian; a place is taken modulo the file's size, a length modulo 17. In a config an
@@ -19,20 +20,85 @@
 
 #include "base/check.h"
 #include "base/read_file.h"
+#include "checkpoint/safetensors.h"
 #include "convert/convert.h"
 #include "load/load_model.h"
 #include "load/stored_weights.h"
 #include "model/assistant_preset.h"
+#include "model/compressed_source.h"
 #include "model/presets.h"
+#include "model/weight_plan.h"
 #include "synth/synth.h"
+#include "tensor/repack.h"
 
 namespace lapidary {
 namespace {
 
-enum File { kConfig, kWeights, kAssistantConfig, kAssistantWeights, kGguf, kNumFiles };
+enum File { kConfig, kWeights, kAssistantConfig, kAssistantWeights, kGguf, kCodes, kNumFiles };
 
 // Tensors' names, shapes and places are in the first bytes of a file: half of the edits go there.
 constexpr uint32_t kHeaderBytes = 4096;
+
+// The tensors of a matrix as compressed-tensors or modelopt store it, of one kind after the other:
+// any codes, with scales that they may have.
+class CodeWriter {
+ public:
+  void Add(const TensorSpec& spec, const TensorView& plain) {
+    const int64_t rows = spec.shape[0], cols = spec.shape.back();
+    const bool is_linear = spec.shape.size() == 2 && spec.layer >= 0 &&
+                           spec.role == TensorRole::kMatrix && cols % 32 == 0;
+    if (!is_linear) return Add(spec.name, plain.dtype, spec.shape, plain.data, plain.num_bytes());
+    const std::string module = spec.name.substr(0, spec.name.rfind('.'));
+    switch (num_modules_++ % 5) {
+      case 0:
+        Codes(module + ".weight_packed", DType::kI32, {rows, cols / 8});
+        return Scales(module, {rows, cols / 32});
+      case 1:
+        Codes(module + ".weight_packed", DType::kI32, {rows, cols / 8});
+        Codes(module + ".weight_zero_point", DType::kI32, {(rows * 4 + 31) / 32, cols / 32});
+        return Scales(module, {rows, cols / 32});
+      case 2:
+        Codes(module + ".weight", DType::kI8, {rows, cols});
+        return Scales(module, {rows, 1});
+      case 3:
+        Codes(module + ".weight", DType::kF8E4M3, {rows, cols});
+        return Scales(module, {rows, 1});
+      default: {
+        Codes(module + ".weight", DType::kU8, {rows, cols / 2});
+        const std::string ones(static_cast<size_t>(rows * cols / 16), '\x38');
+        Add(module + ".weight_scale", DType::kF8E4M3, {rows, cols / 16}, ones.data(), ones.size());
+        const float scale = 0.02f;
+        return Add(module + ".weight_scale_2", DType::kF32, {}, &scale, sizeof(scale));
+      }
+    }
+  }
+  std::string File() { return MakeSafetensorsHeader(entries_, {}) + bytes_; }
+
+ private:
+  void Add(const std::string& name, DType dtype, std::vector<int64_t> shape, const void* data,
+           size_t num_bytes) {
+    entries_.push_back(
+        {.name = "model.language_model." + name, .dtype = dtype, .shape = std::move(shape)});
+    bytes_.append(static_cast<const char*>(data), num_bytes);
+  }
+  void Codes(const std::string& name, DType dtype, std::vector<int64_t> shape) {
+    std::string codes(static_cast<size_t>(TensorView{nullptr, dtype, shape}.num_bytes()), '\0');
+    for (char& code : codes) {
+      next_ = static_cast<uint8_t>(next_ * 73 + 41);
+      code = static_cast<char>(next_ == 0x7f || next_ == 0xff ? 0 : next_);
+    }
+    Add(name, dtype, std::move(shape), codes.data(), codes.size());
+  }
+  void Scales(const std::string& module, std::vector<int64_t> shape) {
+    const std::vector<uint16_t> scales(static_cast<size_t>(shape[0] * shape[1]), 0x3c00);
+    Add(module + ".weight_scale", DType::kBF16, std::move(shape), scales.data(), scales.size() * 2);
+  }
+
+  std::vector<SafetensorsEntry> entries_;
+  std::string bytes_;
+  int num_modules_ = 0;
+  uint8_t next_ = 1;
+};
 
 class DamagedModel {
  public:
@@ -49,6 +115,7 @@ class DamagedModel {
     const ModelDescription model = DescribeModel(Model().string()).value();
     const auto source = OpenStoredWeights(model).value();
     CHECK(ConvertToGguf(model, *source, DType::kQ8_0, PathOf(kGguf), threads).ok());
+    WriteCodes(model, *source, config);
     for (int file = 0; file < kNumFiles; ++file) {
       original_[file] = ReadFile(PathOf(static_cast<File>(file)), int64_t{1} << 30).value();
     }
@@ -67,7 +134,9 @@ class DamagedModel {
       edits = edits.subspan(kEditBytes + length);
     }
     WriteChanged(files, original_);
-    Ask(files[kGguf] != original_[kGguf] ? PathOf(kGguf) : Model());
+    Ask(files[kGguf] != original_[kGguf]     ? PathOf(kGguf)
+        : files[kCodes] != original_[kCodes] ? PathOf(kCodes).parent_path()
+                                             : Model());
     WriteChanged(original_, files);
   }
 
@@ -85,9 +154,24 @@ class DamagedModel {
         return Model().string() + "-assistant/config.json";
       case kAssistantWeights:
         return Model().string() + "-assistant/model.safetensors";
+      case kCodes:
+        return directory_ / "codes" / "model.safetensors";
       default:
         return directory_ / "model.gguf";
     }
+  }
+
+  void WriteCodes(const ModelDescription& model, const TensorSource& source, Json config) const {
+    CodeWriter writer;
+    for (const TensorSpec& spec : RequiredTensors(model.plan)) {
+      writer.Add(spec, source.Get(spec).value());
+    }
+    const std::filesystem::path path = PathOf(kCodes);
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << writer.File();
+    config["quantization_config"] = {{"quant_method", "compressed-tensors"}};
+    std::ofstream(path.parent_path() / "config.json") << config.dump();
+    CHECK(CompressedSource::Open(path.parent_path(), model.plan).ok());
   }
 
   static void Edit(File file, uint32_t place, std::span<const uint8_t> bytes,
@@ -155,9 +239,29 @@ class DamagedModel {
     }
   }
 
+  // What a device's storage does with the weights before it copies them there.
+  static void RepackForGpu(const ModelDescription& model) {
+    const auto source = OpenStoredWeights(model);
+    if (!source.ok()) return;
+    const auto plan = WeightPlan::Make(RequiredTensors(model.plan), source->get(),
+                                       {.reader = WeightReader::kGpu});
+    if (!plan.ok()) return;
+    for (const PlannedWeight& weight : plan->weights()) {
+      if (!weight.is_matrix()) continue;
+      std::vector<std::byte> memory(static_cast<size_t>(weight.loaded_bytes));
+      std::byte* to = memory.data();
+      const std::vector<MatrixRef> parts = (*source)->GetStored(weight.spec).value();
+      for (const MatrixRef& part : parts) {
+        RepackRows(part, 0, part.rows, weight.loaded, to);
+        to += part.rows * RowBytes(weight.loaded, part.cols);
+      }
+    }
+  }
+
   static void Ask(const std::filesystem::path& path) {
     const auto model = DescribeModel(path.string());
     if (!model.ok()) return;
+    RepackForGpu(*model);
     LoadOptions options;
     options.num_threads = 1;
     options.limits = {.max_num_seqs = 2, .max_num_batched_tokens = 16, .max_model_len = 32};
