@@ -47,7 +47,7 @@ TEST(ReleasePages, WhatTheAllocatorKeepsIsCountedAndGivenBack) {
   std::vector<std::vector<char>> blocks(kNumBlocks);
   for (auto& block : blocks) block.assign(kBlockBytes, 1);
   for (size_t idx = 0; idx < kNumBlocks; ++idx) {
-    if (idx % 64 != 0) blocks[idx] = {};
+    if (idx % 64 != 0) std::vector<char>().swap(blocks[idx]);
   }
   const size_t num_free = FreeHeapBytes();
   EXPECT_GT(num_free, kNumBlocks * kBlockBytes / 2);

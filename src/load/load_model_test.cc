@@ -151,7 +151,7 @@ class Fp8Directory {
   std::vector<std::byte> bytes_;
 };
 
-TEST(LoadModel, AQuantisedDirectoryIsConvertedForTheCpu) {
+TEST(LoadModel, AQuantisedDirectoryKeepsItsCodesOnTheCpu) {
   const Fp8Directory directory;
   const ModelDescription description = DescribeModel(directory.path()).value();
   ASSERT_TRUE(description.is_compressed());
@@ -160,7 +160,10 @@ TEST(LoadModel, AQuantisedDirectoryIsConvertedForTheCpu) {
   options.max_tokens = 8;
   const auto model = LoadModel(description, options);
   ASSERT_TRUE(model.ok()) << model.error().message;
-  EXPECT_EQ(model->weights.total(), 2 * MakeFootprint(description.plan).total());
+  // A byte a parameter and some for scales, where bf16 takes two.
+  const int64_t num_parameters = MakeFootprint(description.plan).total();
+  EXPECT_GT(model->weights.total(), num_parameters);
+  EXPECT_LT(model->weights.total(), num_parameters + num_parameters / 10);
 }
 
 }  // namespace
