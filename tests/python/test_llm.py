@@ -182,8 +182,8 @@ def test_bad_input_is_a_value_error(llm):
         LLM(tensor_parallel_size=0)
     with pytest.raises(ValueError, match="auto or bfloat16"):
         LLM(dtype="float8")
-    with pytest.raises(ValueError, match="mtp"):
-        LLM(speculative_config={"method": "ngram"})
+    with pytest.raises(ValueError, match="'mtp' or 'ngram'"):
+        LLM(speculative_config={"method": "eagle"})
 
 
 def test_progress_is_told_to_what_is_given(llm, question):
