@@ -93,7 +93,8 @@ struct CodeModel {
   std::shared_ptr<ReplacedSource> codes;
   std::shared_ptr<ReplacedSource> floats;
 
-  CodeModel(const std::string& name, const WeightFormat& format) : plan(TestPlan(name, Json::object())) {
+  CodeModel(const std::string& name, const WeightFormat& format)
+      : plan(TestPlan(name, Json::object())) {
     ThreadPool threads(2);
     std::shared_ptr<const TensorSource> rest = DummySource::Make(plan, /*seed=*/3, threads).value();
     codes = std::make_shared<ReplacedSource>(rest);

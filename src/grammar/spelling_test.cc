@@ -145,8 +145,7 @@ TEST(SpellingTest, AnswersSpellAsThoseBeforeThem) {
 TEST(SpellingTest, WhatMayBeRepeatedIsGuessedOnce) {
   const SpellingVocabulary test({"a", "b"});
   GrammarBuilder builder;
-  const NodeId any =
-      builder.Terminal(builder.regex().Repeat(
+  const NodeId any = builder.Terminal(builder.regex().Repeat(
       builder.regex().Bytes(ByteSet::Range('a', 'b')), 0, RegexPool::kUnbounded));
   Matcher matcher = test.MatcherOf(std::move(builder), any);
   for (int i = 0; i < 5; ++i) {
