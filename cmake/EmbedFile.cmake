@@ -8,6 +8,7 @@ function(lapidary_embed target variable file)
             ${PROJECT_SOURCE_DIR}/cmake/EmbedFileScript.cmake
     DEPENDS ${file} ${PROJECT_SOURCE_DIR}/cmake/EmbedFileScript.cmake)
   target_sources(${target} PRIVATE ${output})
+  set_source_files_properties(${output} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # lapidary_embed_page(TARGET VARIABLE FILE): the same for an HTML page with one <style> and one <script>,

@@ -70,10 +70,12 @@ function(lapidary_glue target)
   target_compile_options(${target} PRIVATE ${LAPIDARY_GLUE_OPTIMIZATION})
 endfunction()
 
-# lapidary_library(NAME [GLUE] SOURCES... DEPS...): a static library lapidary_NAME; GLUE: no token waits for its code.
+# lapidary_library(NAME [GLUE] [UNITY] SOURCES... DEPS...): a static library lapidary_NAME. GLUE: no token waits for its
+# code. UNITY: ten files are compiled at a time, for most of one is its headers; their names must not clash.
 function(lapidary_library name)
-  cmake_parse_arguments(ARG "GLUE" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "GLUE;UNITY" "" "SOURCES;DEPS" ${ARGN})
   add_library(lapidary_${name} STATIC ${ARG_SOURCES})
+  set_target_properties(lapidary_${name} PROPERTIES UNITY_BUILD ${ARG_UNITY} UNITY_BUILD_BATCH_SIZE 10)
   target_link_libraries(lapidary_${name} PUBLIC lapidary_flags ${ARG_DEPS})
   if(ARG_GLUE)
     lapidary_glue(lapidary_${name})

@@ -6,11 +6,6 @@
 namespace lapidary {
 namespace {
 
-std::string StringOr(const OrderedJson& object, const char* name, std::string fallback) {
-  const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
-}
-
 // Claude Code begins its system prompt with a line that differs in every request, for Anthropic's
 // accounts: in the prompt it would leave the prefix cache nothing.
 std::string WithoutBillingLine(const std::string& text) {

@@ -10,11 +10,6 @@
 namespace lapidary {
 namespace {
 
-std::string StringOr(const OrderedJson& object, const char* name, std::string fallback) {
-  const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
-}
-
 const OrderedJson* FindList(const OrderedJson& object, const char* name) {
   const auto it = object.find(name);
   return it != object.end() && it->is_array() && !it->empty() ? &*it : nullptr;

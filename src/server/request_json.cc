@@ -158,6 +158,11 @@ std::optional<std::vector<int32_t>> ReadTokenIds(const OrderedJson& json) {
   return ids;
 }
 
+std::string StringOr(const OrderedJson& object, const char* name, std::string fallback) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
+}
+
 RequestFields::RequestFields(const OrderedJson& object, std::string prefix)
     : object_(object), prefix_(std::move(prefix)) {}
 

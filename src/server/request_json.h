@@ -29,6 +29,9 @@ std::optional<std::vector<int32_t>> ReadTokenIds(const OrderedJson& json);
 // The body must be one JSON object. What its tree will take is added to `memory`, if there is one.
 ApiStatus ParseRequestJson(std::string_view body, OrderedJson* json, ByteLease* memory = nullptr);
 
+// The member where it is a string.
+std::string StringOr(const OrderedJson& object, const char* name, std::string fallback);
+
 class RequestFields {
  public:
   // `prefix` comes before field names in messages: "stream_options.". `object` must outlive this.

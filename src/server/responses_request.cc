@@ -8,11 +8,6 @@
 namespace lapidary {
 namespace {
 
-std::string StringOr(const OrderedJson& object, const char* name, std::string fallback) {
-  const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : fallback;
-}
-
 // {"type": "input_image", "image_url": URL, "detail": ...}: a chat has the last two in one object.
 OrderedJson ImageToChat(const OrderedJson& part) {
   OrderedJson image = OrderedJson::object();
