@@ -22,6 +22,7 @@ void ModelFlags::AddTo(CLI::App& command) {
   quantisation.AddFastMathTo(command)->group(kGroup);
   threads.AddTo(command);
   tensor_parallel.AddTo(command)->group(kGroup);
+  kv_cache.AddTo(command)->group(kGroup);
   command
       .add_option("--chunk-rows", chunk_rows,
                   fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
@@ -61,6 +62,7 @@ Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   options.fast_math = quantisation.fast_math;
   threads.Fill(options);
   options.num_ranks = tensor_parallel.size;
+  options.kv_format = kv_cache.format;
   options.max_tokens = max_tokens;
   return options;
 }

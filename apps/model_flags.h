@@ -9,6 +9,7 @@
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
+#include "apps/kv_cache_flag.h"
 #include "apps/quantisation_flag.h"
 #include "apps/tensor_parallel_flag.h"
 #include "apps/thread_flags.h"
@@ -23,6 +24,7 @@ struct ModelFlags {
   QuantisationFlag quantisation;
   ThreadFlags threads;
   TensorParallelFlag tensor_parallel;
+  KvCacheFlag kv_cache;
   int chunk_rows = 0;  // 0: as the device likes it
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;

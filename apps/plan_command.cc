@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
+#include "apps/kv_cache_flag.h"
 #include "apps/media_flags.h"
 #include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
@@ -29,6 +30,7 @@ struct PlanFlags {
   std::string device;  // empty: a GPU, unless only the CPU runs such weights
   QuantisationFlag quantisation;
   TensorParallelFlag tensor_parallel;
+  KvCacheFlag kv_cache;
   MemoryRequest request;
   DraftFlags drafting;
   bool json = false;
@@ -47,6 +49,7 @@ Json PlanJson(const MemoryPlan& plan, const PlanFlags& flags) {
   json["pool_bytes"] = plan.pool_bytes;
   json["pages"] = plan.num_pages;
   json["page_bytes"] = plan.layout.page_bytes;
+  json["kv_cache_dtype"] = KvFormatName(plan.layout.format);
   json["tokens_per_page"] = {{"sliding", plan.layout.tokens_per_page[kSlidingGroup]},
                              {"full", plan.layout.tokens_per_page[kFullGroup]}};
   json["max_model_len"] = plan.max_model_len;
@@ -72,6 +75,7 @@ void PrintPlan(const MemoryPlan& plan, const PlanFlags& flags) {
     gigabytes("- workspace", plan.workspace_bytes);
   }
   gigabytes("KV pool", plan.pool_bytes);
+  fmt::print("{:<28}{:>12}\n", "KV format", KvFormatName(plan.layout.format));
   fmt::print("{:<28}{:>12} of {:.3f} MB (one is scratch)\n", "pages", plan.num_pages,
              1e-6 * static_cast<double>(plan.layout.page_bytes));
   fmt::print("{:<28}{:>12} sliding, {} full\n", "tokens per page",
@@ -140,6 +144,7 @@ Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
 
 Status Plan(PlanFlags& flags) {
   flags.request.num_ranks = flags.tensor_parallel.size;
+  flags.request.kv_format = flags.kv_cache.format;
   if (flags.request.num_ranks > 1) {
     if (flags.device == "cuda") {
       return MakeError("--tensor-parallel-size {}: a model runs on one GPU; add --device cpu",
@@ -193,14 +198,14 @@ void AddPlanCommand(CommandLine& command_line) {
           "31b")
       ->required();
   command
-      ->add_option(
-          "--device", flags->device,
-          "cuda, or cpu: KV in f32, weights as they are stored (default: cuda, but cpu for "
-          "weights that only run there)")
+      ->add_option("--device", flags->device,
+                   "cuda, or cpu: weights as they are stored (default: cuda, but cpu for "
+                   "weights that only run there)")
       ->check(CLI::IsMember({"cuda", "cpu"}));
   flags->quantisation.AddTo(*command);
   flags->quantisation.AddHeadBitsTo(*command);
   flags->tensor_parallel.AddTo(*command);
+  flags->kv_cache.AddTo(*command);
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
                       "that of the GPU here)");

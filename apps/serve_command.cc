@@ -15,6 +15,7 @@
 #include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
+#include "apps/kv_cache_flag.h"
 #include "apps/media_flags.h"
 #include "apps/named_models.h"
 #include "apps/quantisation_flag.h"
@@ -56,6 +57,7 @@ struct ServeFlags {
   std::string scheduling_policy = "fcfs";
   ThreadFlags threads;
   TensorParallelFlag tensor_parallel;
+  KvCacheFlag kv_cache;
   BatchLimits limits;
   std::optional<double> max_step_ms;
   int max_queue = 1024;
@@ -180,6 +182,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.load.expert_counts = std::move(expert_counts);
   flags.threads.Fill(options.load);
   options.load.num_ranks = flags.tensor_parallel.size;
+  options.load.kv_format = flags.kv_cache.format;
   options.load.device = device;
   options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
@@ -410,6 +413,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.threads.AddTo(command)) WithVariable(option);
   WithVariable(flags.tensor_parallel.AddTo(command))->group("Model");
+  WithVariable(flags.kv_cache.AddTo(command))->group("Memory and batching");
 }
 
 void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {

@@ -33,7 +33,6 @@ constexpr std::array kFlags = {
     ForeignFlag{"--compilation-config", true, true, "nothing is compiled at start"},
     ForeignFlag{"--pipeline-parallel-size", true, false, "a model runs on one GPU here"},
     ForeignFlag{"--data-parallel-size", true, false, "start one server per GPU instead"},
-    ForeignFlag{"--kv-cache-dtype", true, false, "cached values have one type per device"},
     ForeignFlag{
         "--chat-template", true, false,
         "the template beside the tokenizer is used; --tokenizer can name another directory"},

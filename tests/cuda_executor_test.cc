@@ -58,7 +58,7 @@ class CudaExecutorTest : public testing::TestWithParam<std::string> {
     options.num_pages = options.num_pages.value_or(400);
     if (options.max_num_seqs == cuda::CudaExecutorOptions().max_num_seqs) options.max_num_seqs = 32;
     options.max_num_batched_tokens = std::min(options.max_num_batched_tokens, 256);
-    if (!options.kv_layout) options.kv_layout = MakeKvLayout(plan_, 2, {16, 64});
+    if (!options.kv_layout) options.kv_layout = MakeKvLayout(plan_, KvFormat::kBF16, {16, 64});
     auto executor = cuda::CudaExecutor::Create(plan_, source_.get(), options);
     CHECK(executor.ok()) << executor.error().message;
     (*executor)->PoisonPoolForTest();  // Nothing unwritten may ever count.
@@ -224,7 +224,7 @@ TEST_P(CudaExecutorTest, BatchInvariantModeGivesTheSameBitsInEveryChunking) {
   ExpectSameBits(whole, RunChunks(invariant, ids, {7, 1, 13, 2}), "odd chunks");
   ExpectSameBits(whole, RunChunks(invariant, ids, {3, 50}), "a chunk beyond the window");
   cuda::CudaExecutorOptions odd_pages = invariant;
-  odd_pages.kv_layout = MakeKvLayout(plan_, 2, {7, 5});
+  odd_pages.kv_layout = MakeKvLayout(plan_, KvFormat::kBF16, {7, 5});
   ExpectSameBits(whole, RunChunks(odd_pages, ids, {16}), "odd pages");
 }
 
@@ -252,7 +252,7 @@ TEST_P(CudaExecutorTest, PositionsBeyondAHundredThousandAreTheCpuExecutors) {
   const auto on_cpu = [&](int32_t position) {
     cpu::CpuExecutorOptions options;
     options.num_pages = 400;
-    options.kv_layout = MakeKvLayout(plan_, sizeof(float), {16, 64});
+    options.kv_layout = MakeKvLayout(plan_, KvFormat::kF32, {16, 64});
     auto executor = cpu::CpuExecutor::Create(plan_, source_, options).value();
     return RunAtPosition(*executor, past, position, ids, {24});
   };

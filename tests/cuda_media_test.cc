@@ -49,7 +49,7 @@ class CudaMediaTest : public testing::TestWithParam<std::string> {
     options.num_pages = options.num_pages.value_or(400);
     options.max_num_seqs = 16;
     options.max_num_batched_tokens = 256;
-    options.kv_layout = MakeKvLayout(plan_, 2, {16, 64});
+    options.kv_layout = MakeKvLayout(plan_, KvFormat::kBF16, {16, 64});
     auto executor = cuda::CudaExecutor::Create(plan_, source_.get(), options);
     CHECK(executor.ok()) << executor.error().message;
     (*executor)->PoisonPoolForTest();

@@ -58,7 +58,7 @@ TEST_P(CudaResidentMistakesTest, TheModelRunsAsOneKernel) {
   const ModelPlan plan = MakeMistakePlan(GetParam());
   const cuda::DeviceWeights weights = cuda::MakeAddressesOfWeights(plan);
   cuda::DecoderInputs inputs;
-  inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, 2));
+  inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, KvFormat::kBF16));
   EXPECT_TRUE(
       cuda::ResidentStepSupports(TestH200(), cuda::MakeDecoderProgram(plan, weights, inputs, {})));
 }

@@ -40,8 +40,9 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int kNewTokens = 40;
 
-  explicit DraftedAnswersTest(const DeviceChoice& device, bool fast_math = false, int num_ranks = 1)
-      : device_(device), fast_math_(fast_math), num_ranks_(num_ranks) {}
+  explicit DraftedAnswersTest(const DeviceChoice& device, bool fast_math = false, int num_ranks = 1,
+                              std::optional<KvFormat> kv_format = {})
+      : device_(device), fast_math_(fast_math), num_ranks_(num_ranks), kv_format_(kv_format) {}
 
   // A bundled pair, whose drafts are mostly accepted, or a random one, whose are hardly ever.
   void SetUp() override {
@@ -99,7 +100,9 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
     options.limits = {.max_num_seqs = 16,
                       .max_num_batched_tokens = mode.max_num_batched_tokens,
                       .max_model_len = 512};
-    const KvLayout layout = MakeKvLayout(ShardOf(model.plan, 0, num_ranks_)->plan, device.kind);
+    options.kv_format = kv_format_;
+    const KvLayout layout = MakeKvLayout(ShardOf(model.plan, 0, num_ranks_)->plan,
+                                         kv_format_.value_or(DefaultKvFormat(device.kind)));
     options.kv_cache_memory_bytes =
         PagesForSequence(model.plan, layout, mode.pool_tokens, SchedulerLimits{}.sliding_slack) *
         layout.page_bytes;
@@ -354,6 +357,7 @@ class DraftedAnswersTest : public testing::TestWithParam<std::string> {
   const DeviceChoice device_;
   const bool fast_math_;
   const int num_ranks_;
+  const std::optional<KvFormat> kv_format_;  // absent: the device's
   TemporaryDirectory directory_;
   std::filesystem::path path_;
 };

@@ -53,6 +53,32 @@ class FastMathDraftingTest : public DraftedAnswersTest {
 
 TEST_P(FastMathDraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
 
+// What the drafter reads are the target's entries in their format, scales and all.
+class Int8CacheDraftingTest : public DraftedAnswersTest {
+ protected:
+  Int8CacheDraftingTest() : DraftedAnswersTest({}, false, 1, KvFormat::kInt8) {}
+};
+
+TEST_P(Int8CacheDraftingTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
+
+TEST_P(Int8CacheDraftingTest, AnswersBehindImagesAreTheSameWithDrafts) {
+  ExpectTheSameBehindImages();
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Int8CacheDraftingTest,
+                         testing::Values("pebble-e", "pebble-moe", "odd-shared-kv-is-v"),
+                         ModelTestName);
+
+class Fp8CacheOnTwoRanksTest : public DraftedAnswersTest {
+ protected:
+  Fp8CacheOnTwoRanksTest() : DraftedAnswersTest({}, false, 2, KvFormat::kFp8) {}
+};
+
+TEST_P(Fp8CacheOnTwoRanksTest, AnswersAreTheSameBitsInEveryMode) { ExpectTheSameInEveryMode(); }
+
+INSTANTIATE_TEST_SUITE_P(Models, Fp8CacheOnTwoRanksTest, testing::Values("pebble-dense"),
+                         ModelTestName);
+
 INSTANTIATE_TEST_SUITE_P(Models, FastMathDraftingTest,
                          testing::Values("pebble-e", "pebble-moe", "tiny-e"), ModelTestName);
 

@@ -1,7 +1,8 @@
 // The same bits in every mode: one token at a time, in chunks, in a batch with strangers, with the
 // prefill shortcut and without, on any number of threads and with any page size. All of it holds
-// with fast_math as well: weights in bf16 then go through tiles where the machine has AMX, and the
-// exact way elsewhere; for weights in blocks see block_model_test.
+// with entries of the KV cache in any format, and with fast_math: weights in bf16 then go through
+// tiles where the machine has AMX, and the exact way elsewhere; for weights in blocks see
+// block_model_test.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -27,6 +28,7 @@ struct Mode {
 struct Arithmetic {
   std::string model;
   bool fast_math = false;
+  KvFormat kv_format = KvFormat::kF32;
 };
 
 class ModeEqualityTest : public testing::TestWithParam<Arithmetic> {
@@ -50,7 +52,7 @@ class ModeEqualityTest : public testing::TestWithParam<Arithmetic> {
     options.skip_unneeded_rows = mode.skip_unneeded_rows;
     options.fast_math = fast_math;
     options.num_pages = 400;
-    options.kv_layout = MakeKvLayout(plan_, sizeof(float), mode.tokens_per_page);
+    options.kv_layout = MakeKvLayout(plan_, GetParam().kv_format, mode.tokens_per_page);
     auto executor = cpu::CpuExecutor::Create(plan_, source_, options).value();
     // Nothing unwritten may ever count.
     for (PageIndex page = 0; page < options.num_pages; ++page) {
@@ -238,11 +240,17 @@ std::vector<Arithmetic> AllArithmetics() {
     all.push_back({model, false});
     all.push_back({model, true});
   }
+  all.push_back({.model = "tiny-e", .kv_format = KvFormat::kInt8});
+  all.push_back({.model = "odd-shared-kv-is-v", .kv_format = KvFormat::kFp8});
+  all.push_back({.model = "odd-window", .kv_format = KvFormat::kBF16});
   return all;
 }
 
 std::string ArithmeticName(const testing::TestParamInfo<Arithmetic>& arithmetic) {
   std::string name = arithmetic.param.model + (arithmetic.param.fast_math ? "_fast_math" : "");
+  if (arithmetic.param.kv_format != KvFormat::kF32) {
+    name += "_" + KvFormatName(arithmetic.param.kv_format);
+  }
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

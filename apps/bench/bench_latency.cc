@@ -120,9 +120,9 @@ OrderedJson ShapeResult(const LatencyFlags& flags, const BatchShape& shape, cons
   AddSpread(json, "step_ms", samples.step_ms);
   json["num_steps"] = samples.step_ms.size();
   json["decode_tokens_per_s"] = DecodeTokensPerSecond(samples, shape.batch_size);
-  const double step_bytes = bench::DecodeStepBytes(
-      session.plan(), session.weights(), shape.batch_size, shape.input_len + shape.output_len / 2,
-      flags.engine.KvBytesPerValue());
+  const double step_bytes =
+      bench::DecodeStepBytes(session.plan(), session.weights(), shape.batch_size,
+                             shape.input_len + shape.output_len / 2, flags.engine.CacheFormat());
   json["step_bytes"] = step_bytes;
   if (flags.memory_bandwidth > 0.0) {
     const double step_ms = bench::Median(samples.step_ms);

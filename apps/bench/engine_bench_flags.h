@@ -24,7 +24,7 @@ struct EngineBenchFlags {
                                         int max_num_seqs = 0) const;
   // Where Load runs the model.
   DeviceKind Device() const;
-  int KvBytesPerValue() const { return DTypeSize(KvType(Device())); }
+  KvFormat CacheFormat() const { return model.kv_cache.format.value_or(DefaultKvFormat(Device())); }
   // "text" or, with --json, `result`, on stdout; `result` in the file if one is named.
   Status Print(const std::string& text, const nlohmann::ordered_json& result) const;
 };

@@ -72,7 +72,7 @@ TEST(DecodeSteps, OfNothingAreNone) { EXPECT_TRUE(DecodeSteps(RunOf(2, {})).empt
 class TimedExecutor final : public FakeExecutor {
  public:
   TimedExecutor(const ModelPlan& plan, bool is_blocking, std::atomic<double>& now)
-      : FakeExecutor(plan, MakeKvLayout(plan, 4, {4, 8}), /*num_pages=*/256),
+      : FakeExecutor(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), /*num_pages=*/256),
         is_blocking_(is_blocking),
         now_(now) {}
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/footprint.h"
+#include "model/kv_format.h"
 
 namespace lapidary::bench {
 
@@ -12,6 +13,6 @@ namespace lapidary::bench {
 // expected to choose, choosing at random), and what each layer sees of the KV cache. `weights` are
 // counted in bytes.
 double DecodeStepBytes(const ModelPlan& plan, const Footprint& weights, int batch_size,
-                       int64_t context, int kv_bytes_per_value);
+                       int64_t context, KvFormat kv_format);
 
 }  // namespace lapidary::bench

@@ -189,7 +189,7 @@ int Main(int argc, char** argv) {
                   WeightPlan::Make(RequiredTensors(description->plan), nullptr,
                                    {.reader = WeightReader::kGpu, .rounding = options.quantisation})
                       .value()),
-              c.sequences, c.context, sizeof(bf16)) /
+              c.sequences, c.context, KvFormat::kBF16) /
           bandwidth;
       const std::string shape = fmt::format("{} x{} @{}{}", preset, count, context,
                                             num_drafts > 0 ? fmt::format(" +{}", num_drafts) : "");

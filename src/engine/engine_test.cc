@@ -67,7 +67,8 @@ std::vector<int32_t> RandomIds(int seed, int count, int vocab_size) {
 std::unique_ptr<Engine> FakeEngine(int num_pages, const EngineOptions& options) {
   const ModelPlan plan = PresetPlan("tiny-e");
   return std::make_unique<Engine>(
-      std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), num_pages), options);
+      std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), num_pages),
+      options);
 }
 
 // Says that each of its steps took 40 ms.
@@ -85,7 +86,8 @@ class TimedExecutor : public FakeExecutor {
 
 TEST(EngineTest, StepsTakeAsLongAsTheDeviceSays) {
   const ModelPlan plan = PresetPlan("tiny-e");
-  Engine engine(std::make_unique<TimedExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
+  Engine engine(
+      std::make_unique<TimedExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 200), {});
   Collector collector;
   const auto prompt = RandomIds(1, 9, plan.vocab_size);
   ASSERT_TRUE(engine.Submit(Spec(prompt, 30), collector.sink()).ok());
@@ -299,7 +301,8 @@ TEST(EngineTest, AKvViolationFailsItsStepWithAReportAndServingGoesOn) {
   options.check_kv = true;
   options.check_kv_report = report;
   options.limits.prefix_caching = false;
-  auto executor = std::make_unique<ShrinkingExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200);
+  auto executor =
+      std::make_unique<ShrinkingExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 200);
   ShrinkingExecutor* shrinking = executor.get();
   Engine engine(std::move(executor), options);
   shrinking->is_shrunk = true;
@@ -341,7 +344,8 @@ TEST(EngineTest, AFailedDeviceEndsEveryRequestWithItsError) {
   const ModelPlan plan = PresetPlan("tiny-e");
   Collector first;
   Collector late;
-  Engine engine(std::make_unique<FailingExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
+  Engine engine(
+      std::make_unique<FailingExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 200), {});
   ASSERT_TRUE(engine.Submit(Spec({1, 2, 3}, 50), first.sink()).ok());
   EXPECT_EQ(first.Wait().final_event.error, "the device is gone");
   EXPECT_TRUE(engine.has_failed());
@@ -398,7 +402,9 @@ TYPED_TEST(EngineWithoutMemoryTest, EndsRequestsAndServingGoesOn) {
     options.overlap = overlap;
     options.limits.max_num_seqs = 4;
     options.check_kv = true;
-    Engine engine(std::make_unique<TypeParam>(plan, MakeKvLayout(plan, 4, {4, 8}), 400), options);
+    Engine engine(
+        std::make_unique<TypeParam>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 400),
+        options);
     std::deque<Collector> collectors(60);
     std::vector<std::vector<int32_t>> prompts;
     for (int idx = 0; idx < std::ssize(collectors); ++idx) {
@@ -444,7 +450,7 @@ class EngineExactnessTest : public testing::TestWithParam<std::string> {
     cpu::CpuExecutorOptions executor_options;
     executor_options.num_threads = 2;
     executor_options.num_pages = num_pages;
-    executor_options.kv_layout = MakeKvLayout(plan_, sizeof(float), {4, 8});
+    executor_options.kv_layout = MakeKvLayout(plan_, KvFormat::kF32, {4, 8});
     return std::make_unique<Engine>(
         cpu::CpuExecutor::Create(plan_, source_, executor_options).value(), options);
   }
@@ -529,7 +535,7 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineExactnessTest,
 
 TEST(CheckKvTest, ASoundStepPassesAndEachKindOfDamageIsNamed) {
   const ModelPlan plan = PresetPlan("tiny-e");
-  const KvLayout layout = MakeKvLayout(plan, 4, {4, 8});
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kF32, {4, 8});
   const auto make_batch = [&] {
     StepBatch batch;
     SequenceStep step;

@@ -92,7 +92,8 @@ TEST(GeneratedTokens, ThoseThatCouldNotComeAreRefusedWithTheReason) {
 
 TEST(GeneratedTokens, OneAnswerIsGoneOnWithAtATime) {
   const ModelPlan plan = TinyPlan();
-  Engine engine(std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
+  Engine engine(
+      std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 200), {});
   SequenceSpec spec = Harness::Spec({1, 2, 3}, 4);
   spec.generated = {5};
   const auto refused = engine.Submit(spec, /*num_copies=*/2, [](const RequestEvent&) {});
@@ -102,7 +103,8 @@ TEST(GeneratedTokens, OneAnswerIsGoneOnWithAtATime) {
 
 TEST(GeneratedTokens, UsageCountsThemAndSaysHowManyThereWere) {
   const ModelPlan plan = TinyPlan();
-  Engine engine(std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 200), {});
+  Engine engine(
+      std::make_unique<FakeExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 200), {});
   const std::vector<int32_t> prompt = {1, 2, 3};
   const auto answer = FakeExecutor::Continuation(prompt, 20, plan.vocab_size);
   std::promise<RequestUsage> ended;

@@ -93,7 +93,7 @@ std::unique_ptr<Engine> CpuEngine(bool overlap, int64_t mask_steps, int num_page
   cpu::CpuExecutorOptions executor;
   executor.num_threads = 2;
   executor.num_pages = num_pages;
-  executor.kv_layout = MakeKvLayout(Plan(), sizeof(float), {4, 8});
+  executor.kv_layout = MakeKvLayout(Plan(), KvFormat::kF32, {4, 8});
   executor.mask_steps = mask_steps;
   EngineOptions options;
   options.overlap = overlap;
@@ -126,7 +126,7 @@ TEST(LateMaskTest, AnswersAreTheSameHoweverManyMasksAreLate) {
 
 TEST(LateMaskTest, DraftedAnswersAreTheSameHoweverManyMasksAreLate) {
   const auto ask = [&](int num_drafts, int64_t mask_steps) {
-    const KvLayout layout = MakeKvLayout(Plan(), 4, {4, 8});
+    const KvLayout layout = MakeKvLayout(Plan(), KvFormat::kF32, {4, 8});
     auto executor = std::make_unique<FakeExecutor>(Plan(), layout, 900);
     FakeExecutor& fake = *executor;
     fake.set_mask_steps(mask_steps);

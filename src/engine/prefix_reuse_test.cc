@@ -17,7 +17,7 @@ class Reuse {
   explicit Reuse(int num_pages, std::string name)
       : name_(std::move(name)),
         plan_(MakeModelPlan(ParseModelConfig(*PresetConfig("26b-a4b"), "26b-a4b").value()).value()),
-        tokens_per_page_(MakeKvLayout(plan_, 2).tokens_per_page),
+        tokens_per_page_(MakeKvLayout(plan_, KvFormat::kBF16).tokens_per_page),
         harness_(num_pages, Limits(), /*overlap=*/true, tokens_per_page_, plan_) {}
 
   ~Reuse() {

@@ -11,7 +11,7 @@ void DecodeStep(benchmark::State& state) {
   const int num_sequences = static_cast<int>(state.range(0));
   const ModelPlan plan =
       MakeModelPlan(ParseModelConfig(*PresetConfig("26b-a4b"), "26b-a4b").value()).value();
-  const KvLayout layout = MakeKvLayout(plan, 2);
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kBF16);
   SchedulerLimits limits;
   limits.max_num_seqs = num_sequences;
   Scheduler scheduler(plan, layout, 600 * num_sequences, limits, /*hash_seed=*/1);

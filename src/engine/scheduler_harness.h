@@ -30,7 +30,7 @@ class Harness {
           std::array<int, kNumKvGroups> tokens_per_page = {4, 8},
           const ModelPlan& plan = TinyPlan())
       : plan_(plan),
-        layout_(MakeKvLayout(plan_, 4, tokens_per_page)),
+        layout_(MakeKvLayout(plan_, KvFormat::kF32, tokens_per_page)),
         executor_(plan_, layout_, num_pages),
         scheduler_(plan_, layout_, num_pages, limits, kHashSeed),
         kv_checker_(plan_, layout_),

@@ -7,10 +7,10 @@
 
 namespace lapidary {
 
-KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
+KvLayout MakeKvLayout(const ModelPlan& plan, KvFormat format,
                       std::array<int, kNumKvGroups> tokens_per_page) {
   KvLayout layout;
-  layout.element_bytes = element_bytes;
+  layout.format = format;
   layout.tokens_per_page = tokens_per_page;
   layout.layer_offset.assign(plan.num_layers, -1);
   std::array<int64_t, kNumKvGroups> used_bytes{};
@@ -20,8 +20,7 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
     for (int layer_idx : plan.kv_groups[group_idx].layers) {
       const LayerPlan& layer = plan.layers[layer_idx];
       layout.layer_offset[layer_idx] = offset;
-      offset += int64_t{tokens_per_page[group_idx]} * layer.num_kv_heads *
-                layer.kv_entry.entry_len * element_bytes;
+      offset += layer.num_kv_heads * layout.HeadBytes(layer);
     }
     used_bytes[group_idx] = offset;
   }
@@ -34,13 +33,22 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes,
   return layout;
 }
 
-KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes) {
+int64_t KvBytesPerToken(const ModelPlan& plan, int group_idx, KvFormat format) {
+  int64_t bytes = 0;
+  for (const int layer_idx : plan.kv_groups[group_idx].layers) {
+    const LayerPlan& layer = plan.layers[layer_idx];
+    bytes += layer.num_kv_heads * KvEntryBytes(format, layer.kv_entry);
+  }
+  return bytes;
+}
+
+KvLayout MakeKvLayout(const ModelPlan& plan, KvFormat format) {
   constexpr int kSlidingStep = 16;
   constexpr int kFullStep = 64;
-  const int64_t sliding = plan.kv_groups[kSlidingGroup].stored_values_per_token * element_bytes;
-  const int64_t full = plan.kv_groups[kFullGroup].stored_values_per_token * element_bytes;
+  const int64_t sliding = KvBytesPerToken(plan, kSlidingGroup, format);
+  const int64_t full = KvBytesPerToken(plan, kFullGroup, format);
   std::array<int, kNumKvGroups> best{kSlidingStep, kFullStep};
-  if (sliding == 0 || full == 0) return MakeKvLayout(plan, element_bytes, best);
+  if (sliding == 0 || full == 0) return MakeKvLayout(plan, format, best);
   // A page wastes a share of itself in one group, and half a page per sequence and group at its
   // end: one gigabyte of page size counts like 100% waste, so 5 MB pages weigh half a per cent.
   double best_cost = std::numeric_limits<double>::infinity();
@@ -57,7 +65,7 @@ KvLayout MakeKvLayout(const ModelPlan& plan, int element_bytes) {
       }
     }
   }
-  return MakeKvLayout(plan, element_bytes, best);
+  return MakeKvLayout(plan, format, best);
 }
 
 int64_t PagesForSequence(const ModelPlan& plan, const KvLayout& layout, int64_t length,

@@ -24,7 +24,7 @@ TEST(KvLayout, ChoosesTheDesignsTokensPerPageInBf16) {
                                    {"12b", 16, 512},
                                    {"e4b", 128, 320},
                                    {"e2b", 32, 64}}) {
-    const KvLayout layout = MakeKvLayout(PresetPlan(expected.preset), 2);
+    const KvLayout layout = MakeKvLayout(PresetPlan(expected.preset), KvFormat::kBF16);
     EXPECT_EQ(layout.tokens_per_page[kSlidingGroup], expected.sliding) << expected.preset;
     EXPECT_EQ(layout.tokens_per_page[kFullGroup], expected.full) << expected.preset;
   }
@@ -32,13 +32,14 @@ TEST(KvLayout, ChoosesTheDesignsTokensPerPageInBf16) {
 
 TEST(KvLayout, WastesAtMostFivePerCentInEveryPrecision) {
   for (const std::string& preset : PresetNames()) {
-    for (const int element_bytes : {1, 2, 4}) {
-      const KvLayout layout = MakeKvLayout(PresetPlan(preset), element_bytes);
+    for (const KvFormat format :
+         {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8, KvFormat::kFp8}) {
+      const KvLayout layout = MakeKvLayout(PresetPlan(preset), format);
       EXPECT_EQ(layout.tokens_per_page[kSlidingGroup] % 16, 0);
       EXPECT_EQ(layout.tokens_per_page[kFullGroup] % 64, 0);
       for (const int64_t wasted : layout.wasted_bytes) {
         EXPECT_LE(static_cast<double>(wasted), 0.05 * static_cast<double>(layout.page_bytes))
-            << preset << " with " << element_bytes << " bytes";
+            << preset << " in " << KvFormatName(format);
       }
     }
   }
@@ -49,31 +50,36 @@ TEST(KvLayout, WastesAtMostFivePerCentInEveryPrecision) {
 TEST(KvLayout, EntriesTileThePageWithoutOverlap) {
   for (const std::string preset : {"tiny-e", "tiny-moe", "e2b", "31b"}) {
     const ModelPlan plan = PresetPlan(preset);
-    for (const std::array<int, 2> tokens : {std::array<int, 2>{16, 64}, {1, 1}, {3, 5}, {7, 2}}) {
-      const KvLayout layout = MakeKvLayout(plan, 4, tokens);
-      EXPECT_EQ(layout.page_bytes % 256, 0);
-      for (int group = 0; group < kNumKvGroups; ++group) {
-        std::vector<std::pair<int64_t, int64_t>> ranges;
-        for (const int layer_idx : plan.kv_groups[group].layers) {
-          const LayerPlan& layer = plan.layers[layer_idx];
-          for (int head = 0; head < layer.num_kv_heads; ++head) {
-            const int64_t begin = layout.HeadOffset(layer, head);
-            ranges.emplace_back(begin,
-                                begin + int64_t{4} * tokens[group] * layer.kv_entry.entry_len);
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kInt8})
+      for (const std::array<int, 2> tokens : {std::array<int, 2>{16, 64}, {1, 1}, {3, 5}, {7, 2}}) {
+        const KvLayout layout = MakeKvLayout(plan, format, tokens);
+        EXPECT_EQ(layout.page_bytes % 256, 0);
+        for (int group = 0; group < kNumKvGroups; ++group) {
+          std::vector<std::pair<int64_t, int64_t>> ranges;
+          for (const int layer_idx : plan.kv_groups[group].layers) {
+            const LayerPlan& layer = plan.layers[layer_idx];
+            for (int head = 0; head < layer.num_kv_heads; ++head) {
+              const int64_t begin = layout.HeadOffset(layer, head);
+              ranges.emplace_back(begin, begin + layout.HeadBytes(layer));
+              EXPECT_GE(layout.HeadBytes(layer),
+                        tokens[group] * KvEntryBytes(format, layer.kv_entry));
+              EXPECT_GE(layout.ScalesOffset(layer, head) - begin,
+                        tokens[group] * layer.kv_entry.entry_len * KvElementBytes(format));
+              EXPECT_EQ(layout.ScalesOffset(layer, head) % 4, 0);
+            }
           }
+          std::sort(ranges.begin(), ranges.end());
+          int64_t end = 0;
+          for (const auto& [first, last] : ranges) {
+            ASSERT_EQ(first, end) << preset;
+            end = last;
+          }
+          EXPECT_EQ(end + layout.wasted_bytes[group], layout.page_bytes);
         }
-        std::sort(ranges.begin(), ranges.end());
-        int64_t end = 0;
-        for (const auto& [first, last] : ranges) {
-          ASSERT_EQ(first, end) << preset;
-          end = last;
+        for (const LayerPlan& layer : plan.layers) {
+          EXPECT_EQ(layout.layer_offset[layer.index] >= 0, layer.owns_kv());
         }
-        EXPECT_EQ(end + layout.wasted_bytes[group], layout.page_bytes);
       }
-      for (const LayerPlan& layer : plan.layers) {
-        EXPECT_EQ(layout.layer_offset[layer.index] >= 0, layer.owns_kv());
-      }
-    }
   }
 }
 
@@ -81,7 +87,7 @@ TEST(KvLayout, HoldsAModelWithOneKindOfLayerOnly) {
   Json config = *PresetConfig("tiny-dense");
   for (Json& type : config["layer_types"]) type = "full_attention";
   const ModelPlan plan = MakeModelPlan(*ParseModelConfig(config, "t")).value();
-  const KvLayout layout = MakeKvLayout(plan, 2);
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kBF16);
   EXPECT_GT(layout.page_bytes, 0);
   EXPECT_LT(layout.wasted_bytes[kFullGroup], 256);
 }

@@ -53,7 +53,7 @@ class PrefixCacheTest : public testing::Test {
 
   const ModelPlan plan_ =
       MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
-  const KvLayout layout_ = MakeKvLayout(plan_, 4, {kSlidingTokens, kFullTokens});
+  const KvLayout layout_ = MakeKvLayout(plan_, KvFormat::kF32, {kSlidingTokens, kFullTokens});
   PagePool pool_{201};
   PrefixCache cache_{plan_, layout_, pool_};
   uint64_t last_writer_ = 0;

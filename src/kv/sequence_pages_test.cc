@@ -32,7 +32,7 @@ constexpr int32_t kMaxDraftRows = 9;
 // behind the window may be overwritten already.)
 TEST_P(SequencePagesProperty, EveryTokenInReachHasAPageOfItsOwn) {
   const ModelPlan plan = PresetPlan("tiny-e");  // window 24
-  const KvLayout layout = MakeKvLayout(plan, 4, GetParam());
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kF32, GetParam());
   constexpr int kNumPages = 120;
   PagePool pool(kNumPages);
   std::list<SequencePages> sequences;
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(TokensPerPage, SequencePagesProperty,
 
 TEST(SequencePages, SlidingPagesAreBoundedByTheWindowHoweverLongTheChunk) {
   const ModelPlan plan = PresetPlan("31b");
-  const KvLayout layout = MakeKvLayout(plan, 2);
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kBF16);
   PagePool pool(1000);
   SequencePages sequence(plan, layout, pool);
   const int window_pages = 1024 / layout.tokens_per_page[kSlidingGroup] + 1;
@@ -150,7 +150,7 @@ TEST(SequencePages, SlidingPagesAreBoundedByTheWindowHoweverLongTheChunk) {
 
 TEST(SequencePages, DecodingReturnsEachSlidingPageAsItLeavesTheWindow) {
   const ModelPlan plan = PresetPlan("tiny-e");  // window 24
-  const KvLayout layout = MakeKvLayout(plan, 4, {8, 64});
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kF32, {8, 64});
   PagePool pool(200);
   SequencePages sequence(plan, layout, pool);
   for (int32_t position = 0; position < 500; ++position) {
@@ -182,7 +182,7 @@ PageTables TablesFor(const ModelPlan& plan, const KvLayout& layout, const Sequen
 // side's later rows touch what the other still reads.
 TEST(SequencePages, ResumingSharesFullBlocksAndCopiesTheCutOne) {
   const ModelPlan plan = PresetPlan("tiny-e");  // window 24
-  const KvLayout layout = MakeKvLayout(plan, 4, {4, 8});
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kF32, {4, 8});
   for (int32_t length = 1; length <= 60; ++length) {
     PagePool pool(400);
     {
@@ -233,7 +233,7 @@ class LeavingPages : public testing::Test {
   }
 
   const ModelPlan plan_ = PresetPlan("tiny-e");  // window 24
-  const KvLayout layout_ = MakeKvLayout(plan_, 4, {4, 8});
+  const KvLayout layout_ = MakeKvLayout(plan_, KvFormat::kF32, {4, 8});
   PagePool pool_{300};
   SequencePages sequence_{plan_, layout_, pool_, /*slack=*/0};
   std::vector<EvictionKey> keys_;
@@ -305,7 +305,7 @@ TEST_F(LeavingPages, PagesNearAPromptsEndAreWorthMore) {
 
 TEST(SequencePages, RefusingTakesNothing) {
   const ModelPlan plan = PresetPlan("tiny-e");
-  const KvLayout layout = MakeKvLayout(plan, 4, {8, 8});
+  const KvLayout layout = MakeKvLayout(plan, KvFormat::kF32, {8, 8});
   PagePool pool(4);
   SequencePages sequence(plan, layout, pool);
   EXPECT_EQ(sequence.PagesNeeded(16), 4);

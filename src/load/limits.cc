@@ -2,17 +2,23 @@
 
 #include <algorithm>
 
-#include "executor/cpu/cpu_executor.h"
 #include "executor/cuda/cuda_options.h"
 
 namespace lapidary {
 
-DType KvType(DeviceKind device) {
-  return device == DeviceKind::kCuda ? cuda::kKvType : cpu::kKvType;
+KvFormat DefaultKvFormat(DeviceKind device) {
+  return device == DeviceKind::kCuda ? cuda::kKvFormat : KvFormat::kF32;
 }
 
-KvLayout MakeKvLayout(const ModelPlan& plan, DeviceKind device) {
-  return MakeKvLayout(plan, DTypeSize(KvType(device)));
+Result<KvFormat> ChooseKvFormat(std::optional<KvFormat> wanted, DeviceKind device) {
+  const KvFormat format = wanted.value_or(DefaultKvFormat(device));
+  if (device == DeviceKind::kCuda && format != cuda::kKvFormat) {
+    return MakeError(
+        "--kv-cache-dtype {}: on a GPU the KV cache is in bfloat16; leave it out, or add "
+        "--device cpu",
+        KvFormatName(format));
+  }
+  return format;
 }
 
 BatchLimits DefaultLimits(DeviceKind device) {

@@ -2,17 +2,19 @@
 // The commands, the memory plan and the executors all ask here.
 #pragma once
 
+#include <optional>
+
 #include "base/result.h"
 #include "device/device_choice.h"
 #include "kv/kv_layout.h"
 #include "model/plan.h"
-#include "tensor/dtype.h"
 
 namespace lapidary {
 
-// Of cached values on this device.
-DType KvType(DeviceKind device);
-KvLayout MakeKvLayout(const ModelPlan& plan, DeviceKind device);
+// How a device caches unless told otherwise: on the CPU exactly, in f32; on a GPU in bf16.
+KvFormat DefaultKvFormat(DeviceKind device);
+// `wanted` (absent: the default) where the device has it.
+Result<KvFormat> ChooseKvFormat(std::optional<KvFormat> wanted, DeviceKind device);
 
 // 0: as the device likes it.
 struct BatchLimits {

@@ -55,8 +55,8 @@ TEST(BatchLimits, AContextBeyondTheModelsIsRefused) {
 
 TEST(BatchLimits, CachedValuesAreF32OnTheCpuAndBf16OnAGpu) {
   const ModelPlan plan = PresetPlan("e2b");
-  EXPECT_EQ(MakeKvLayout(plan, DeviceKind::kCpu).element_bytes, 4);
-  EXPECT_EQ(MakeKvLayout(plan, DeviceKind::kCuda).element_bytes, 2);
+  EXPECT_EQ(DefaultKvFormat(DeviceKind::kCpu), KvFormat::kF32);
+  EXPECT_EQ(DefaultKvFormat(DeviceKind::kCuda), KvFormat::kBF16);
 }
 
 }  // namespace

@@ -146,7 +146,8 @@ Result<std::unique_ptr<Executor>> MakeOnCpu(const LoadOptions& options, LoadedMo
   executor_options.release_repacked = true;
   executor_options.expert_counts = options.expert_counts;
   executor_options.num_ranks = options.num_ranks;
-  executor_options.kv_layout = MakeKvLayout(of_rank, DeviceKind::kCpu);
+  ASSIGN_OR_RETURN(const KvFormat kv_format, ChooseKvFormat(options.kv_format, DeviceKind::kCpu));
+  executor_options.kv_layout = MakeKvLayout(of_rank, kv_format);
   ASSIGN_OR_RETURN(const std::optional<int> num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
   executor_options.num_pages = *num_pages;
@@ -171,6 +172,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
         "--spec-method ngram: text that repeats is drafted on a CPU only; leave it out, or add "
         "--device cpu");
   }
+  ASSIGN_OR_RETURN(const KvFormat kv_format, ChooseKvFormat(options.kv_format, DeviceKind::kCuda));
   // Dummy weights are made on the GPU; a checkpoint is read page by page as it is uploaded.
   std::shared_ptr<const TensorSource> source;
   if (options.format != LoadFormat::kDummy) {
@@ -195,7 +197,7 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   executor_options.head_bits = options.head_bits;
   executor_options.max_num_seqs = options.limits.max_num_seqs;
   executor_options.max_num_batched_tokens = options.limits.max_num_batched_tokens;
-  executor_options.kv_layout = MakeKvLayout(model.plan, DeviceKind::kCuda);
+  executor_options.kv_layout = MakeKvLayout(model.plan, kv_format);
   ASSIGN_OR_RETURN(executor_options.num_pages,
                    NumPages(model.plan, *executor_options.kv_layout, options));
   ThreadPool threads(options.num_threads);

@@ -41,6 +41,7 @@ struct LoadOptions {
   // neither, on a GPU what its memory leaves; on the CPU room for as many full contexts as run at
   // once, within a quarter of the machine's memory, but for one in any case.
   std::optional<int64_t> kv_cache_memory_bytes;
+  std::optional<KvFormat> kv_format;  // absent: DefaultKvFormat
   int64_t max_tokens = 0;
   int num_sequences = 1;
   bool skip_unneeded_rows = true;

@@ -49,7 +49,7 @@ TEST(LoadEngine, WithoutASizeTheCpuPoolHoldsEveryRunningContext) {
 
 TEST(LoadEngine, ThePoolMayBeGivenInBytesOrInTokens) {
   LoadOptions in_bytes = Dummy();
-  const KvLayout layout = MakeKvLayout(Tiny().plan, in_bytes.device.kind);
+  const KvLayout layout = MakeKvLayout(Tiny().plan, DefaultKvFormat(in_bytes.device.kind));
   in_bytes.kv_cache_memory_bytes = 10 * layout.page_bytes;
   EXPECT_EQ(LoadEngine(Tiny(), in_bytes, {})->engine->stats().scheduler.num_pages, 9);
   LoadOptions in_tokens = Dummy();
@@ -78,7 +78,7 @@ TEST(LoadModel, SeveralRanksShareAModelOnTheCpuWhereItsHeadsDivide) {
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   // Of two KV heads a rank's pages have one.
   EXPECT_EQ(2 * loaded->executor->kv_layout().page_bytes,
-            MakeKvLayout(Tiny().plan, DeviceKind::kCpu).page_bytes);
+            MakeKvLayout(Tiny().plan, KvFormat::kF32).page_bytes);
   EXPECT_EQ(loaded->executor->plan().vocab_size, Tiny().plan.vocab_size);
   options.num_ranks = 3;
   EXPECT_EQ(

@@ -102,7 +102,8 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
   options.max_num_seqs = limits.max_num_seqs;
   options.max_num_batched_tokens = limits.max_num_batched_tokens;
   MemoryPlan memory;
-  memory.layout = MakeKvLayout(plan, DeviceKind::kCuda);
+  ASSIGN_OR_RETURN(const KvFormat kv_format, ChooseKvFormat(request.kv_format, DeviceKind::kCuda));
+  memory.layout = MakeKvLayout(plan, kv_format);
   memory.max_model_len = limits.max_model_len;
   const WeightPlan weights = WeightsOf(plan, request, WeightReader::kGpu);
   std::optional<WeightPlan> drafter;
@@ -127,13 +128,14 @@ Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& reques
 Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, const MemoryRequest& request) {
   ASSIGN_OR_RETURN(const BatchLimits limits,
                    CompleteLimits(request.limits, plan, DeviceKind::kCpu));
+  ASSIGN_OR_RETURN(const KvFormat kv_format, ChooseKvFormat(request.kv_format, DeviceKind::kCpu));
   const WeightPlan weights = WeightsOf(plan, request, WeightReader::kCpu);
   MemoryPlan memory;
   memory.max_model_len = limits.max_model_len;
   for (int rank = 0; rank < request.num_ranks; ++rank) {
     ASSIGN_OR_RETURN(const Shard shard,
                      ShardOf(plan, rank, request.num_ranks, CutUnitsOf(weights)));
-    memory.layout = MakeKvLayout(shard.plan, DeviceKind::kCpu);  // the same of all
+    memory.layout = MakeKvLayout(shard.plan, kv_format);  // the same of all
     memory.weight_bytes = std::max(memory.weight_bytes, BytesOfRank(shard, weights));
     memory.workspace_bytes = std::max(memory.workspace_bytes, CpuWorkspace(shard.plan, limits));
   }

@@ -17,11 +17,12 @@ namespace lapidary {
 
 // A GPU, and what `serve` would be told about it.
 struct MemoryRequest {
-  int num_ranks = 1;           // that share the model; memory and plan are those of one
-  int64_t memory_bytes = 0;    // of the device
-  int num_sms = 0;             // of the device; 0: not known
-  int64_t kv_cache_bytes = 0;  // > 0: the pool's size itself; memory is not looked at
-  int64_t tower_bytes = 0;     // what images and audio take before anything else
+  int num_ranks = 1;                  // that share the model; memory and plan are those of one
+  int64_t memory_bytes = 0;           // of the device
+  int num_sms = 0;                    // of the device; 0: not known
+  std::optional<KvFormat> kv_format;  // absent: the device's
+  int64_t kv_cache_bytes = 0;         // > 0: the pool's size itself; memory is not looked at
+  int64_t tower_bytes = 0;            // what images and audio take before anything else
   BatchLimits limits;
   std::optional<WeightPlan> weights;  // absent: those of dummy weights
   // Its limits and pool are those above.
@@ -46,7 +47,7 @@ struct MemoryPlan {
 // An error when not even one page is left.
 Result<MemoryPlan> PlanMemory(const ModelPlan& plan, const MemoryRequest& request);
 
-// The same of a machine's memory and the CPU executor; KV is in f32, and the workspace is what the
+// The same of a machine's memory and the CPU executor; the workspace is what the
 // buffers of the largest step grow to. Of several ranks, what the largest one needs.
 Result<MemoryPlan> PlanCpuMemory(const ModelPlan& plan, const MemoryRequest& request);
 

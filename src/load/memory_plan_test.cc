@@ -140,7 +140,7 @@ TEST(PlanCpuMemory, CountsWeightsAsTheyAreStoredAndKvInF32) {
   request.weights = rounded;
   const MemoryPlan memory = PlanCpuMemory(model, request).value();
   EXPECT_EQ(memory.weight_bytes, rounded.loaded_bytes());
-  EXPECT_EQ(memory.layout.element_bytes, 4);
+  EXPECT_EQ(memory.layout.format, KvFormat::kF32);
   EXPECT_EQ(memory.max_model_len, 8192);
   EXPECT_EQ(memory.pool_bytes, memory.usable_bytes - memory.weight_bytes - memory.workspace_bytes);
   EXPECT_GT(memory.max_sequences, 10);

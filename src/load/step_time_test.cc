@@ -128,7 +128,7 @@ class Simulation {
   const SimulatedModel model_;
   const ModelPlan plan_ =
       MakeModelPlan(ParseModelConfig(*PresetConfig("e2b"), "e2b").value()).value();
-  const KvLayout layout_ = MakeKvLayout(plan_, DeviceKind::kCuda);
+  const KvLayout layout_ = MakeKvLayout(plan_, KvFormat::kBF16);
   Scheduler scheduler_;
   std::deque<StepPlan> in_flight_;
   std::mt19937 random_{7};

@@ -91,7 +91,8 @@ class ApiTest : public testing::Test {
                    testing::UnitTest::GetInstance()->current_test_info()->name()) {
     const ModelPlan plan =
         MakeModelPlan(ParseModelConfig(*PresetConfig("tiny-e"), "tiny-e").value()).value();
-    auto executor = std::make_unique<BreakableExecutor>(plan, MakeKvLayout(plan, 4, {4, 8}), 400);
+    auto executor =
+        std::make_unique<BreakableExecutor>(plan, MakeKvLayout(plan, KvFormat::kF32, {4, 8}), 400);
     executor_ = executor.get();
     std::filesystem::create_directories(directory_);
     std::ofstream(directory_ / "config.json") << R"({"eos_token_id": [1]})";

@@ -117,6 +117,7 @@ class ServerMetrics::Impl {
     prometheus::Labels labels = With("num_gpu_blocks", std::to_string(NumPages()));
     const int block_size = engine_.kv_layout().tokens_per_page[kFullGroup];
     labels["block_size"] = std::to_string(block_size);
+    labels["cache_dtype"] = KvFormatName(engine_.kv_layout().format);
     labels["enable_prefix_caching"] = engine_.options().limits.prefix_caching ? "True" : "False";
     prometheus::BuildGauge()
         .Name(prefix_ + "cache_config_info")

@@ -25,7 +25,8 @@ class SessionTest : public testing::Test {
 
   void Open(EngineOptions options) {
     options.limits.max_model_len = kMaxModelLen;
-    auto executor = std::make_unique<FakeExecutor>(plan_, MakeKvLayout(plan_, 4, {4, 8}), 400);
+    auto executor =
+        std::make_unique<FakeExecutor>(plan_, MakeKvLayout(plan_, KvFormat::kF32, {4, 8}), 400);
     session_ =
         std::make_unique<Session>(std::make_unique<Engine>(std::move(executor), options), NoText());
   }

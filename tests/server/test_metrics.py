@@ -195,6 +195,12 @@ def test_the_inference_gateway_finds_what_it_routes_by(vllm_scrape):
     assert 0 <= vllm_scrape.values["vllm:kv_cache_usage_perc"] <= 1
     (info,) = vllm_scrape.labels["vllm:cache_config_info"]
     assert int(info["block_size"]) > 0 and int(info["num_gpu_blocks"]) > 0
+    assert info["cache_dtype"] == "float32"
+
+
+def test_the_cache_has_the_format_that_was_asked_for(start):
+    (info,) = Scrape(start("--kv-cache-dtype", "int8")).labels["vllm:cache_config_info"]
+    assert info["cache_dtype"] == "int8"
 
 
 def test_formats_of_the_weights_are_shown(start):

@@ -18,15 +18,19 @@ void AddPageSegments(const KvLayout& layout, const KvMemory& kv, const SlotTable
     const int slot = key % tokens_per_page;
     const int32_t count = std::min(end_key - key, tokens_per_page - slot);
     CHECK(table.PageOf(block) != kScratchPage) << "layer " << owner.index << " block " << block;
-    segments.push_back({kv.Entry(layout, owner, table.PageOf(block), kv_head, slot),
-                        owner.kv_entry.entry_len, count});
+    const StoredEntries entries = kv.Entries(layout, owner, table.PageOf(block), kv_head, slot);
+    segments.push_back({entries.codes, owner.kv_entry.entry_len, count, entries.scales});
     key += count;
   }
 }
 
 CpuBlocks::CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads,
-                     Bf16Math bf16_math)
-    : plan_(plan), weights_(weights), threads_(threads), bf16_math_(bf16_math) {
+                     Bf16Math bf16_math, KvFormat kv_format)
+    : plan_(plan),
+      weights_(weights),
+      threads_(threads),
+      bf16_math_(bf16_math),
+      kv_format_(kv_format) {
   for (const LayerPlan& layer : plan.layers) {
     const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
     rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
@@ -102,7 +106,7 @@ void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegmen
   const int64_t head = active_idx * layer.num_heads + first_head;
   float* out = attended_.data() + head * layer.head_dim;
   AttendRow(segments, layer.kv_entry, queries_.data() + head * layer.kv_entry.key_len, num_heads,
-            attention_scratch_[thread_idx], out);
+            attention_scratch_[thread_idx], out, kv_format_);
   RestoreValueOrder(layer.kv_entry, num_heads, out);
 }
 

@@ -36,7 +36,7 @@ struct HeadGroups {
 class CpuBlocks {
  protected:
   CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadPool& threads,
-            Bf16Math bf16_math);
+            Bf16Math bf16_math, KvFormat kv_format);
 
   // All rows of a step, at these positions; all of them active.
   void BeginRows(std::span<const int32_t> positions);
@@ -92,6 +92,7 @@ class CpuBlocks {
   const ModelWeights& weights_;
   ThreadPool& threads_;
   const Bf16Math bf16_math_;
+  const KvFormat kv_format_;  // of the entries that attention reads
 
   std::vector<int32_t> active_;  // rows still being computed, of those of BeginRows
 

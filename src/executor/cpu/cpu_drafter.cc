@@ -12,7 +12,8 @@ namespace lapidary::cpu {
 
 CpuDrafter::CpuDrafter(const DrafterOptions& options, const AssistantWeights& weights,
                        const DraftTarget& target, ThreadPool& threads)
-    : CpuBlocks(options.plan.decoder, weights.decoder, threads, Bf16Math::kExact),
+    : CpuBlocks(options.plan.decoder, weights.decoder, threads, Bf16Math::kExact,
+                target.layout.format),
       assistant_(options.plan),
       assistant_weights_(weights),
       token_ordering_(options.source->token_ordering()),

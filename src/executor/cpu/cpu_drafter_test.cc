@@ -202,7 +202,7 @@ std::vector<int32_t> Prompt(int count) {
 // One round behind the prompt; the token it starts from comes first in draft_ids.
 StepOutput RunRound(const Pair& pair, const std::vector<int32_t>& prompt,
                     const SamplingParams& sampling = {.temperature = 0.0f}) {
-  const KvLayout layout = MakeKvLayout(pair.target, 4, {4, 8});
+  const KvLayout layout = MakeKvLayout(pair.target, KvFormat::kF32, {4, 8});
   auto executor =
       CpuExecutor::Create(
           pair.target, pair.target_source,

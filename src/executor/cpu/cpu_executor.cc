@@ -82,7 +82,7 @@ Result<std::unique_ptr<CpuExecutor>> CpuExecutor::Create(const ModelPlan& plan,
                                                          const CpuExecutorOptions& options) {
   ASSIGN_OR_RETURN(const Shard first, ShardOf(plan, 0, options.num_ranks));
   KvLayout layout =
-      options.kv_layout ? *options.kv_layout : MakeKvLayout(first.plan, DTypeSize(kKvType));
+      options.kv_layout ? *options.kv_layout : MakeKvLayout(first.plan, KvFormat::kF32);
   auto executor = std::unique_ptr<CpuExecutor>(new CpuExecutor(plan, std::move(layout), options));
   RETURN_IF_ERROR(executor->MakeRanks(std::move(source), options));
   executor->worker_ = std::thread([raw = executor.get()] { raw->WorkerLoop(); });

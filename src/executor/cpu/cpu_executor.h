@@ -17,11 +17,8 @@
 #include "executor/slot_constraints.h"
 #include "model/expert_counts.h"
 #include "model/weights.h"
-#include "tensor/dtype.h"
 
 namespace lapidary::cpu {
-
-inline constexpr DType kKvType = DType::kF32;  // of cached values
 
 struct CpuExecutorOptions {
   int num_threads = 0;  // 0: one per core
@@ -31,7 +28,7 @@ struct CpuExecutorOptions {
   // from one rank's in the last bits of sums.
   int num_ranks = 1;
   int num_pages = 0;  // of the KV pool, of every rank's; scratch page included
-  // Of kKvType and, with several ranks, of one of them; default: MakeKvLayout.
+  // With several ranks, of one of them; default: MakeKvLayout in f32, which is exact.
   std::optional<KvLayout> kv_layout = {};
   // Prompt rows whose output nobody needs stop before the first layer that shares KV. Exact.
   bool skip_unneeded_rows = true;

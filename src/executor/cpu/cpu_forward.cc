@@ -1,11 +1,14 @@
 #include "executor/cpu/cpu_forward.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/kv_codes.h"
 #include "ops/cpu/linear.h"
 #include "ops/cpu/per_layer_inputs.h"
+#include "ops/cpu/thread_buffer.h"
 
 namespace lapidary::cpu {
 namespace {
@@ -19,7 +22,7 @@ int32_t FirstKey(const LayerPlan& layer, int32_t position) {
 CpuForward::CpuForward(const ModelPlan& plan, int first_token, const ModelWeights& weights,
                        const KvLayout& layout, const KvMemory& kv, const SlotTables& tables,
                        ThreadPool& threads, ExpertCounts* expert_counts, Bf16Math bf16_math)
-    : CpuBlocks(plan, weights, threads, bf16_math),
+    : CpuBlocks(plan, weights, threads, bf16_math, layout.format),
       first_token_(first_token),
       layout_(layout),
       kv_(kv),
@@ -35,9 +38,22 @@ void CpuForward::Begin(StepRows rows) {
   BeginRows(rows_.positions);
 }
 
-std::vector<float>& CpuForward::NewEntries(int owner_layer) {
+CpuForward::StepEntries& CpuForward::NewEntries(int owner_layer) {
   const auto it = donor_entries_.find(owner_layer);
   return it == donor_entries_.end() ? entries_ : it->second;
+}
+
+void CpuForward::StepEntries::Resize(KvFormat format, const LayerPlan& owner, int64_t rows) {
+  num_rows = rows;
+  const int64_t entries = rows * owner.num_kv_heads;
+  codes.resize(entries * owner.kv_entry.entry_len * KvElementBytes(format));
+  scales.resize(entries * NumKvScales(format, owner.kv_entry));
+}
+
+StoredEntries CpuForward::StepEntries::From(KvFormat format, const LayerPlan& owner, int kv_head,
+                                            int64_t row) {
+  return StoredEntries{codes.data(), scales.data()}.From(format, owner.kv_entry,
+                                                         kv_head * num_rows + row);
 }
 
 void CpuForward::AllReduce(PartialSum) { CHECK(false) << "a rank alone has nothing to add up"; }
@@ -100,20 +116,22 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
   CHECK_EQ(num_active(), rows_.num_rows());  // Owners of KV see every row.
   const AttentionWeights& weights = weights_.layers[layer.index].attention;
   const int64_t raw_len = int64_t{layer.num_kv_heads} * layer.head_dim;
-  const int64_t row_len = int64_t{layer.num_kv_heads} * layer.kv_entry.entry_len;
-  std::vector<float>& entries = NewEntries(layer.index);
-  entries.resize(num_active() * row_len);
+  StepEntries& entries = NewEntries(layer.index);
+  entries.Resize(layout_.format, layer, num_active());
   Multiply(normed_, weights.k_proj, raw_);
   if (!layer.k_is_v) Multiply(normed_, weights.v_proj, raw_v_);
   const RopeTable& rope = RopeFor(layer);
   ForEachActive([&](int64_t row) {
+    static thread_local ThreadBuffer<float> scratch;
+    float* const values = scratch.Get(layer.kv_entry.entry_len);
     for (int head = 0; head < layer.num_kv_heads; ++head) {
       const int64_t raw_at = row * raw_len + int64_t{head} * layer.head_dim;
       const float* k_raw = raw_.data() + raw_at;
       const float* v_raw = layer.k_is_v ? k_raw : raw_v_.data() + raw_at;
       MakeKvEntry(RotaryOf(layer), layer.kv_entry, k_raw, v_raw, weights.k_norm.data(),
-                  plan_.rms_norm_eps, rope.CosRow(row), rope.SinRow(row),
-                  entries.data() + row * row_len + int64_t{head} * layer.kv_entry.entry_len);
+                  plan_.rms_norm_eps, rope.CosRow(row), rope.SinRow(row), values);
+      const StoredEntries stored = entries.From(layout_.format, layer, head, row);
+      EncodeKvEntry(layout_.format, layer.kv_entry, values, stored.codes, stored.scales);
     }
   });
 }
@@ -171,11 +189,11 @@ std::vector<KeySegment> CpuForward::KeySegments(const LayerPlan& layer, int32_t 
   std::vector<KeySegment> segments;
   AddPageSegments(layout_, kv_, table, owner, kv_head, first_key, num_cached, segments);
   const int32_t first_new = std::max(first_key, num_cached);
-  const int64_t row_len = int64_t{owner.num_kv_heads} * owner.kv_entry.entry_len;
   const int64_t first_local = rows_.sequence_begin[sequence_idx] + (first_new - num_cached);
-  segments.push_back({NewEntries(owner.index).data() + first_local * row_len +
-                          int64_t{kv_head} * owner.kv_entry.entry_len,
-                      row_len, last_key - first_new + 1});
+  const StoredEntries entries =
+      NewEntries(owner.index).From(layout_.format, owner, kv_head, first_local);
+  segments.push_back(
+      {entries.codes, owner.kv_entry.entry_len, last_key - first_new + 1, entries.scales});
   return segments;
 }
 
@@ -203,7 +221,7 @@ void CpuForward::AttendBlock(const LayerPlan& layer, RowBlock block, int first_h
                     .begin = FirstKey(layer, position) - first_key,
                     .end = LastKey(layer, active_[row]) - first_key + 1});
   }
-  AttendRows(segments, layer.kv_entry, num_heads, rows, attention_scratch_[thread_idx]);
+  AttendRows(segments, layer.kv_entry, num_heads, rows, attention_scratch_[thread_idx], kv_format_);
   for (const AttentionRow& row : rows) RestoreValueOrder(layer.kv_entry, num_heads, row.out);
 }
 
@@ -275,17 +293,21 @@ void CpuForward::PerLayerGate(const LayerPlan& layer) {
 void CpuForward::StoreKv(const LayerPlan& layer) {
   const int group_idx = KvGroupOf(layer.kind);
   const int tokens_per_page = layout_.tokens_per_page[group_idx];
-  const int64_t entry_len = layer.kv_entry.entry_len;
-  const std::vector<float>& entries = NewEntries(layer.index);
+  const size_t code_bytes =
+      static_cast<size_t>(layer.kv_entry.entry_len * KvElementBytes(layout_.format));
+  const int num_scales = NumKvScales(layout_.format, layer.kv_entry);
+  StepEntries& entries = NewEntries(layer.index);
   threads_.ParallelFor(rows_.num_rows(), 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       const SlotTables::Table& table = tables_.Of(rows_.slot_of[rows_.sequence_of[row]], group_idx);
       const int32_t block = rows_.positions[row] / tokens_per_page;
       if (table.PageOf(block) == kScratchPage) continue;
       for (int head = 0; head < layer.num_kv_heads; ++head) {
-        std::copy_n(entries.data() + (row * layer.num_kv_heads + head) * entry_len, entry_len,
-                    kv_.Entry(layout_, layer, table.PageOf(block), head,
-                              rows_.positions[row] % tokens_per_page));
+        const StoredEntries from = entries.From(layout_.format, layer, head, row);
+        const StoredEntries to = kv_.Entries(layout_, layer, table.PageOf(block), head,
+                                             rows_.positions[row] % tokens_per_page);
+        std::memcpy(to.codes, from.codes, code_bytes);
+        std::copy_n(from.scales, num_scales, to.scales);
       }
     }
   });

@@ -64,8 +64,17 @@ class CpuForward : public ForwardOps, private CpuBlocks {
   // The keys [first_key, last_key] of a sequence and one KV head.
   std::vector<KeySegment> KeySegments(const LayerPlan& layer, int32_t sequence_idx, int kv_head,
                                       int32_t first_key, int32_t last_key);
-  // The step's own entries of an owning layer: [rows, num_kv_heads, entry_len].
-  std::vector<float>& NewEntries(int owner_layer);
+  // A step's own entries of an owning layer, in the cache's format: [KV head, row, entry].
+  struct StepEntries {
+    int64_t num_rows = 0;
+    std::vector<std::byte> codes;
+    std::vector<float> scales;
+
+    void Resize(KvFormat format, const LayerPlan& owner, int64_t rows);
+    // Of a KV head, from that of a row on.
+    StoredEntries From(KvFormat format, const LayerPlan& owner, int kv_head, int64_t row);
+  };
+  StepEntries& NewEntries(int owner_layer);
 
   const int first_token_;
   const KvLayout& layout_;
@@ -81,8 +90,8 @@ class CpuForward : public ForwardOps, private CpuBlocks {
   std::vector<ExpertChoice> choices_;
   ExpertScratch expert_scratch_;
 
-  std::map<int, std::vector<float>> donor_entries_;  // by layer: kept until their last reader ran
-  std::vector<float> entries_;                       // every other owner, reused
+  std::map<int, StepEntries> donor_entries_;  // by layer: kept until their last reader ran
+  StepEntries entries_;                       // every other owner, reused
 };
 
 }  // namespace lapidary::cpu

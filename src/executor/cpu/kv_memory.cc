@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 namespace lapidary::cpu {
@@ -42,9 +41,8 @@ void KvMemory::Copy(const KvLayout& layout, const PageCopy& copy) {
 }
 
 void KvMemory::Poison(const KvLayout& layout, PageIndex page) {
-  float* floats = reinterpret_cast<float*>(memory_ + page * layout.page_bytes);
-  std::fill_n(floats, layout.page_bytes / static_cast<int64_t>(sizeof(float)),
-              std::numeric_limits<float>::quiet_NaN());
+  // All bits set is NaN in f32, which scales are, and in bf16.
+  std::memset(memory_ + page * layout.page_bytes, 0xff, static_cast<size_t>(layout.page_bytes));
 }
 
 }  // namespace lapidary::cpu

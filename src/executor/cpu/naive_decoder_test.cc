@@ -50,7 +50,7 @@ std::vector<int32_t> Tokens() {
 // Logits of every position, from steps of `chunk` rows.
 std::vector<float> RunExecutor(const Model& model, const std::vector<int32_t>& tokens,
                                int32_t chunk) {
-  const KvLayout layout = MakeKvLayout(model.plan, 4, {4, 8});
+  const KvLayout layout = MakeKvLayout(model.plan, KvFormat::kF32, {4, 8});
   auto executor = CpuExecutor::Create(model.plan, model.source,
                                       {.num_threads = 2, .num_pages = 64, .kv_layout = layout})
                       .value();
@@ -134,7 +134,7 @@ TEST(NaiveDecoder, EveryMistakeShowsInTheLogits) {
 
 TEST(CpuExecutor, TakesEmptyBatchesAndSequencesWithoutOutput) {
   const Model model = MakeModel("tiny-e");
-  const KvLayout layout = MakeKvLayout(model.plan, 4, {4, 8});
+  const KvLayout layout = MakeKvLayout(model.plan, KvFormat::kF32, {4, 8});
   auto executor = CpuExecutor::Create(model.plan, model.source,
                                       {.num_threads = 1, .num_pages = 64, .kv_layout = layout})
                       .value();

@@ -156,9 +156,9 @@ CudaExecutor::CudaExecutor(const DeviceInfo& device, const ModelPlan& plan,
     : device_(device),
       plan_(plan),
       options_(options),
-      layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, DTypeSize(kKvType))),
+      layout_(options.kv_layout ? *options.kv_layout : MakeKvLayout(plan, kKvFormat)),
       context_{.stream = stream_.get(), .synchronous = options.synchronous, .device = &device_} {
-  CHECK_EQ(layout_.element_bytes, DTypeSize(kKvType));
+  CHECK(layout_.format == kKvFormat);
   storage_ = std::make_unique<DeviceStorage>(weights, source, options.dummy_seed,
                                              options.ple_placement, context_);
   // One slot more than sequences: that of padding rows.

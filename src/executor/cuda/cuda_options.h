@@ -16,7 +16,7 @@
 
 namespace lapidary::cuda {
 
-inline constexpr DType kKvType = DType::kBF16;  // of cached values
+inline constexpr KvFormat kKvFormat = KvFormat::kBF16;  // the one that kernels read
 
 // Where the per-layer embedding table lives: one row of it is read per token.
 enum class PlePlacement { kDevice, kHost };
@@ -43,7 +43,7 @@ struct CudaExecutorOptions {
   // leaves when everything else has its place.
   std::optional<int> num_pages = {};
   MemoryLimit memory = {};
-  std::optional<KvLayout> kv_layout = {};  // of kKvType; default: MakeKvLayout
+  std::optional<KvLayout> kv_layout = {};  // of kKvFormat; default: MakeKvLayout
   PlePlacement ple_placement = PlePlacement::kDevice;
   uint64_t dummy_seed = 0;                 // without a source
   std::optional<DType> quantisation = {};  // weights are rounded to it (WeightRequest)

@@ -96,7 +96,7 @@ class DecoderProgramTest : public testing::TestWithParam<std::string> {
  protected:
   DecoderProgram Make(const DecoderProgramOptions& options) const {
     DecoderInputs inputs;
-    inputs.layers = InputsFromOwnKv(plan_, weights_, MakeKvLayout(plan_, 2));
+    inputs.layers = InputsFromOwnKv(plan_, weights_, MakeKvLayout(plan_, KvFormat::kBF16));
     return MakeDecoderProgram(plan_, weights_, inputs, options);
   }
 
@@ -210,7 +210,7 @@ TEST(ResidentExchangesTest, ArePlannedAsTheProgramHasThem) {
     const ModelPlan plan = PlanOf(preset);
     const DeviceWeights weights = MakeAddressesOfWeights(plan);
     DecoderInputs inputs;
-    inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, 2));
+    inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, KvFormat::kBF16));
     const DecoderProgram program = MakeDecoderProgram(plan, weights, inputs, {});
     EXPECT_EQ(PlanExchanges(plan), ExchangesOf(program)) << preset;
   }
@@ -221,7 +221,7 @@ TEST(DecoderProgramSpanTest, NoSpanReachesAcrossTheChangeOfRows) {
   ASSERT_TRUE(plan.ple && plan.has_kv_sharing());
   const DeviceWeights weights = MakeAddressesOfWeights(plan);
   DecoderInputs inputs;
-  inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, 2));
+  inputs.layers = InputsFromOwnKv(plan, weights, MakeKvLayout(plan, KvFormat::kBF16));
   const auto make = [&](DecoderProgramOptions options) {
     return MakeDecoderProgram(plan, weights, inputs, options);
   };

@@ -23,7 +23,7 @@ CudaForwardLimits Limits(int max_num_seqs, int max_num_batched_tokens) {
 
 WorkspaceBytes Plan(const std::string& preset, const CudaForwardLimits& limits) {
   const ModelPlan plan = PresetPlan(preset);
-  return PlanWorkspace(plan, MakeKvLayout(plan, DTypeSize(kKvType)), limits);
+  return PlanWorkspace(plan, MakeKvLayout(plan, kKvFormat), limits);
 }
 
 TEST(ForwardLimits, LeaveRoomForThePaddingOfTheLargestDecodeStep) {
@@ -95,7 +95,7 @@ TEST(PlanWorkspace, E2bIsWhatItsDimensionsSay) {
 // A context of 131,072 tokens in pages of 32 (sliding) and 64 (full).
 TEST(PlanSlots, ATableHasAPlaceForEveryBlockOfTheContext) {
   const ModelPlan plan = PresetPlan("e2b");
-  const KvLayout layout = MakeKvLayout(plan, DTypeSize(kKvType));
+  const KvLayout layout = MakeKvLayout(plan, kKvFormat);
   const SlotBytes bytes = PlanSlots(plan, layout, 257);
   EXPECT_EQ(bytes.tables[kSlidingGroup], 257 * (4096 + 2) * 4);
   EXPECT_EQ(bytes.tables[kFullGroup], 257 * (2048 + 2) * 4);

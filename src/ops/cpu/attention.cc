@@ -83,11 +83,11 @@ template <int kHeads>
 HWY_INLINE void ScoreSegment(const KeySegment& segment, const KvEntryPlan& entry, const float* q,
                              bool fetch, float* scores, int64_t num_keys) {
   constexpr int kKeys = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
-  const float* keys = segment.first + entry.key_offset;
+  const float* keys = segment.floats() + entry.key_offset;
   int64_t key_idx = 0;
   for (; key_idx + kKeys <= segment.count; key_idx += kKeys) {
     const bool has_next = key_idx + 2 * kKeys <= segment.count;
-    const float* ahead = segment.first + (key_idx + kKeys) * segment.stride;
+    const float* ahead = segment.floats() + (key_idx + kKeys) * segment.stride;
     ScoreKeys<kHeads, kKeys>(keys + key_idx * segment.stride, segment.stride, entry, q,
                              fetch && has_next ? ahead : nullptr, scores + key_idx, num_keys);
   }
@@ -116,7 +116,7 @@ HWY_INLINE void WeighValues(std::span<const KeySegment> segments, const KvEntryP
     int64_t at = 0;
     for (const KeySegment& segment : segments) {
       for (int64_t key_idx = 0; key_idx < segment.count; ++key_idx, ++at) {
-        const float* value = segment.first + key_idx * segment.stride + idx;
+        const float* value = segment.floats() + key_idx * segment.stride + idx;
         FloatVec values[kVecs];
         HWY_UNROLL(4)
         for (int vec = 0; vec < kVecs; ++vec) values[vec] = hn::LoadU(d, value + vec * lanes);
@@ -144,7 +144,7 @@ HWY_INLINE void WeighValues(std::span<const KeySegment> segments, const KvEntryP
       int64_t at = 0;
       for (const KeySegment& segment : segments) {
         for (int64_t key_idx = 0; key_idx < segment.count; ++key_idx, ++at) {
-          sum += weights[head * num_keys + at] * segment.first[key_idx * segment.stride + idx];
+          sum += weights[head * num_keys + at] * segment.floats()[key_idx * segment.stride + idx];
         }
       }
       out[head * dim + idx] = sum;
@@ -194,9 +194,13 @@ namespace lapidary::cpu {
 HWY_EXPORT(AttendAllHeads);
 
 void AttendRow(std::span<const KeySegment> segments, const KvEntryPlan& entry, const float* q,
-               int num_heads, AttentionScratch& scratch, float* out) {
+               int num_heads, AttentionScratch& scratch, float* out, KvFormat format) {
   int64_t num_keys = 0;
   for (const KeySegment& segment : segments) num_keys += segment.count;
+  if (format != KvFormat::kF32) {
+    const AttentionRow row{.q = q, .out = out, .begin = 0, .end = num_keys};
+    return AttendRows(segments, entry, num_heads, {&row, 1}, scratch, format);
+  }
   const size_t num_scores = static_cast<size_t>(4 * num_keys);  // of four heads at once
   if (scratch.scores.size() < num_scores) scratch.scores.resize(num_scores);
   HWY_DYNAMIC_DISPATCH(AttendAllHeads)

@@ -11,15 +11,18 @@
 #include <span>
 #include <vector>
 
-#include "model/kv_entry.h"
+#include "model/kv_format.h"
 
 namespace lapidary::cpu {
 
-// `count` entries (KvEntryPlan) of one KV head, `stride` floats apart.
+// `count` entries (KvEntryPlan) of one KV head, `stride` elements apart.
 struct KeySegment {
-  const float* first = nullptr;
+  const void* first = nullptr;  // floats, or elements of the cache's format
   int64_t stride = 0;
   int64_t count = 0;
+  const float* scales = nullptr;  // [count, NumKvScales], of formats that have them
+
+  const float* floats() const { return static_cast<const float*>(first); }
 };
 
 // One of several rows of a sequence.
@@ -36,17 +39,21 @@ struct AttentionScratch {
   std::vector<float> scores;
   std::vector<float> values;
   std::vector<float> inverse_sums;
+  std::vector<float> decoded;  // a block of entries whose format is not f32
 };
 
 // One row, the heads of one KV head: q [num_heads, entry.key_len], out [num_heads,
-// entry.value_len]. At least one key.
+// entry.value_len]. At least one key. Whatever the format, entries are read as the floats that they
+// are decoded to, so the result is bitwise that of those floats.
 void AttendRow(std::span<const KeySegment> segments, const KvEntryPlan& entry, const float* q,
-               int num_heads, AttentionScratch& scratch, float* out);
+               int num_heads, AttentionScratch& scratch, float* out,
+               KvFormat format = KvFormat::kF32);
 
 // The same for rows that share their keys: each block of keys is read once for all of them. Bitwise
 // what AttendRow makes of each row. Neither begin nor end descends from row to row; every row sees
 // a key. Takes 4 * rows * num_heads * (number of keys) bytes of scratch.
 void AttendRows(std::span<const KeySegment> segments, const KvEntryPlan& entry, int num_heads,
-                std::span<const AttentionRow> rows, AttentionScratch& scratch);
+                std::span<const AttentionRow> rows, AttentionScratch& scratch,
+                KvFormat format = KvFormat::kF32);
 
 }  // namespace lapidary::cpu

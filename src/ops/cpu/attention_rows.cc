@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/kv_codes.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_rows.cc"
@@ -272,13 +273,28 @@ HWY_EXPORT(WeighBlock);
 
 namespace {
 
-// body(block) for the keys of the segments, block by block.
+// Where an entry's floats are: in place, or at `decoded` [entry_len], where they are put.
+const float* FloatsOf(const KeySegment& segment, int64_t key, const KvEntryPlan& entry,
+                      KvFormat format, float* decoded) {
+  if (format == KvFormat::kF32) return segment.floats() + key * segment.stride;
+  DecodeKvEntry(
+      format, entry,
+      static_cast<const std::byte*>(segment.first) + key * segment.stride * KvElementBytes(format),
+      segment.scales + key * NumKvScales(format, entry), decoded);
+  return decoded;
+}
+
+// body(block) for the keys of the segments, block by block. `decoded` [kBlockKeys, entry_len]: room
+// for the entries of a block whose format is not f32.
 template <typename Body>
-void ForEachBlock(std::span<const KeySegment> segments, const Body& body) {
+void ForEachBlock(std::span<const KeySegment> segments, const KvEntryPlan& entry, KvFormat format,
+                  float* decoded, const Body& body) {
   KeyBlock block{.begin = 0, .count = 0, .entries = {}};
   for (const KeySegment& segment : segments) {
     for (int64_t key = 0; key < segment.count; ++key) {
-      block.entries[block.count++] = segment.first + key * segment.stride;
+      block.entries[block.count] =
+          FloatsOf(segment, key, entry, format, decoded + block.count * entry.entry_len);
+      ++block.count;
       if (block.count < kBlockKeys) continue;
       body(block);
       block.begin += block.count;
@@ -298,7 +314,7 @@ float* Aligned(std::vector<float>& buffer, int64_t count) {
 }  // namespace
 
 void AttendRows(std::span<const KeySegment> segments, const KvEntryPlan& entry, int num_heads,
-                std::span<const AttentionRow> rows, AttentionScratch& scratch) {
+                std::span<const AttentionRow> rows, AttentionScratch& scratch, KvFormat format) {
   int64_t num_keys = 0;
   for (const KeySegment& segment : segments) num_keys += segment.count;
   for (size_t row = 0; row < rows.size(); ++row) {
@@ -314,7 +330,9 @@ void AttendRows(std::span<const KeySegment> segments, const KvEntryPlan& entry, 
                 .values = Aligned(scratch.values, kBlockKeys * entry.value_len)};
   task.scores = Aligned(scratch.scores, task.num_queries() * num_keys);
 
-  ForEachBlock(segments, [&](const KeyBlock& block) {
+  float* const decoded =
+      format == KvFormat::kF32 ? nullptr : Aligned(scratch.decoded, kBlockKeys * entry.entry_len);
+  ForEachBlock(segments, entry, format, decoded, [&](const KeyBlock& block) {
     HWY_DYNAMIC_DISPATCH(ScoreBlock)(task, block);
   });
   std::vector<float>& inverse_sums = scratch.inverse_sums;
@@ -325,7 +343,7 @@ void AttendRows(std::span<const KeySegment> segments, const KvEntryPlan& entry, 
         1.0f / ExpMinusMax(task.scores + query * num_keys + row.begin, row.end - row.begin);
     std::fill_n(task.OutAt(query), entry.value_len, 0.0f);
   }
-  ForEachBlock(segments, [&](const KeyBlock& block) {
+  ForEachBlock(segments, entry, format, decoded, [&](const KeyBlock& block) {
     HWY_DYNAMIC_DISPATCH(WeighBlock)(task, block);
   });
   for (int64_t query = 0; query < task.num_queries(); ++query) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/cpu/kv_codes.h"
 #include "ops/cpu/op_testing.h"
 
 namespace lapidary::cpu {
@@ -187,6 +188,56 @@ TEST(AttendRows, AreBitwiseWhatEachRowIsAlone) {
                                                     std::vector<float>(row_q, row_q + q_len));
             ASSERT_EQ(std::memcmp(alone.data(), row_out, out_len * sizeof(float)), 0)
                 << "row " << row << " of " << num_rows << ", keys " << begin << " to " << end;
+          }
+        }
+      }
+    }
+  });
+}
+
+// [count, entry_len] floats in a format, and as they come back.
+struct StoredKeys {
+  std::vector<std::byte> codes;
+  std::vector<float> scales;
+  std::vector<float> decoded;
+
+  StoredKeys(KvFormat format, const KvEntryPlan& entry, const std::vector<float>& values)
+      : codes(values.size() * KvElementBytes(format)), decoded(values.size()) {
+    const int64_t count = std::ssize(values) / entry.entry_len;
+    const int num_scales = NumKvScales(format, entry);
+    scales.resize(count * num_scales);
+    for (int64_t idx = 0; idx < count; ++idx) {
+      std::byte* const at = codes.data() + idx * entry.entry_len * KvElementBytes(format);
+      float* const scale = scales.data() + idx * num_scales;
+      EncodeKvEntry(format, entry, values.data() + idx * entry.entry_len, at, scale);
+      DecodeKvEntry(format, entry, at, scale, decoded.data() + idx * entry.entry_len);
+    }
+  }
+};
+
+TEST(AttendRow, OfStoredEntriesIsBitwiseThatOfTheFloatsTheyAreDecodedTo) {
+  ForEachTarget([] {
+    Random random(36);
+    for (const KvEntryPlan& entry :
+         {KvEntryPlan{256, 256, 256, 512}, {512, 128, 512, 640}, {37, 37, 37, 74}}) {
+      for (const KvFormat format : {KvFormat::kBF16, KvFormat::kInt8, KvFormat::kFp8}) {
+        for (const int num_heads : {1, 3, 8}) {
+          for (const int64_t num_keys : {1, 64, 150}) {
+            const StoredKeys keys(format, entry, random.Vector(num_keys * entry.entry_len));
+            const std::vector<float> q = random.Vector(num_heads * entry.key_len, 0.1f);
+            // In two places, as a page and the step's own entries are.
+            const int64_t first = num_keys / 3;
+            const KeySegment stored[] = {
+                {keys.codes.data(), entry.entry_len, first, keys.scales.data()},
+                {keys.codes.data() + first * entry.entry_len * KvElementBytes(format),
+                 entry.entry_len, num_keys - first,
+                 keys.scales.data() + first * NumKvScales(format, entry)}};
+            const KeySegment floats{keys.decoded.data(), entry.entry_len, num_keys};
+            AttentionScratch scratch;
+            std::vector<float> out(num_heads * entry.value_len);
+            AttendRow(stored, entry, q.data(), num_heads, scratch, out.data(), format);
+            ASSERT_EQ(out, Attend({entry, num_heads, num_keys}, {&floats, 1}, q))
+                << KvFormatName(format) << ", keys " << num_keys;
           }
         }
       }
