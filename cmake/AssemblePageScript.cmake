@@ -1,0 +1,10 @@
+# Writes OUTPUT: the page INPUT, where the files of its folder stand for the lines "/* include NAME */" that name them.
+file(READ ${INPUT} page)
+get_filename_component(folder ${INPUT} DIRECTORY)
+string(REGEX MATCHALL "/\\* include [a-z_]+[.][a-z]+ \\*/" includes "${page}")
+foreach(include IN LISTS includes)
+  string(REGEX REPLACE "/\\* include (.*) \\*/" "\\1" name "${include}")
+  file(READ ${folder}/${name} text)
+  string(REPLACE "${include}" "${text}" page "${page}")
+endforeach()
+file(WRITE ${OUTPUT} "${page}")

@@ -1,0 +1,183 @@
+// --- the thread -------------------------------------------------------------------------------------
+
+const thread = byId('thread');
+const nodes = new WeakMap();     // message -> its element
+const unfolded = new WeakSet();  // messages whose thoughts are open
+const seconds = (value) => (value < 10 ? value.toFixed(2) : value.toFixed(1)) + ' s';
+const titleOf = (conversation) => conversation.title || 'New conversation';
+const isAtEnd = () => thread.scrollHeight - thread.scrollTop - thread.clientHeight < 80;
+
+function scrollToEnd() {
+  thread.scrollTop = thread.scrollHeight;
+  byId('latest').hidden = true;
+}
+
+const resultOf = (call, messages) =>
+  messages.find((message) => message.role === 'tool' && message.tool_call_id === call.id);
+
+function hasCall(message, messages) {
+  return messages.some((other) => other.tool_calls?.some((call) => call.id === message.tool_call_id));
+}
+
+function renderThread() {
+  const {messages} = current;
+  const box = byId('messages');
+  // Results of tools are shown with the calls they answer.
+  const shown = messages.filter((message) => message.role !== 'tool' || !hasCall(message, messages));
+  box.replaceChildren(...(shown.length ? shown.map(messageNode) : [welcome()]));
+  scrollToEnd();
+}
+
+function welcome() {
+  const suggest = (text) => {
+    const use = () => { byId('prompt').value = text; send(); };
+    return el('button', {type: 'button', class: 'outlined', onclick: use}, text);
+  };
+  return el('div', {class: 'empty'}, icon('gem'), el('h2', {}, current.settings.model || 'Lapidary'),
+            el('p', {}, 'Runs on your own server. What is said stays in this browser.'),
+            el('div', {}, suggest('What can you do?'), suggest('Tell me a short story.'),
+               suggest('Sort these words: pear, apple, fig')));
+}
+
+function messageNode(message) {
+  const node = el('article', {class: 'message ' + message.role});
+  nodes.set(message, node);
+  if (message.role === 'assistant') fillAnswer(node, message);
+  else {
+    if (message.media) node.append(el('div', {class: 'media'}, ...message.media.map(mediumNode)));
+    node.append(el('div', {class: 'text', hidden: !message.content}, message.content), foot(message));
+  }
+  return node;
+}
+
+function foot(message) {
+  const messages = current.messages;
+  const tools = [iconButton('copy', 'Copy', () => copy(messageText(message))),
+                 iconButton('edit', 'Edit', () => edit(message))];
+  if (message === messages.at(-1) && message.role === 'assistant') {
+    if (message.content && !message.tool_calls.length && !runs.has(current)) {
+      tools.push(iconButton('send', 'Go on with the answer', () => answer(current, message)));
+    }
+    tools.push(iconButton('again', 'Answer again', answerAgain));
+  } else if (message === messages.at(-1) && message.role === 'user') {
+    tools.push(iconButton('again', 'Ask for an answer', () => answer(current)));
+  }
+  tools.push(iconButton('trash', 'Delete', () => deleteMessage(message)));
+  return el('div', {class: 'foot'}, el('span', {class: 'stats'}, message.stats ?? ''),
+            el('span', {class: 'tools'}, ...tools));
+}
+
+// An answer's element is filled once and updated in place while the answer grows.
+function fillAnswer(node, message) {
+  const isRunning = runs.get(current)?.message === message;
+  const remember = ({target}) => { if (target.open) unfolded.add(message); else unfolded.delete(message); };
+  node.parts ??= {
+    thought: el('details', {class: 'thought', hidden: true, open: unfolded.has(message), ontoggle: remember},
+                el('summary'), el('div', {class: 'markdown'})),
+    body: el('div', {class: 'markdown', dir: 'auto'}),
+    calls: el('div'),
+    end: el('div'),
+  };
+  const {thought, body, calls, end} = node.parts;
+  if (!node.firstChild) node.append(thought, body, calls, end);
+  if (message.reasoning) {
+    thought.hidden = false;
+    const isThinking = isRunning && !message.content && !message.tool_calls.length;
+    thought.firstChild.textContent = isThinking ? 'Thinking…'
+      : message.thinkingSeconds >= 1 ? `Thought for ${seconds(message.thinkingSeconds)}` : 'Thoughts';
+    renderBlocks(thought.lastChild, message.reasoning);
+  }
+  renderBlocks(body, message.content);
+  calls.replaceChildren(...callNodes(message, isRunning));
+  end.replaceChildren();
+  const isEmpty = !message.content && !message.reasoning && !message.tool_calls.length;
+  if (isRunning && isEmpty) {
+    end.append(el('div', {class: 'waiting', role: 'img', 'aria-label': 'Waiting for the first token'},
+                  el('i'), el('i'), el('i')));
+  }
+  if (message.note) end.append(el('p', {class: 'note'}, message.note));
+  if (message.error) {
+    const box = el('div', {class: 'error', role: 'alert'}, el('span', {}, message.error));
+    const isLast = message === current.messages.at(-1);
+    if (isLast) box.append(el('button', {type: 'button', class: 'outlined', onclick: answerAgain}, 'Try again'));
+    end.append(box);
+  }
+  end.append(foot(message));
+}
+
+function pretty(text) {
+  const value = parseJson(text);
+  return value === undefined ? text : JSON.stringify(value, null, 2);
+}
+
+function callNodes(message, isRunning) {
+  if (!message.tool_calls.length) return [];
+  const {messages} = current;
+  const areas = [];
+  const cards = message.tool_calls.map((call) => {
+    const heading = el('header', {}, icon('tool'), el('span', {}, 'wants to call ', el('b', {}, call.name)));
+    const card = el('section', {class: 'call'}, heading, el('pre', {tabindex: 0}, pretty(call.arguments)));
+    const result = resultOf(call, messages);
+    if (result) {
+      card.append(el('h3', {}, 'Result'), el('pre', {tabindex: 0}, pretty(result.content)));
+    } else if (!isRunning) {
+      const area = el('textarea', {class: 'area code', rows: 2, 'aria-label': 'Result of ' + call.name,
+                                   spellcheck: 'false', placeholder: `What ${call.name} returns: JSON or text`});
+      areas.push([call, area]);
+      card.append(el('div', {class: 'answer'}, area));
+    }
+    return card;
+  });
+  if (areas.length) {
+    const submit = () => {
+      const at = messages.indexOf(message) + 1;
+      const results = areas.map(([{id, name}, {value}]) => ({role: 'tool', tool_call_id: id, name, content: value}));
+      messages.splice(at, 0, ...results);
+      answer(current);
+    };
+    const label = areas.length > 1 ? 'Send the results' : 'Send the result';
+    const button = el('button', {type: 'button', class: 'primary', onclick: submit}, label);
+    areas.at(-1)[1].after(el('div', {class: 'row'}, button));
+  }
+  return cards;
+}
+
+function edit(message) {
+  const node = nodes.get(message);
+  const rows = Math.min(16, message.content.split('\n').length + 1);
+  const area = el('textarea', {class: 'area', rows, 'aria-label': 'Edit the message'});
+  area.value = message.content;
+  const keep = () => {
+    message.content = area.value;
+    save(current);
+  };
+  const done = () => { renderThread(); byId('prompt').focus(); };
+  const sendAgain = () => {
+    keep();
+    current.messages.splice(current.messages.indexOf(message) + 1);
+    answer(current);
+  };
+  node.classList.add('editing');
+  node.parts = null;
+  node.replaceChildren(area, el('div', {class: 'row foot'},
+    ...(message.role === 'user' ? [el('button', {type: 'button', class: 'primary', onclick: sendAgain}, 'Send')] : []),
+    el('button', {type: 'button', class: 'outlined', onclick: () => { keep(); done(); }}, 'Save'),
+    el('button', {type: 'button', class: 'outlined', onclick: done}, 'Cancel')));
+  area.addEventListener('keydown', (event) => { if (event.key === 'Escape') { event.stopPropagation(); done(); } });
+  area.focus();
+}
+
+function deleteMessage(message) {
+  const conversation = current;
+  const before = [...conversation.messages];
+  const ids = new Set((message.tool_calls ?? []).map((call) => call.id));
+  const goesToo = (other) => other.role === 'tool' && ids.has(other.tool_call_id);
+  conversation.messages = before.filter((other) => other !== message && !goesToo(other));
+  const keep = () => {
+    if (conversation.messages.length) save(conversation); else forget(conversation);
+    if (conversation === current) renderThread();
+    renderConversations();
+  };
+  keep();
+  toast('Message deleted', 'Undo', () => { conversation.messages = before; keep(); });
+}
