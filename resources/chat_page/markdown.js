@@ -103,7 +103,8 @@ function listNode(lines, depth) {
     if (task) {
       rows[0] = rows[0].slice(task[0].length);
       item.className = 'task';
-      item.append(el('input', {type: 'checkbox', disabled: true, checked: task[1] !== ' '}));
+      const isDone = task[1] !== ' ';
+      item.append(el('input', {type: 'checkbox', disabled: true, checked: isDone, 'aria-label': isDone ? 'Done' : 'Not done'}));
     }
     const blocks = blocksOf(rows.join('\n'), depth + 1);
     for (const [idx, block] of blocks.entries()) {
@@ -120,14 +121,16 @@ function tableNode(rows) {
   const sides = cellsOf(rule).map((cell) => (!cell.endsWith(':') ? '' : cell.startsWith(':') ? 'center' : 'right'));
   const row = (line, tag) => el('tr', {}, ...cellsOf(line).map((cell, idx) =>
     inline(cell, el(tag, sides[idx] ? {class: sides[idx]} : {}))));
-  return el('div', {class: 'wide'}, el('table', {}, el('thead', {}, row(head, 'th')),
-                                       el('tbody', {}, ...body.map((line) => row(line, 'td')))));
+  const table = el('table', {}, el('thead', {}, row(head, 'th')), el('tbody', {}, ...body.map((line) => row(line, 'td'))));
+  return el('div', {class: 'wide', tabindex: 0, role: 'region', 'aria-label': 'Table'}, table);
 }
 
 function fenceNode(code, language) {
-  const label = language ? 'Copy ' + language : 'Copy';
-  return el('div', {class: 'fence'}, el('pre', {tabindex: 0}, highlight(code, language, el('code'))),
-            el('button', {type: 'button', onclick: () => copy(code)}, label));
+  const button = (word, onclick) =>
+    el('button', {type: 'button', 'aria-label': `${word} the ${language ? language + ' ' : ''}code`, onclick}, word);
+  const bar = el('div', {class: 'fence-bar'}, el('span', {}, language));
+  bar.append(button('Copy', () => copy(code)));
+  return el('div', {class: 'fence'}, bar, el('pre', {tabindex: 0}, highlight(code, language, el('code'))));
 }
 
 // [words](address), or the address alone. Only such as open a page or a letter: a model may write any other.
@@ -146,13 +149,15 @@ function linkAt(text, at) {
   return {node, words: found[1] ?? address, end: at + (found[2] ? found[0] : address).length};
 }
 
-// Appends `text` to `parent`: `code`, **bold**, *italic*, links, formulas; everything else as it is.
+const tagOf = (mark) => (mark === '~~' ? 's' : mark.length === 2 ? 'strong' : 'em');
+
+// Appends `text` to `parent`: `code`, **bold**, *italic*, ~~struck~~, links, formulas; everything else as it is.
 function inline(text, parent, depth = 0) {
   const hopeless = new Set();  // marks that nothing closes any more
   let plain = '';
   const flush = () => { if (plain) parent.append(plain); plain = ''; };
   for (let at = 0; at < text.length;) {
-    const mark = /^(?:`+|\*\*|__|[*_])/.exec(text.slice(at, at + 8))?.[0];
+    const mark = /^(?:`+|\*\*|__|~~|[*_])/.exec(text.slice(at, at + 8))?.[0];
     const formula = mark ? null : mathAt(text, at);
     if (formula) {
       flush();
@@ -183,7 +188,7 @@ function inline(text, parent, depth = 0) {
     flush();
     const inner = text.slice(at + mark.length, end);
     if (mark[0] === '`') parent.append(el('code', {}, inner.replace(/^ (.*\S.*) $/s, '$1')));
-    else parent.append(inline(inner, el(mark.length === 2 ? 'strong' : 'em'), depth + 1));
+    else parent.append(inline(inner, el(tagOf(mark)), depth + 1));
     at = end + mark.length;
   }
   flush();

@@ -35,6 +35,49 @@ def test_markdown(visitor):
     assert visitor.text(body + " blockquote") == "said"
 
 
+def test_struck_words(visitor):
+    visitor.answers_with(stream({"content": "A ~~wrong **bold**~~ right word, ~one~ and ~~ two ~~ and ~~open"}))
+    visitor.ask("Hello")
+    assert visitor.page.locator(".assistant s").all_inner_texts() == ["wrong bold"]
+    assert visitor.text(".assistant s strong") == "bold"
+    assert visitor.text(".assistant > .markdown") == "A wrong bold right word, ~one~ and ~~ two ~~ and ~~open"
+
+
+def test_labels_stand_beside_the_code_and_copy_it(visit, server):
+    visitor = visit(server, permissions=["clipboard-read", "clipboard-write"])
+    visitor.answers_with(stream({"content": "```python\n" + "x = 1  # " + "long " * 60 + "\n```\n\n```\nplain\n```"}))
+    visitor.ask("Hello")
+    for nth in (0, 1):
+        bar = visitor.page.locator(f".fence-bar >> nth={nth}").bounding_box()
+        code = visitor.page.locator(f".fence pre >> nth={nth}").bounding_box()
+        assert bar["y"] + bar["height"] <= code["y"], "the labels cover no code"
+    assert visitor.page.locator(".fence-bar span").all_inner_texts() == ["python", ""]
+    visitor.page.get_by_role("button", name="Copy the python code").click()
+    visitor.page.wait_for_selector("text=Copied")
+    assert visitor.page.evaluate("navigator.clipboard.readText()").startswith("x = 1  # long ")
+    visitor.page.get_by_role("button", name="Copy the code").click()
+    visitor.page.wait_for_function("() => navigator.clipboard.readText().then((text) => text === 'plain')")
+
+
+def test_wide_tables_scroll_on_a_phone(visit, server):
+    visitor = visit(server, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
+    heads = "|".join(["Quantisation"] * 8)
+    visitor.answers_with(stream({"content": f"|{heads}|\n" + "|-" * 8 + "|\n" + "|some words" * 8 + "|\n\n|a|b|\n|-|-|\n|1|2|"}))
+    visitor.ask("Hello")
+    widths = visitor.page.eval_on_selector_all(".wide", "all => all.map((box) => [box.scrollWidth, box.clientWidth])")
+    assert widths[0][0] > 2 * widths[0][1] and widths[1][0] == widths[1][1]
+    lines = visitor.page.eval_on_selector_all(".wide th", """all => all.map((cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map((box) => box.top)).size;
+    })""")
+    assert set(lines) == {1}, "no word is broken"
+    assert visitor.page.evaluate("thread.scrollWidth") <= 360, "the page itself does not scroll sideways"
+    visitor.page.get_by_role("region", name="Table").first.focus()
+    visitor.page.keyboard.press("ArrowRight")
+    visitor.page.wait_for_function("() => document.querySelector('.wide').scrollLeft > 0")  # with keys too
+
+
 def test_tables_have_sides_and_tasks_have_boxes(visitor):
     visitor.answers_with(stream({"content": "| a | b | c |\n|---|:-:|--:|\n| 1 | 2 | 3 |\n\n- [x] done\n- [ ] open"}))
     visitor.ask("Hello")
