@@ -134,11 +134,12 @@ function paint(run) {
   if (follow) scrollToEnd();
 }
 
-// `begun`: the last message, an answer to go on with.
-async function answer(conversation, begun = null) {
+// `begun`: the last message, an answer to go on with. `versions`: those of the answer that this one replaces.
+async function answer(conversation, {begun = null, versions = null} = {}) {
   if (runs.has(conversation) || !checkSettings()) return;
   const body = JSON.stringify(requestBody(conversation, begun !== null));
   const message = begun ?? readMessage({role: 'assistant'});
+  if (versions) message.versions = versions;
   message.note = message.error = '';
   message.running = true;  // Who finds this in the storage finds half an answer.
   const run = {conversation, message, controller: new AbortController(), begin: performance.now(), tokens: 0, frame: 0,
@@ -175,10 +176,14 @@ async function answer(conversation, begun = null) {
   renderConversations();
 }
 
-function answerAgain() {
-  if (runs.has(current)) return;
-  if (current.messages.at(-1)?.role === 'assistant') current.messages.pop();
-  answer(current);
+// Another version of an answer; one that came to nothing makes room for it.
+function answerAgain(message) {
+  if (runs.has(current) || !checkSettings()) return;
+  const {messages} = current;
+  const hasCome = message.content || message.reasoning || message.tool_calls.length;
+  const versions = hasCome ? startVersion(current, message) : message.versions;
+  if (!hasCome) messages.splice(messages.indexOf(message));
+  answer(current, {versions});
 }
 
 const makeTitle = (text) => text.trim().split('\n')[0].slice(0, 80);

@@ -24,10 +24,72 @@ function readMessage(raw) {
   return message;
 }
 
+// --- versions of a message ---
+
+// An answer may be made again and a question asked anew: both stay, each with all that followed it.
+// message.versions = {at, tails}: tails[at] is null, for it is the message itself and what the conversation goes on with;
+// each other tail is a list of messages that begins with another version.
+const DEEPEST_VERSIONS = 40;  // within each other
+
+function readMessages(list, depth = 0) {
+  const messages = [];
+  for (const raw of list) {
+    const message = readMessage(raw);
+    if (!message) continue;
+    const versions = depth < DEEPEST_VERSIONS ? readVersions(raw.versions, depth) : null;
+    if (versions) message.versions = versions;
+    messages.push(message);
+  }
+  return messages;
+}
+
+function readVersions(raw, depth) {
+  if (!Array.isArray(raw?.tails)) return null;
+  const versions = {at: -1, tails: []};
+  for (const [idx, tail] of raw.tails.entries()) {
+    const messages = idx === raw.at ? null : readMessages(Array.isArray(tail) ? tail : [], depth + 1);
+    if (messages?.length === 0) continue;
+    if (!messages) versions.at = versions.tails.length;
+    versions.tails.push(messages);
+  }
+  return versions.at >= 0 && versions.tails.length > 1 ? versions : null;
+}
+
+// Takes the message and what follows it out of the conversation. The result is for the message that comes in its place.
+function startVersion({messages}, message) {
+  const versions = message.versions ?? {at: 0, tails: [null]};
+  delete message.versions;
+  versions.tails[versions.at] = messages.splice(messages.indexOf(message));
+  versions.at = versions.tails.push(null) - 1;
+  return versions;
+}
+
+// The message that the conversation has in its place afterwards.
+function switchVersion({messages}, message, at) {
+  const {versions} = message;
+  const begin = messages.indexOf(message);
+  delete message.versions;
+  versions.tails[versions.at] = messages.splice(begin);
+  for (const other of versions.tails[at]) messages.push(other);
+  versions.tails[at] = null;
+  versions.at = at;
+  messages[begin].versions = versions;
+  return messages[begin];
+}
+
+// Its neighbour comes in its place.
+function dropVersion(conversation, message) {
+  const {at, tails} = message.versions;
+  const head = switchVersion(conversation, message, at > 0 ? at - 1 : 1);
+  tails.splice(at, 1);
+  if (at === 0) head.versions.at = 0;
+  if (tails.length < 2) delete head.versions;
+}
+
 function readConversation(id, raw) {
   if (!raw || !Array.isArray(raw.messages)) return null;
   return {id, title: asText(raw.title), changed: Number(raw.changed) || 0, settings: readSettings(raw.settings),
-          messages: raw.messages.map(readMessage).filter(Boolean)};
+          messages: readMessages(raw.messages)};
 }
 
 const conversations = new Map();  // id -> conversation

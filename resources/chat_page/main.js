@@ -68,7 +68,7 @@ on('key-form', 'submit', async (event) => {
   byId('key').value = '';
   byId('key-dialog').close();
   await loadModels();
-  if (current.messages.at(-1)?.error === KEY_NEEDED) answerAgain();
+  if (current.messages.at(-1)?.error === KEY_NEEDED) answerAgain(current.messages.at(-1));
 });
 on('theme', 'click', () => {
   const theme = THEMES[(THEMES.indexOf(byId('theme').dataset.theme) + 1) % THEMES.length];

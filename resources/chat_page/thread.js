@@ -51,20 +51,38 @@ function messageNode(message) {
 }
 
 function foot(message) {
-  const messages = current.messages;
+  const {messages} = current;
   const tools = [iconButton('copy', 'Copy', () => copy(messageText(message))),
                  iconButton('edit', 'Edit', () => edit(message))];
-  if (message === messages.at(-1) && message.role === 'assistant') {
-    if (message.content && !message.tool_calls.length && !runs.has(current)) {
-      tools.push(iconButton('send', 'Go on with the answer', () => answer(current, message)));
+  if (message.role === 'assistant') {
+    if (message === messages.at(-1) && message.content && !message.tool_calls.length && !runs.has(current)) {
+      tools.push(iconButton('send', 'Go on with the answer', () => answer(current, {begun: message})));
     }
-    tools.push(iconButton('again', 'Answer again', answerAgain));
+    tools.push(iconButton('again', 'Answer again', () => answerAgain(message)));
   } else if (message === messages.at(-1) && message.role === 'user') {
     tools.push(iconButton('again', 'Ask for an answer', () => answer(current)));
   }
   tools.push(iconButton('trash', 'Delete', () => deleteMessage(message)));
-  return el('div', {class: 'foot'}, el('span', {class: 'stats'}, message.stats ?? ''),
-            el('span', {class: 'tools'}, ...tools));
+  return el('div', {class: 'foot'}, ...(message.versions ? [versionsNode(message)] : []),
+            el('span', {class: 'stats'}, message.stats ?? ''), el('span', {class: 'tools'}, ...tools));
+}
+
+function versionsNode(message) {
+  const {at, tails} = message.versions;
+  const go = (step) => () => {
+    if (runs.has(current)) return;
+    const head = switchVersion(current, message, at + step);
+    save(current);
+    renderThread();
+    nodes.get(head).scrollIntoView({block: 'nearest'});
+    const [back, forth] = nodes.get(head).querySelectorAll('.versions button');
+    (step < 0 && !back.disabled ? back : forth.disabled ? back : forth).focus();
+  };
+  const arrow = (name, label, step) =>
+    Object.assign(iconButton(name, label, go(step)), {disabled: !(at + step >= 0 && at + step < tails.length)});
+  return el('span', {class: 'versions', role: 'group', 'aria-label': 'Versions'}, arrow('back', 'Previous version', -1),
+            el('span', {}, el('span', {class: 'unseen'}, 'Version '), `${at + 1}/${tails.length}`),
+            arrow('forth', 'Next version', +1));
 }
 
 // An answer's element is filled once and updated in place while the answer grows.
@@ -99,7 +117,7 @@ function fillAnswer(node, message) {
   if (message.error) {
     const box = el('div', {class: 'error', role: 'alert'}, el('span', {}, message.error));
     const isLast = message === current.messages.at(-1);
-    if (isLast) box.append(el('button', {type: 'button', class: 'outlined', onclick: answerAgain}, 'Try again'));
+    if (isLast) box.append(el('button', {type: 'button', class: 'outlined', onclick: () => answerAgain(message)}, 'Try again'));
     end.append(box);
   }
   end.append(foot(message));
@@ -147,37 +165,58 @@ function edit(message) {
   const rows = Math.min(16, message.content.split('\n').length + 1);
   const area = el('textarea', {class: 'area', rows, 'aria-label': 'Edit the message'});
   area.value = message.content;
+  const isQuestion = message.role === 'user';
+  const done = () => { renderThread(); byId('prompt').focus(); };
   const keep = () => {
     message.content = area.value;
     save(current);
+    done();
   };
-  const done = () => { renderThread(); byId('prompt').focus(); };
   const sendAgain = () => {
-    keep();
-    current.messages.splice(current.messages.indexOf(message) + 1);
+    if (runs.has(current) || !checkSettings()) return;
+    const following = current.messages[current.messages.indexOf(message) + 1];
+    if (area.value === message.content && following?.role === 'assistant') return answerAgain(following);
+    const asked = {...message, content: area.value, versions: startVersion(current, message)};
+    current.messages.push(asked);
     answer(current);
   };
   node.classList.add('editing');
   node.parts = null;
+  const hint = isQuestion ? 'Enter sends, Shift+Enter starts a line, Esc cancels' : 'Ctrl+Enter saves, Esc cancels';
   node.replaceChildren(area, el('div', {class: 'row foot'},
-    ...(message.role === 'user' ? [el('button', {type: 'button', class: 'primary', onclick: sendAgain}, 'Send')] : []),
-    el('button', {type: 'button', class: 'outlined', onclick: () => { keep(); done(); }}, 'Save'),
-    el('button', {type: 'button', class: 'outlined', onclick: done}, 'Cancel')));
-  area.addEventListener('keydown', (event) => { if (event.key === 'Escape') { event.stopPropagation(); done(); } });
+    ...(isQuestion ? [el('button', {type: 'button', class: 'primary', onclick: sendAgain}, 'Send')] : []),
+    el('button', {type: 'button', class: 'outlined', onclick: keep}, 'Save'),
+    el('button', {type: 'button', class: 'outlined', onclick: done}, 'Cancel'), el('small', {class: 'hint'}, hint)));
+  area.addEventListener('keydown', (event) => {
+    const isEnter = event.key === 'Enter' && !event.isComposing;
+    const confirms = isEnter && (isQuestion ? !event.shiftKey : event.ctrlKey || event.metaKey);
+    if (!confirms && event.key !== 'Escape') return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === 'Escape') done();
+    else if (isQuestion) sendAgain();
+    else keep();
+  });
   area.focus();
 }
 
 function deleteMessage(message) {
   const conversation = current;
-  const before = [...conversation.messages];
+  const before = structuredClone(conversation.messages);
   const ids = new Set((message.tool_calls ?? []).map((call) => call.id));
   const goesToo = (other) => other.role === 'tool' && ids.has(other.tool_call_id);
-  conversation.messages = before.filter((other) => other !== message && !goesToo(other));
+  const isVersion = Boolean(message.versions);
+  if (isVersion) dropVersion(conversation, message);
+  else conversation.messages = conversation.messages.filter((other) => other !== message && !goesToo(other));
   const keep = () => {
     if (conversation.messages.length) save(conversation); else forget(conversation);
     if (conversation === current) renderThread();
     renderConversations();
   };
   keep();
-  toast('Message deleted', 'Undo', () => { conversation.messages = before; keep(); });
+  toast(isVersion ? 'Version deleted' : 'Message deleted', 'Undo', () => {
+    if (runs.has(conversation)) return;
+    conversation.messages = before;
+    keep();
+  });
 }
