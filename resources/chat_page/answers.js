@@ -46,8 +46,9 @@ function requestMessages({settings, messages}) {
   const list = settings.system.trim() ? [{role: 'system', content: settings.system}] : [];
   for (const message of messages) {
     if (message.role === 'user') {
-      const text = message.content ? [{type: 'text', text: message.content}] : [];
-      list.push({role: 'user', content: message.media ? [...message.media.map(partOf), ...text] : message.content});
+      const text = sentText(message);
+      const words = text ? [{type: 'text', text}] : [];
+      list.push({role: 'user', content: message.media ? [...message.media.map(partOf), ...words] : text});
     } else if (message.role === 'tool') {
       list.push({role: 'tool', tool_call_id: message.tool_call_id, name: message.name, content: message.content});
     } else if (message.content || message.tool_calls.length) {
@@ -188,12 +189,12 @@ function answerAgain(message) {
 
 const makeTitle = (text) => text.trim().split('\n')[0].slice(0, 80);
 
-let attached = [];  // goes with the next message
+let attached = [];  // media and files that go with the next message
 
 function showAttached() {
   byId('attached').replaceChildren(...attached.map((medium) => {
     const drop = () => { attached = attached.filter((other) => other !== medium); showAttached(); byId('prompt').focus(); };
-    const shown = kindOf(medium.url) === 'image' ? [mediumNode(medium)] : [];
+    const shown = medium.url && kindOf(medium.url) === 'image' ? [el('img', {src: medium.url, alt: ''})] : [];
     return el('li', {}, ...shown, el('span', {}, medium.name), iconButton('close', 'Remove ' + medium.name, drop));
   }));
 }
@@ -201,9 +202,10 @@ function showAttached() {
 async function attach(files) {
   for (const file of files) {
     try {
-      attached.push(await readMedium(file));
-    } catch {
-      toast(`${file.name || 'This'} is neither an image nor audio.`);
+      attached.push(await (isMedium(file) ? readMedium(file) : readTextFile(file)));
+    } catch (error) {
+      const isTold = !isMedium(file) && error.message;
+      toast(isTold ? error.message : `${file.name || 'This'} is neither an image nor audio.`);
     }
   }
   showAttached();
@@ -214,9 +216,13 @@ function send() {
   const prompt = byId('prompt');
   if (!(prompt.value.trim() || attached.length) || runs.has(current) || !checkSettings()) return;
   const message = {role: 'user', content: prompt.value.trim()};
-  if (attached.length) message.media = attached.splice(0);
+  const goesAlong = attached.splice(0);
+  const media = goesAlong.filter(({url}) => url);
+  const files = goesAlong.filter(({url}) => !url);
+  if (media.length) message.media = media;
+  if (files.length) message.files = files;
   current.messages.push(message);
-  current.title ||= makeTitle(prompt.value) || makeTitle(message.media[0].name);
+  current.title ||= makeTitle(prompt.value) || makeTitle(goesAlong[0].name);
   showAttached();
   prompt.value = '';
   fitPrompt();

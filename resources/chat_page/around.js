@@ -55,7 +55,8 @@ function fitPrompt() {
 function messageText(message) {
   const calls = (message.tool_calls ?? []).map((call) => `[calls ${call.name} ${call.arguments}]`);
   const media = (message.media ?? []).map(({url, name}) => `[${kindOf(url)} ${name}]`);
-  return [...media, message.content, ...calls].filter(Boolean).join('\n');
+  const files = (message.files ?? []).map(({name}) => `[file ${name}]`);
+  return [...media, ...files, message.content, ...calls].filter(Boolean).join('\n');
 }
 
 function conversationText({settings, messages}) {

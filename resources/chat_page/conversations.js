@@ -8,6 +8,8 @@ function readMessage(raw) {
   if (message.role === 'user') {
     const media = parts ? mediaOfParts(parts) : readMedia(raw.media);
     if (media.length) message.media = media;
+    const files = readFiles(raw.files);
+    if (files.length) message.files = files;
   }
   if (message.role === 'tool') {
     message.tool_call_id = asText(raw.tool_call_id);

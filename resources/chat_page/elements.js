@@ -36,7 +36,7 @@ function toast(text, action = '', onclick = null) {
   if (action) box.append(el('button', {onclick: () => { box.hidden = true; onclick(); }}, action));
   box.hidden = false;
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => { box.hidden = true; }, action ? 8000 : 3500);
+  toastTimer = setTimeout(() => { box.hidden = true; }, action || text.length > 40 ? 8000 : 3500);
 }
 
 async function copy(text) {

@@ -45,6 +45,7 @@ function messageNode(message) {
   if (message.role === 'assistant') fillAnswer(node, message);
   else {
     if (message.media) node.append(el('div', {class: 'media'}, ...message.media.map(mediumNode)));
+    if (message.files) node.append(el('div', {class: 'files'}, ...message.files.map(fileNode)));
     node.append(el('div', {class: 'text', hidden: !message.content}, message.content), foot(message));
   }
   return node;
