@@ -187,7 +187,7 @@ function answerAgain(message) {
   answer(current, {versions});
 }
 
-const makeTitle = (text) => text.trim().split('\n')[0].slice(0, 80);
+const makeTitle = (text, most = 80) => text.trim().split('\n')[0].slice(0, most);
 
 let attached = [];  // media and files that go with the next message
 

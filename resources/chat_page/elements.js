@@ -1,6 +1,7 @@
 // --- elements ---------------------------------------------------------------------------------------
 
 const byId = (id) => document.getElementById(id);
+const on = (id, event, handler) => byId(id).addEventListener(event, handler);
 
 // el('p', {class: 'note', onclick: f}, 'text', node...)
 function el(tag, attributes = {}, ...children) {

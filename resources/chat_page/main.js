@@ -1,7 +1,5 @@
 // --- what the user does -----------------------------------------------------------------------------
 
-const on = (id, event, handler) => byId(id).addEventListener(event, handler);
-
 on('composer', 'submit', (event) => { event.preventDefault(); send(); });
 on('stop', 'click', () => runs.get(current)?.controller.abort());
 on('prompt', 'input', fitPrompt);

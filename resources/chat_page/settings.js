@@ -54,6 +54,7 @@ function writeSettings() {
   for (const name of SETTINGS) byId(name).value = current.settings[name];
   byId('thinking').checked = current.settings.thinking;
   showModel();
+  showPrompts();
   checkSettings(false);
 }
 
@@ -62,6 +63,7 @@ function takeSettings() {
   current.settings.thinking = byId('thinking').checked;
   store.set('settings', JSON.stringify(current.settings));
   showModel();
+  showPrompts();
   checkSettings(false);
   if (conversations.has(current.id)) save(current);
 }

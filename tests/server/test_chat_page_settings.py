@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from page_visitor import call, stream
+from page_visitor import ATTACK, CHAT, call, stream
 
 
 @pytest.mark.parametrize("tools,problem", [("[{", "not JSON"), ('[{"description": "x"}]', 'needs a "name"'),
@@ -128,3 +128,31 @@ def test_every_control_has_a_name_and_the_log_is_live(visitor):
     assert log.get_attribute("aria-live") == "polite" and log.get_attribute("aria-busy") == "false"
     visitor.page.click("#close-settings")
     assert visitor.page.evaluate("document.activeElement.id") == "open-settings", "focus goes back to what opened the panel"
+
+
+def test_system_prompts_are_saved_chosen_and_deleted(visitor):
+    asked = visitor.answers_with(stream({"content": "ok"}))
+    page = visitor.page
+    page.click("#open-settings")
+    assert page.is_disabled("#save-prompt") and page.is_disabled("#delete-prompt") and page.is_disabled("#saved-prompts")
+    for prompt in ("Be brief.\nAnd kind.", ATTACK):
+        page.fill("#system", prompt)
+        page.click("#save-prompt")
+        assert page.is_disabled("#save-prompt"), "it is saved already"
+    page.fill("#system", "")
+    page.reload()
+    page.click("#open-settings")
+    assert page.locator("#saved-prompts option").all_inner_texts() == ["Saved prompts", "Be brief.", ATTACK[:60]]
+    page.select_option("#saved-prompts", label="Be brief.")
+    assert page.input_value("#system") == "Be brief.\nAnd kind."
+    visitor.ask("Hello")
+    assert asked[0]["messages"][0] == {"role": "system", "content": "Be brief.\nAnd kind."}
+    page.click("#delete-prompt")
+    assert page.locator("#saved-prompts option").count() == 2
+    assert page.input_value("#system") == "Be brief.\nAnd kind.", "the conversation keeps it"
+    page.click("text=Undo")
+    assert page.input_value("#saved-prompts") == "0"
+    page.evaluate("localStorage['lapidary.prompts'] = '[3, null, {}, \"\", \"kept\"]'")
+    page.reload()
+    page.click("#open-settings")
+    assert page.locator("#saved-prompts option").all_inner_texts() == ["Saved prompts", "kept"]
