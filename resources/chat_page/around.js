@@ -65,19 +65,48 @@ function conversationText({settings, messages}) {
   return [...system, ...messages.map((message) => `${speaker(message)}: ${messageText(message)}`)].join('\n\n');
 }
 
-function exportCurrent() {
-  const {title, settings} = current;
-  const exported = {title, exported: new Date().toISOString(), settings, messages: requestMessages(current)};
-  const text = JSON.stringify(exported, null, 2);
+function download(name, value) {
+  const text = JSON.stringify(value, null, 2);
   const link = el('a', {href: URL.createObjectURL(new Blob([text], {type: 'application/json'})),
-                        download: (title.replace(/[^\p{L}\p{N}]+/gu, '-').slice(0, 60) || 'conversation') + '.json'});
+                        download: (name.replace(/[^\p{L}\p{N}]+/gu, '-').slice(0, 60) || 'conversation') + '.json'});
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// A conversation as exportCurrent writes it, or any list of messages in OpenAI's shape.
-function importConversation(text) {
+// In OpenAI's shape, without other versions: what a request would carry.
+function exportCurrent() {
+  const {title, settings} = current;
+  download(title, {title, exported: new Date().toISOString(), settings, messages: requestMessages(current)});
+}
+
+// As they are kept, with all versions.
+function exportAll() {
+  const all = [...conversations.values()].sort((left, right) => right.changed - left.changed);
+  if (!all.length) return toast('There is no conversation yet.');
+  download('conversations ' + new Date().toISOString().slice(0, 10), {exported: new Date().toISOString(), conversations: all});
+}
+
+// What exportAll writes: those that are here already stay as they are.
+function importAll(list) {
+  let added = 0;
+  for (const raw of list) {
+    const id = /^\w{1,40}$/.test(asText(raw?.id)) ? raw.id : newConversation().id;
+    const conversation = conversations.has(id) ? null : readConversation(id, raw);
+    if (!conversation?.messages.length) continue;
+    const {changed} = conversation;
+    conversations.set(id, Object.assign(conversation, {changed: changed || Date.now()}));
+    store.set('conversation.' + id, JSON.stringify(conversation));
+    ++added;
+  }
+  renderConversations();
+  if (!added) return toast('This file holds no conversation that is not here.');
+  toast(`${added} conversation${added === 1 ? '' : 's'} imported`);
+}
+
+// A conversation as exportCurrent writes it, any list of messages in OpenAI's shape, or what exportAll writes.
+function importFile(text) {
   const raw = parseJson(text);
+  if (Array.isArray(raw?.conversations)) return importAll(raw.conversations);
   const list = Array.isArray(raw) ? raw : raw?.messages;
   if (!Array.isArray(list)) return toast('This file holds no conversation.');
   const conversation = newConversation();

@@ -51,11 +51,12 @@ on('settings', 'input', takeSettings);
 on('example-tool', 'click', () => { byId('tools').value = JSON.stringify(EXAMPLE_TOOL, null, 2); takeSettings(); });
 on('copy-all', 'click', () => copy(conversationText(current)));
 on('export', 'click', exportCurrent);
+on('export-all', 'click', exportAll);
 on('import', 'click', () => byId('import-file').click());
 on('import-file', 'change', async ({target}) => {
   const [file] = target.files;
   target.value = '';
-  if (file) importConversation(await file.text());
+  if (file) importFile(await file.text());
 });
 on('search', 'input', renderConversations);
 on('change-key', 'click', () => openKeyDialog('Leave it empty to forget the key.'));

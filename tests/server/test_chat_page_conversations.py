@@ -1,6 +1,8 @@
 """Conversations on the chat page: kept, listed, searched, edited, exported, imported."""
 
+import base64
 import json
+import re
 
 from page_visitor import ATTACK, CHAT, stream
 
@@ -57,6 +59,40 @@ def test_conversations_are_searched_and_imported(visitor, tmp_path):
     file.write_text("[1]")
     visitor.page.set_input_files("#import-file", file)
     visitor.page.wait_for_selector("text=This file holds no conversation.")
+
+
+def test_all_conversations_are_exported_and_brought_back(visitor, tmp_path):
+    visitor.answers_with(*[stream({"content": f"answer {number}"}) for number in range(1, 4)])
+    picture = visitor.page.evaluate("document.createElement('canvas').toDataURL('image/png').split(',')[1]")
+    (tmp_path / "a.png").write_bytes(base64.b64decode(picture))
+    (tmp_path / "a.py").write_text("x = 1")
+    visitor.page.set_input_files("#media-file", [tmp_path / "a.png", tmp_path / "a.py"])
+    visitor.page.wait_for_selector("#attached li >> nth=1")
+    visitor.setting(system="Be brief.")
+    visitor.ask("First")
+    visitor.page.get_by_role("button", name="Answer again").click()
+    visitor.wait()
+    visitor.page.click("#new")
+    visitor.ask("Second")
+    before = sorted(visitor.stored(), key=lambda kept: kept["id"])
+    visitor.page.click("#open-settings")
+    with visitor.page.expect_download() as download:
+        visitor.page.click("#export-all")
+    assert re.fullmatch(r"conversations-\d{4}-\d\d-\d\d\.json", download.value.suggested_filename)
+    download.value.save_as(tmp_path / "all.json")
+    visitor.page.set_input_files("#import-file", tmp_path / "all.json")
+    visitor.page.wait_for_selector("text=This file holds no conversation that is not here.")
+    visitor.page.evaluate("localStorage.clear()")
+    visitor.page.reload()
+    visitor.page.set_input_files("#import-file", tmp_path / "all.json")
+    visitor.page.wait_for_selector("text=2 conversations imported")
+    assert sorted(visitor.stored(), key=lambda kept: kept["id"]) == before, "with versions, pictures, files and settings"
+    visitor.page.click("#conversations >> text=First")
+    assert visitor.text(".assistant .versions").endswith("2/2")
+    (tmp_path / "all.json").write_text(json.dumps({"conversations": [3, None, {"id": "a b"}, {"messages": [{"role": "user"}]},
+                                                                     {"id": "../x", "messages": [{"role": "user", "content": ATTACK}]}]}))
+    visitor.page.set_input_files("#import-file", tmp_path / "all.json")
+    visitor.page.wait_for_selector("text=2 conversations imported")
 
 
 def test_answers_can_be_made_again_and_messages_edited_and_deleted(visitor):
