@@ -108,6 +108,7 @@ function takeEvent(data, run) {
   if (chunk?.usage) {
     run.tokens = chunk.usage.completion_tokens;
     run.isExact = true;
+    message.contextTokens = (Number(chunk.usage.prompt_tokens) || 0) + (Number(chunk.usage.completion_tokens) || 0);
   }
   return true;
 }
@@ -132,6 +133,7 @@ function paint(run) {
   const node = nodes.get(run.message);
   const follow = isAtEnd();
   if (node?.isConnected) fillAnswer(node, run.message);
+  showContext();
   if (follow) scrollToEnd();
 }
 

@@ -18,6 +18,7 @@ function readMessage(raw) {
     for (const name of ['reasoning', 'note', 'error', 'stats']) message[name] = asText(raw[name]);
     if (raw.running) message.note = 'Broken off: the page was closed.';
     message.thinkingSeconds = Number(raw.thinkingSeconds) || 0;
+    message.contextTokens = Number(raw.contextTokens) || 0;
     message.tool_calls = (Array.isArray(raw.tool_calls) ? raw.tool_calls : []).map((call) =>
       ({id: asText(call?.id), name: asText(call?.name), arguments: asText(call?.arguments)}));
   } else if (message.role !== 'user') {

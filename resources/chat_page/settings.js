@@ -64,6 +64,7 @@ function takeSettings() {
   store.set('settings', JSON.stringify(current.settings));
   showModel();
   showPrompts();
+  showContext();
   checkSettings(false);
   if (conversations.has(current.id)) save(current);
 }
@@ -81,10 +82,12 @@ async function loadModels() {
   try {
     const {data} = await (await ask('v1/models')).json();
     byId('model').replaceChildren(...data.map((model) => el('option', {value: model.id}, model.id)));
+    for (const model of data) contextLengths.set(model.id, Number(model.max_model_len) || 0);
     const longest = Number(data[0]?.max_model_len);
     if (longest) byId('max_tokens').placeholder = 'up to ' + longest;
     byId('model').value = current.settings.model;
     showModel();
+    showContext();
     if (!current.messages.length) renderThread();
   } catch (error) {
     if (error.status === 401) askForKey();

@@ -25,6 +25,7 @@ function renderThread() {
   // Results of tools are shown with the calls they answer.
   const shown = messages.filter((message) => message.role !== 'tool' || !hasCall(message, messages));
   box.replaceChildren(...(shown.length ? shown.map(messageNode) : [welcome()]));
+  showContext();
   scrollToEnd();
 }
 

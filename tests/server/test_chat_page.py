@@ -112,6 +112,32 @@ def test_an_answer_is_gone_on_with(visitor):
     assert [message["content"] for message in visitor.stored()[0]["messages"]] == ["Hello", "Once upon a time"]
 
 
+def test_the_meter_tells_how_full_the_context_is(visitor):
+    visitor.answers_with(stream({"content": "one"}, usage=(100, 20)), stream({"content": "two"}, usage=(800, 150)))
+    assert not visitor.page.is_visible("#context")
+    visitor.ask("Hello")
+    assert visitor.text("#context") == "120 of 1,024 tokens"
+    meter = visitor.page.get_by_label("Context in use")
+    assert meter.evaluate("(meter) => [meter.value, meter.max]") == [120, 1024]
+    visitor.ask("And?")
+    assert visitor.text("#context") == "950 of 1,024 tokens: nearly full"
+    visitor.page.reload()
+    visitor.page.wait_for_selector("#context", state="visible")
+    assert visitor.text("#context") == "950 of 1,024 tokens: nearly full"
+    visitor.page.click("#new")
+    assert not visitor.page.is_visible("#context")
+
+
+def test_the_meter_counts_what_the_server_counts(visit, endless_server):
+    visitor = visit(endless_server)
+    visitor.setting(max_tokens=20)
+    visitor.ask("Hello")
+    usage = httpx.post(endless_server.url + CHAT, timeout=2 * PATIENCE, json={
+        "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20,
+        "chat_template_kwargs": {"enable_thinking": False}}).json()["usage"]
+    assert visitor.text("#context") == f"{usage['total_tokens']} of 4,096 tokens"
+
+
 def test_errors_are_told_in_words_and_can_be_retried(visitor):
     visitor.expected_problems = ["400 (Bad Request)", "503 (Service Unavailable)", "net::ERR_FAILED"]
     # The server's own refusal: the context of the test's server is 1024 tokens.
