@@ -177,6 +177,7 @@ async function answer(conversation, {begun = null, versions = null} = {}) {
   paint(run);
   showComposer();
   renderConversations();
+  if (message.error && conversation === current) nodes.get(message).querySelector('.error').scrollIntoView({block: 'nearest'});
 }
 
 // Another version of an answer; one that came to nothing makes room for it.

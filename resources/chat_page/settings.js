@@ -46,6 +46,7 @@ function checkSettings(openPanel = true) {
   if (openPanel) {
     openSettings();
     (bad[0] ?? byId('tools')).focus();
+    byId(bad.length ? 'sampling-problem' : 'tools-problem').scrollIntoView({block: 'nearest'});
   }
   return false;
 }

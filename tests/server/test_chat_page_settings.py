@@ -30,6 +30,41 @@ def test_sampling_out_of_range_is_told_before_anything_is_sent(visitor):
     assert asked == []
 
 
+def is_in_view(visitor, locator):
+    box = locator.bounding_box()
+    return box["y"] >= 0 and box["y"] + box["height"] <= visitor.page.viewport_size["height"]
+
+
+def test_what_is_wrong_is_scrolled_into_view(visit, server):
+    visitor = visit(server, viewport={"width": 1200, "height": 400})
+    asked = visitor.answers_with(stream({"content": "no"}))
+    for wrong in ({"top_p": 1.5}, {"top_p": "", "tools": "[{"}):
+        visitor.setting(**wrong)
+        visitor.send("Hello")
+        problem = visitor.page.locator(".problem:not(:empty) >> visible=true")
+        assert problem.count() == 1 and is_in_view(visitor, problem)
+        visitor.page.click("#close-settings")
+    assert asked == []
+
+
+def test_errors_are_scrolled_into_view(visit, endless_server):
+    visitor = visit(endless_server, viewport={"width": 800, "height": 400})
+    visitor.expected_problems = ["net::ERR_"]
+    long = "line\n\n" * 60
+    visitor.answers_with(stream({"content": long}))
+    visitor.ask("Hello")
+    waiting = []
+    visitor.page.unroute("**" + CHAT)
+    visitor.page.route("**" + CHAT, lambda route: waiting.append(route))
+    visitor.send("And?")
+    visitor.page.wait_for_selector(".waiting")
+    visitor.page.evaluate("thread.scrollTop = 0")
+    visitor.page.wait_for_selector("#latest", state="visible")
+    waiting[0].abort()
+    visitor.page.wait_for_selector(".error")
+    assert is_in_view(visitor, visitor.page.locator(".error"))
+
+
 def test_every_sampling_setting_is_sent(visitor):
     asked = visitor.answers_with(stream({"content": "ok"}))
     visitor.setting(**{"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.2,
