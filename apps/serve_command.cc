@@ -28,6 +28,7 @@
 #include "kv/kv_layout.h"
 #include "model/footprint.h"
 #include "server/api.h"
+#include "server/chat_page.h"
 #include "server/http_server.h"
 #include "server/media_hosts.h"
 #include "server/origin_check.h"
@@ -67,6 +68,7 @@ struct ServeFlags {
   bool check_kv = false;
   std::vector<std::string> api_keys;
   std::string api_key_file;
+  std::vector<std::string> mcp_servers;
   std::string metrics_prefix = "lapidary";
   std::string otlp_traces_endpoint;
   bool expert_counts = false;
@@ -266,6 +268,7 @@ Status Serve(ServeFlags flags) {
       return MakeError("--allowed-origins '{}': an origin looks like https://app.example", origin);
     }
   }
+  RETURN_IF_ERROR(CheckMcpServers(flags.mcp_servers));
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   RETURN_IF_ERROR(TraceExporter::CheckEndpoint(flags.otlp_traces_endpoint));
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
@@ -329,6 +332,7 @@ Status Serve(ServeFlags flags) {
         *session, model, metrics,
         {.api_keys = std::move(api_keys),
          .access_log = AccessLogOf(flags.access_log),
+         .mcp_servers = flags.mcp_servers,
          .body_limits = body_limits,
          .media = {.max_pixels = flags.max_media_pixels},
          .max_queued_media_pixels = std::max(flags.max_queued_media_pixels, flags.max_media_pixels),
@@ -476,6 +480,11 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
   add("--allowed-hosts", flags.http.allowed_hosts,
       "Names that clients may call the server by, * for any (default: those of this machine on "
       "127.0.0.1, any on other addresses)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  add("--mcp-servers", flags.mcp_servers,
+      "MCP servers (streamable HTTP) whose tools users may switch on in the chat page; their "
+      "browsers call them (default: none)")
       ->allow_extra_args(false)
       ->delimiter(',');
   add("--ssl-certfile", flags.http.tls.certfile,

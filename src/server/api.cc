@@ -10,7 +10,6 @@
 #include "base/excerpt.h"
 #include "base/memory_reserve.h"
 #include "base/version.h"
-#include "server/chat_page.h"
 #include "server/input_items.h"
 #include "server/log_failure.h"
 #include "server/messages_format.h"
@@ -170,6 +169,7 @@ Api::Api(Session& session, const ServedModel& model, ServerMetrics& metrics, Api
       model_(model),
       metrics_(metrics),
       options_(std::move(options)),
+      chat_page_(options_.mcp_servers),
       created_(UnixTime()),
       preparer_(session, model),
       workers_(kNumWorkers),
@@ -187,7 +187,8 @@ Api::~Api() {
 
 const std::vector<Api::Route>& Api::Routes() {
   static const std::vector<Route> routes = {
-      {"GET", "/", &Api::ChatPage},
+      {"GET", "/", &Api::Page},
+      {"GET", "/preview", &Api::Preview},
       {"GET", "/health", &Api::Health},
       {"GET", "/ready", &Api::Ready},
       {"GET", "/version", &Api::Version},
@@ -238,7 +239,7 @@ bool Api::IsAuthorized(const HttpRequest& request) const {
 
 ApiStatus Api::CheckHead(const HttpRequest& request) {
   const std::string path = CanonicalPath(request.path);
-  const bool is_open = path == "/health" || path == "/ready" || path == "/";
+  const bool is_open = path == "/health" || path == "/ready" || path == "/" || path == "/preview";
   if (request.method == "OPTIONS" || is_open) return {};
   if (!request.data_parallel_rank.empty() && request.data_parallel_rank != "0") {
     return BadRequest("", "X-data-parallel-rank is '{}', but this server is one rank: 0",
@@ -295,9 +296,11 @@ void Api::OnDone(const AccessRecord& access) {
   LogAsText(access);
 }
 
-void Api::ChatPage(HttpRequest request, ResponderPtr responder) {
-  responder->Send(ChatPageResponse(request.if_none_match));
+void Api::Page(HttpRequest request, ResponderPtr responder) {
+  responder->Send(chat_page_.Respond(request.if_none_match));
 }
+
+void Api::Preview(HttpRequest, ResponderPtr responder) { responder->Send(PreviewResponse()); }
 
 void Api::Health(HttpRequest, ResponderPtr responder) {
   if (session_.engine().has_failed()) return responder->Send(ErrorResponse(EngineFailed()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/body_limits.h"
+#include "server/chat_page.h"
 #include "server/form_compiler.h"
 #include "server/generation.h"
 #include "server/http_types.h"
@@ -24,9 +25,11 @@ namespace lapidary {
 enum class AccessLog { kOff, kText, kJson };
 
 struct ApiOptions {
-  // Without keys everybody may ask; with keys only /health, /ready and the chat page are open.
+  // Without keys everybody may ask; with keys only /health, /ready, the chat page and its preview
+  // are open.
   std::vector<std::string> api_keys = {};
   AccessLog access_log = AccessLog::kOff;
+  std::vector<std::string> mcp_servers = {};  // that the chat page may call, see CheckMcpServers
   BodyLimits body_limits = {};
   RequestMediaLimits media = {};
   int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
@@ -60,7 +63,8 @@ class Api final : public HttpHandler {
 
   bool IsAuthorized(const HttpRequest& request) const;
 
-  void ChatPage(HttpRequest request, ResponderPtr responder);
+  void Page(HttpRequest request, ResponderPtr responder);
+  void Preview(HttpRequest request, ResponderPtr responder);
   void Health(HttpRequest request, ResponderPtr responder);
   void Ready(HttpRequest request, ResponderPtr responder);
   void Version(HttpRequest request, ResponderPtr responder);
@@ -123,6 +127,7 @@ class Api final : public HttpHandler {
   const ServedModel& model_;
   ServerMetrics& metrics_;
   const ApiOptions options_;
+  const ChatPage chat_page_;
   const int64_t created_;
   const RequestPreparer preparer_;
   // For requests that name files on other hosts, which may let them wait; there if any may be
