@@ -31,14 +31,34 @@ async function ask(path, options = {}) {
   throw new ServerError(response.status, sentence(said));
 }
 
-async function* events(response) {
+// The text of a response as it comes, up to so many characters.
+async function* pieces(response, most = Infinity) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let pending = '';;) {
+  for (let left = most;;) {
     const {value, done} = await reader.read();
     if (done) return;
-    const lines = (pending + value).split('\n');
+    left -= value.length;
+    if (left < 0) {
+      reader.cancel();
+      throw new ServerError(0, 'Its reply is too long.');
+    }
+    yield value;
+  }
+}
+
+// The data of each event of a stream.
+async function* events(response, most = Infinity) {
+  let data = [];
+  let pending = '';
+  for await (const piece of pieces(response, most)) {
+    const lines = (pending + piece).split('\n');
     pending = lines.pop();
-    for (const line of lines) if (line.startsWith('data:')) yield line.slice(5).trim();
+    for (const line of lines) {
+      if (line.startsWith('data:')) data.push(line.slice(5).trim());
+      if (line.trim() || !data.length) continue;
+      yield data.join('\n');
+      data = [];
+    }
   }
 }
 
@@ -74,7 +94,7 @@ function requestBody(conversation, goesOn) {
   for (const name of NUMBERS) if (settings[name] !== '') body[name] = Number(settings[name]);
   const stop = settings['stop-at'].split('\n').filter(Boolean);
   if (stop.length) body.stop = stop;
-  const {tools} = readTools(settings.tools);
+  const tools = [...readTools(settings.tools).tools, ...mcpFunctions(conversation)];
   if (tools.length) body.tools = tools;
   return body;
 }
@@ -140,7 +160,6 @@ function paint(run) {
 // `begun`: the last message, an answer to go on with. `versions`: those of the answer that this one replaces.
 async function answer(conversation, {begun = null, versions = null} = {}) {
   if (runs.has(conversation) || !checkSettings()) return;
-  const body = JSON.stringify(requestBody(conversation, begun !== null));
   const message = begun ?? readMessage({role: 'assistant'});
   if (versions) message.versions = versions;
   message.note = message.error = '';
@@ -152,6 +171,8 @@ async function answer(conversation, {begun = null, versions = null} = {}) {
   save(conversation);
   showCurrent();
   try {
+    await mcpConnected(run.controller.signal);
+    const body = JSON.stringify(requestBody(conversation, begun !== null));
     const response = await ask('v1/chat/completions', {method: 'POST', body, signal: run.controller.signal});
     let isDone = false;
     for await (const data of events(response)) {

@@ -101,7 +101,8 @@ let current = null;
 let isLeaving = false;
 
 function loadConversations() {
-  const kept = new Map([...runs.keys()].map((conversation) => [conversation.id, conversation]));
+  const busy = [...runs.keys(), ...[...calling.values()].map(({conversation}) => conversation)];
+  const kept = new Map(busy.map((conversation) => [conversation.id, conversation]));
   conversations.clear();
   for (const key of store.keys()) {
     if (!key.startsWith('conversation.')) continue;
@@ -127,6 +128,7 @@ function newConversation() {
 
 function forget(conversation) {
   runs.get(conversation)?.controller.abort();
+  for (const call of calling.values()) if (call.conversation === conversation) call.controller.abort();
   conversations.delete(conversation.id);
   store.remove('conversation.' + conversation.id);
 }

@@ -100,3 +100,4 @@ showTheme(THEMES.includes(store.get('theme')) ? store.get('theme') : 'auto');
 loadConversations();
 show(conversations.get(store.get('current')) ?? newConversation());
 loadModels();
+mcpLoading = loadMcp();

@@ -125,43 +125,6 @@ function fillAnswer(node, message) {
   end.append(foot(message));
 }
 
-function pretty(text) {
-  const value = parseJson(text);
-  return value === undefined ? text : JSON.stringify(value, null, 2);
-}
-
-function callNodes(message, isRunning) {
-  if (!message.tool_calls.length) return [];
-  const {messages} = current;
-  const areas = [];
-  const cards = message.tool_calls.map((call) => {
-    const heading = el('header', {}, icon('tool'), el('span', {}, 'wants to call ', el('b', {}, call.name)));
-    const card = el('section', {class: 'call'}, heading, el('pre', {tabindex: 0}, pretty(call.arguments)));
-    const result = resultOf(call, messages);
-    if (result) {
-      card.append(el('h3', {}, 'Result'), el('pre', {tabindex: 0}, pretty(result.content)));
-    } else if (!isRunning) {
-      const area = el('textarea', {class: 'area code', rows: 2, 'aria-label': 'Result of ' + call.name,
-                                   spellcheck: 'false', placeholder: `What ${call.name} returns: JSON or text`});
-      areas.push([call, area]);
-      card.append(el('div', {class: 'answer'}, area));
-    }
-    return card;
-  });
-  if (areas.length) {
-    const submit = () => {
-      const at = messages.indexOf(message) + 1;
-      const results = areas.map(([{id, name}, {value}]) => ({role: 'tool', tool_call_id: id, name, content: value}));
-      messages.splice(at, 0, ...results);
-      answer(current);
-    };
-    const label = areas.length > 1 ? 'Send the results' : 'Send the result';
-    const button = el('button', {type: 'button', class: 'primary', onclick: submit}, label);
-    areas.at(-1)[1].after(el('div', {class: 'row'}, button));
-  }
-  return cards;
-}
-
 function edit(message) {
   const node = nodes.get(message);
   const rows = Math.min(16, message.content.split('\n').length + 1);
