@@ -11,7 +11,7 @@ function renderConversations() {
                                onclick: () => { show(conversation); closeOverlays(); }}, el('span', {}, title));
     if (conversation === current) open.setAttribute('aria-current', 'true');
     return el('li', {class: conversation === current ? 'current' : ''}, open,
-              iconButton('trash', 'Delete the conversation', () => deleteConversation(conversation)));
+              iconButton('trash', 'Delete ' + title, () => deleteConversation(conversation)));
   }));
 }
 
@@ -31,6 +31,7 @@ function show(conversation) {
 
 function showCurrent() {
   byId('title').value = current.title;
+  byId('heading').textContent = titleOf(current);
   document.title = current.title ? current.title + ' · Lapidary' : 'Lapidary';
   renderThread();
   showComposer();

@@ -41,7 +41,8 @@ function welcome() {
 }
 
 function messageNode(message) {
-  const node = el('article', {class: 'message ' + message.role});
+  const speaker = {user: 'You', assistant: 'Model', tool: 'Result of a tool'}[message.role];
+  const node = el('article', {class: 'message ' + message.role}, el('h2', {class: 'unseen'}, speaker));
   nodes.set(message, node);
   if (message.role === 'assistant') fillAnswer(node, message);
   else {
@@ -99,7 +100,7 @@ function fillAnswer(node, message) {
     end: el('div'),
   };
   const {thought, body, calls, end} = node.parts;
-  if (!node.firstChild) node.append(thought, body, calls, end);
+  if (!thought.parentNode) node.append(thought, body, calls, end);
   if (message.reasoning) {
     thought.hidden = false;
     const isThinking = isRunning && !message.content && !message.tool_calls.length;
