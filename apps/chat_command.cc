@@ -179,14 +179,16 @@ Status Chat(const ChatFlags& flags) {
   RETURN_IF_ERROR(CheckUtf8(flags.system_prompt, "--system-prompt"));
   ChatOptions options;
   options.context = std::min(flags.context, plan.max_context);
-  options.max_tokens = flags.max_tokens;
+  if (flags.max_tokens > 0) options.answer.max_tokens = flags.max_tokens;
   options.stats = flags.stats || isatty(STDERR_FILENO) == 1;
-  ASSIGN_OR_RETURN(options.sampling,
+  ASSIGN_OR_RETURN(options.answer.sampling,
                    flags.sampling.Over(files.text->defaults.sampling, plan.vocab_size));
-  ASSIGN_OR_RETURN(options.form, flags.form.Read(files.text, plan.vocab_size));
-  if (options.form) {  // A form that cannot be had is refused before the weights are read.
-    const auto compiled = options.form->Compile(grammar::Constraint::Thought::kNone);
-    if (!compiled.ok()) return compiled.error();
+  ASSIGN_OR_RETURN(options.answer.constraint, flags.form.Read());
+  if (options.answer.constraint) {
+    // A form that cannot be had is refused before the weights are read.
+    options.compiler = std::make_shared<ConstraintCompiler>(files.text, plan.vocab_size);
+    const auto compiled = options.compiler->Compile(*options.answer.constraint);
+    if (!compiled.ok()) return MakeError("{}: {}", flags.form.name(), compiled.error().message);
   }
 
   const std::string model_name = files.description.ShortName();

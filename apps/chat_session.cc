@@ -72,28 +72,26 @@ void ChatSession::Reset() {
 }
 
 Result<bool> ChatSession::TryAnswer(const PromptMedia& media) {
-  ASSIGN_OR_RETURN(ChatPrompt prompt, EncodeChatPrompt(session_.text(), conversation_.Input()));
+  PreparedPrompt prompt;
+  ASSIGN_OR_RETURN(prompt.text, EncodeChatPrompt(session_.text(), conversation_.Input()));
   if (!media.empty()) {
-    ASSIGN_OR_RETURN(prompt.ids, ExpandPlaceholders(session_.plan(), prompt.ids, media));
-    prompt.cache_points = ChatCachePoints(*session_.text().tokenizer, prompt.ids);
+    ASSIGN_OR_RETURN(prompt.media, ExpandAndPlaceMedia(session_.plan(), *session_.text().tokenizer,
+                                                       media, &prompt.text));
   }
-  if (std::ssize(prompt.ids) >= options_.context) {
+  if (std::ssize(prompt.text.ids) >= options_.context) {
     return MakeError(
         "the context is full: it holds {} tokens and the conversation has {}; /reset starts a new "
         "one",
-        options_.context, prompt.ids.size());
+        options_.context, prompt.text.ids.size());
   }
-  AnswerStreamOptions text_options;
-  text_options.parser.emplace();
-  text_options.parser->starts_in_thought = prompt.starts_in_thought;
-  text_options.parser->accept_bare_thought = !conversation_.thinking();
-  ASSIGN_OR_RETURN(const Request request, MakeRequest(std::move(prompt), media));
+  ASSIGN_OR_RETURN(const PreparedRequest prepared, Prepare(std::move(prompt)));
+  const Request& request = prepared.requests[0];
   ++num_turns_;
   ParsedOutput output;
   RequestEvent last;
   {
     ASSIGN_OR_RETURN(RequestStream tokens, session_.Start(request));
-    TextStream stream(std::move(tokens), &*session_.text().tokenizer, std::move(text_options));
+    TextStream stream(std::move(tokens), &*session_.text().tokenizer, prepared.reader);
     set_current(&stream);
     last = Follow(stream, output);
     set_current(nullptr);
@@ -104,27 +102,22 @@ Result<bool> ChatSession::TryAnswer(const PromptMedia& media) {
   return is_kept;
 }
 
-Result<Request> ChatSession::MakeRequest(ChatPrompt prompt, const PromptMedia& media) const {
-  Request request;
-  if (!media.empty()) {
-    ASSIGN_OR_RETURN(const PlacedMedia placed, PlaceMedia(session_.plan(), prompt.ids, media));
-    request.media = placed.runs;
-    request.media_digests = placed.digests;
+Result<PreparedRequest> ChatSession::Prepare(PreparedPrompt prompt) const {
+  AnswerRequest asked = options_.answer;
+  asked.clamps_max_tokens = true;
+  asked.sampling.seed += num_turns_;
+  const ChatRules rules = {.thinks = conversation_.thinking()};
+  PreparedRequest prepared;
+  const auto bad = PrepareRequest({.text = session_.text(),
+                                   .vocab_size = session_.plan().vocab_size,
+                                   .max_model_len = options_.context,
+                                   .style = FieldStyle::kFlag},
+                                  asked, &rules, {std::move(prompt)}, &prepared);
+  if (bad) return MakeError("{}", bad->message);
+  if (prepared.form) {
+    ASSIGN_OR_RETURN(prepared.requests[0].grammar, options_.compiler->Compile(*prepared.form));
   }
-  if (options_.form) {
-    using Thought = grammar::Constraint::Thought;
-    ASSIGN_OR_RETURN(request.grammar,
-                     options_.form->Compile(prompt.starts_in_thought   ? Thought::kIsOpen
-                                            : conversation_.thinking() ? Thought::kMayOpen
-                                                                       : Thought::kNone));
-  }
-  const int32_t room = options_.context - static_cast<int32_t>(prompt.ids.size());
-  request.max_new_tokens = options_.max_tokens > 0 ? std::min(options_.max_tokens, room) : room;
-  request.prompt = std::move(prompt);
-  auto sampling = std::make_shared<SamplingParams>(options_.sampling);
-  sampling->seed += num_turns_;
-  request.sampling = std::move(sampling);
-  return request;
+  return prepared;
 }
 
 RequestEvent ChatSession::Follow(TextStream& stream, ParsedOutput& output) {
@@ -144,7 +137,7 @@ RequestEvent ChatSession::Follow(TextStream& stream, ParsedOutput& output) {
 void ChatSession::Report(const RequestEvent& last, int32_t max_new_tokens) const {
   if (last.finish == FinishReason::kCancelled) PrintNotice("(stopped)");
   if (last.finish == FinishReason::kLength) {
-    PrintNotice(max_new_tokens == options_.max_tokens
+    PrintNotice(max_new_tokens == options_.answer.max_tokens
                     ? fmt::format("(cut at {} tokens: --max-tokens)", max_new_tokens)
                     : fmt::format("(cut: the context of {} tokens is full; /reset starts a new "
                                   "conversation)",

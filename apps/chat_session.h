@@ -6,21 +6,20 @@
 #include <string>
 #include <vector>
 
-#include "apps/constraint_flags.h"
 #include "front/conversation.h"
 #include "front/prompt.h"
-#include "session/prompt_media.h"
+#include "request/prepare_request.h"
+#include "request/text_stream.h"
 #include "session/session.h"
-#include "session/text_stream.h"
 
 namespace lapidary {
 
 struct ChatOptions {
-  int32_t context = 0;             // most tokens of the conversation
-  int32_t max_tokens = 0;          // of an answer; 0: as many as the context leaves
-  SamplingParams sampling;         // turn N draws with seed + N
-  std::optional<AnswerForm> form;  // of every answer
-  bool stats = false;              // tokens and speed after each answer
+  int32_t context = 0;  // most tokens of the conversation
+  // Of every answer; turn N draws with seed + N. Without max_tokens it has what the context leaves.
+  AnswerRequest answer;
+  std::shared_ptr<ConstraintCompiler> compiler = {};  // of the form of answers, if they have one
+  bool stats = false;                                 // tokens and speed after each answer
 };
 
 class ChatSession {
@@ -49,7 +48,7 @@ class ChatSession {
  private:
   // False when it took the question back: the answer was stopped before its first word.
   Result<bool> TryAnswer(const PromptMedia& media);
-  Result<Request> MakeRequest(ChatPrompt prompt, const PromptMedia& media) const;
+  Result<PreparedRequest> Prepare(PreparedPrompt prompt) const;
   // Prints and parses until the request ends; returns its last event.
   RequestEvent Follow(TextStream& stream, ParsedOutput& output);
   void Report(const RequestEvent& last, int32_t max_new_tokens) const;

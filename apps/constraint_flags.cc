@@ -19,19 +19,6 @@ Result<std::string> ReadText(const char* flag, const std::string& path) {
 
 }  // namespace
 
-AnswerForm::AnswerForm(std::string flag, Constraint constraint,
-                       std::shared_ptr<ConstraintCompiler> compiler)
-    : flag_(std::move(flag)), constraint_(std::move(constraint)), compiler_(std::move(compiler)) {}
-
-Result<std::shared_ptr<const grammar::CompiledGrammar>> AnswerForm::Compile(
-    Constraint::Thought thought) const {
-  Constraint constraint = constraint_;
-  constraint.thought = thought;
-  auto compiled = compiler_->Compile(constraint);
-  if (!compiled.ok()) return MakeError("{}: {}", flag_, compiled.error().message);
-  return compiled;
-}
-
 void ConstraintFlags::AddTo(CLI::App& command) {
   constexpr const char* kGroup = "Form of the answer (at most one)";
   // Unlike CLI11's own optional texts, "" counts as given.
@@ -56,39 +43,33 @@ void ConstraintFlags::AddTo(CLI::App& command) {
   }
 }
 
-Result<std::optional<AnswerForm>> ConstraintFlags::Read(std::shared_ptr<const TextModel> text,
-                                                        int32_t vocab_size,
-                                                        const AnswerRules& rules) const {
-  const char* flag = nullptr;
-  std::optional<Constraint> demanded;
-  if (any()) demanded.emplace();
-  RETURN_IF_ERROR(AddRules(rules, *text, &demanded));
-  if (!demanded) return std::optional<AnswerForm>();
-  Constraint& constraint = *demanded;
+const char* ConstraintFlags::name() const {
+  if (schema_file) return "--json-schema";
+  if (regex) return "--regex";
+  if (!choices.empty()) return "--choice";
+  return grammar_file ? "--grammar" : "";
+}
+
+Result<std::optional<Constraint>> ConstraintFlags::Read() const {
+  if (!any()) return std::optional<Constraint>();
+  const char* const flag = name();
+  Constraint constraint;
   if (schema_file) {
-    flag = "--json-schema";
     constraint.kind = Constraint::Kind::kJsonSchema;
     ASSIGN_OR_RETURN(constraint.text, ReadText(flag, *schema_file));
   } else if (regex) {
-    flag = "--regex";
     constraint.kind = Constraint::Kind::kRegex;
     RETURN_IF_ERROR(CheckUtf8(*regex, flag));
     constraint.text = *regex;
   } else if (!choices.empty()) {
-    flag = "--choice";
     constraint.kind = Constraint::Kind::kChoice;
     for (const std::string& choice : choices) RETURN_IF_ERROR(CheckUtf8(choice, flag));
     constraint.choices = choices;
-  } else if (grammar_file) {
-    flag = "--grammar";
+  } else {
     constraint.kind = Constraint::Kind::kGrammar;
     ASSIGN_OR_RETURN(constraint.text, ReadText(flag, *grammar_file));
-  } else {
-    flag = rules.bad_words.empty() ? "--min-tokens" : "--bad-word";
   }
-  return std::optional<AnswerForm>(
-      AnswerForm(flag, std::move(constraint),
-                 std::make_shared<ConstraintCompiler>(std::move(text), vocab_size)));
+  return std::optional<Constraint>(std::move(constraint));
 }
 
 }  // namespace lapidary

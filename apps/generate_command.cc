@@ -14,7 +14,9 @@
 #include "apps/sampling_flags.h"
 #include "apps/size_words.h"
 #include "front/conversation.h"
-#include "session/text_stream.h"
+#include "request/prepare_request.h"
+#include "request/text_stream.h"
+#include "session/constraint_compiler.h"
 
 namespace lapidary {
 namespace {
@@ -60,25 +62,50 @@ Result<ChatPrompt> MakePrompt(const GenerateFlags& flags, const TextModel& model
   return prompt;
 }
 
-// The grammar that the flags demand; null if none.
-Result<std::shared_ptr<const grammar::CompiledGrammar>> CompileForm(const GenerateFlags& flags,
-                                                                    const ModelFiles& files,
-                                                                    const ChatPrompt& prompt) {
+Result<AnswerRequest> ReadAnswerRequest(const GenerateFlags& flags, const ModelFiles& files) {
+  RETURN_IF_ERROR(flags.stop.Check());
   for (const std::string& word : flags.bad_words) RETURN_IF_ERROR(CheckUtf8(word, "--bad-word"));
-  ASSIGN_OR_RETURN(const std::optional<AnswerForm> form,
-                   flags.form.Read(files.text, files.description.plan.vocab_size,
-                                   {.min_tokens = flags.stop.min_tokens,
-                                    .bad_words = flags.bad_words,
-                                    .ignore_eos = flags.stop.ignore_eos}));
-  if (!form) return std::shared_ptr<const grammar::CompiledGrammar>();
-  if (flags.stop.ignore_eos && flags.form.any()) {
-    return MakeError("--ignore-eos and a form of the answer exclude each other");
-  }
-  using Thought = grammar::Constraint::Thought;
+  AnswerRequest asked;
+  ASSIGN_OR_RETURN(asked.sampling, flags.sampling.Over(files.text->defaults.sampling,
+                                                       files.description.plan.vocab_size));
+  asked.max_tokens = flags.max_tokens;
+  asked.min_tokens = flags.stop.min_tokens;
+  asked.bad_words = flags.bad_words;
+  asked.stop = flags.stop.strings;
+  asked.ignore_eos = flags.stop.ignore_eos;
+  ASSIGN_OR_RETURN(asked.constraint, flags.form.Read());
+  asked.constraint_field = flags.form.name();
+  return asked;
+}
+
+// The request but for its grammar, complete with what reads its answer.
+Result<PreparedRequest> Prepare(const GenerateFlags& flags, const ModelFiles& files,
+                                PreparedPrompt prompt) {
+  ASSIGN_OR_RETURN(const AnswerRequest asked, ReadAnswerRequest(flags, files));
+  const ChatRules rules = {.thinks = flags.think};
+  const ModelPlan& plan = files.description.plan;
+  PreparedRequest prepared;
+  const auto bad =
+      PrepareRequest({.text = *files.text,
+                      .vocab_size = plan.vocab_size,
+                      .max_model_len = plan.max_context,
+                      .style = FieldStyle::kFlag},
+                     asked, flags.chat ? &rules : nullptr, {std::move(prompt)}, &prepared);
+  if (bad) return MakeError("{}", bad->message);
+  prepared.requests[0].prompt.cache_points.clear();
+  prepared.requests[0].goes_on = false;  // No other prompt follows.
   // What is printed is the whole output: without --think that is the answer alone.
-  return form->Compile(prompt.starts_in_thought ? Thought::kIsOpen
-                       : flags.think            ? Thought::kMayOpen
-                                                : Thought::kNone);
+  if (!flags.think) prepared.reader.parser.reset();
+  if (!prepared.form) return prepared;
+  ConstraintCompiler compiler(files.text, plan.vocab_size);
+  auto compiled = compiler.Compile(*prepared.form);
+  if (!compiled.ok()) {
+    const std::string& field = prepared.form_field;
+    const char* rule = flags.bad_words.empty() ? "--min-tokens" : "--bad-word";
+    return MakeError("{}: {}", field.empty() ? rule : field, compiled.error().message);
+  }
+  prepared.requests[0].grammar = std::move(*compiled);
+  return prepared;
 }
 
 // The answer as it grows: kept for --json, printed at once without.
@@ -156,51 +183,30 @@ Status Generate(const GenerateFlags& flags) {
   ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model.model));
   const ModelPlan& plan = files.description.plan;
   const TextModel& text = *files.text;
-  ASSIGN_OR_RETURN(StopStrings stop_strings, flags.stop.Strings());
-  if (!flags.stop.strings.empty() && !text.tokenizer.ok()) {
-    return MakeError("--stop needs text: {}", text.tokenizer.error().message);
-  }
-  Request request;
-  ASSIGN_OR_RETURN(request.prompt, MakePrompt(flags, text));
+  PreparedPrompt prompt;
+  ASSIGN_OR_RETURN(prompt.text, MakePrompt(flags, text));
   ASSIGN_OR_RETURN(const PromptMedia media, flags.media.Encode(files.description, flags.model));
   if (!flags.ids && !media.empty()) {
-    ASSIGN_OR_RETURN(request.prompt.ids, ExpandPlaceholders(plan, request.prompt.ids, media));
+    ASSIGN_OR_RETURN(prompt.media, ExpandAndPlaceMedia(plan, *text.tokenizer, media, &prompt.text));
+  } else if (plan.media_tokens || !media.empty()) {
+    ASSIGN_OR_RETURN(prompt.media, PlaceMedia(plan, prompt.text.ids, media));
   }
-  const std::vector<int32_t> prompt_ids = request.prompt.ids;
-  PlacedMedia placed;
-  if (plan.media_tokens || !media.empty()) {
-    ASSIGN_OR_RETURN(placed, PlaceMedia(plan, prompt_ids, media));
-    ReplaceIdsBeyondVocabulary(plan, placed, request.prompt.ids);
-  }
-  request.media = placed.runs;
-  request.media_digests = placed.digests;
-  RETURN_IF_ERROR(CheckPrompt(plan, request.prompt.ids, flags.max_tokens));
-  request.prompt.cache_points.clear();
-  request.goes_on = false;  // No other prompt follows.
-  request.max_new_tokens = flags.max_tokens;
-  request.ignore_eos = flags.stop.ignore_eos;
-  ASSIGN_OR_RETURN(SamplingParams sampling,
-                   flags.sampling.Over(text.defaults.sampling, plan.vocab_size));
-  request.sampling = std::make_shared<SamplingParams>(std::move(sampling));
-  ASSIGN_OR_RETURN(request.grammar, CompileForm(flags, files, request.prompt));
+  const std::vector<int32_t> prompt_ids = prompt.text.ids;
+  const PlacedMedia placed = prompt.media;
+  if (plan.media_tokens) ReplaceIdsBeyondVocabulary(plan, placed, prompt.text.ids);
+  RETURN_IF_ERROR(CheckPrompt(plan, prompt.text.ids, flags.max_tokens));
+  ASSIGN_OR_RETURN(const PreparedRequest prepared, Prepare(flags, files, std::move(prompt)));
 
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Session> session,
-      flags.model.LoadSession(std::move(files), std::ssize(request.prompt.ids) + flags.max_tokens));
+      flags.model.LoadSession(std::move(files), std::ssize(prompt_ids) + flags.max_tokens));
   const auto& tokenizer = session->text().tokenizer;
-  ASSIGN_OR_RETURN(RequestStream stream, session->Start(request));
+  ASSIGN_OR_RETURN(RequestStream stream, session->Start(prepared.requests[0]));
   Output output(tokenizer.ok(), /*splits=*/flags.think, /*prints=*/!flags.json);
-  std::optional<OutputParserOptions> parser;
-  if (flags.think) {
-    parser.emplace();
-    parser->starts_in_thought = request.prompt.starts_in_thought;
-  }
-  ASSIGN_OR_RETURN(const RequestEvent last,
-                   Follow(TextStream(std::move(stream), tokenizer.ok() ? &*tokenizer : nullptr,
-                                     {.stop_strings = std::move(stop_strings),
-                                      .min_tokens = flags.stop.min_tokens,
-                                      .parser = parser}),
-                          output));
+  ASSIGN_OR_RETURN(
+      const RequestEvent last,
+      Follow(TextStream(std::move(stream), tokenizer.ok() ? &*tokenizer : nullptr, prepared.reader),
+             output));
   if (flags.form.any() && last.finish == FinishReason::kLength) {
     spdlog::warn("the answer was cut at {} tokens (--max-tokens): it has not the form asked for",
                  flags.max_tokens);

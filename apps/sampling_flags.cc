@@ -4,6 +4,7 @@
 
 #include "base/random_bits.h"
 #include "front/prompt.h"
+#include "text/stop_strings.h"
 
 namespace lapidary {
 namespace {
@@ -60,11 +61,11 @@ void StopFlags::AddTo(CLI::App& command) {
   command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's stop tokens")->group(kGroup);
 }
 
-Result<StopStrings> StopFlags::Strings() const {
+Status StopFlags::Check() const {
   for (const std::string& text : strings) RETURN_IF_ERROR(CheckUtf8(text, "--stop"));
-  auto created = StopStrings::Create(strings);
+  const auto created = StopStrings::Create(strings);
   if (!created.ok()) return MakeError("--stop: {}", created.error().message);
-  return created;
+  return {};
 }
 
 }  // namespace lapidary

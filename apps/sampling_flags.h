@@ -8,7 +8,6 @@
 
 #include "apps/command_line.h"
 #include "sampling/generation_config.h"
-#include "text/stop_strings.h"
 
 namespace lapidary {
 
@@ -35,7 +34,7 @@ struct StopFlags {
   int32_t min_tokens = 0;
 
   void AddTo(CLI::App& command);
-  Result<StopStrings> Strings() const;
+  Status Check() const;  // of the strings
 };
 
 }  // namespace lapidary

@@ -27,6 +27,16 @@ std::vector<int32_t> EncodeRawPrompt(const Tokenizer& tokenizer, std::string_vie
   return ids;
 }
 
+Result<ChatPrompt> EncodeTextPrompt(const Tokenizer& tokenizer, std::string_view text,
+                                    bool add_bos) {
+  ChatPrompt prompt;
+  prompt.ids =
+      add_bos ? EncodeRawPrompt(tokenizer, text) : tokenizer.Encode(text, SpecialTokens::kParse);
+  if (prompt.ids.empty()) return MakeError("the prompt has no tokens");
+  prompt.cache_points = ChatCachePoints(tokenizer, prompt.ids);
+  return prompt;
+}
+
 Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input) {
   if (!model.tokenizer.ok()) return model.tokenizer.error();
   if (!model.chat_template.ok()) return model.chat_template.error();

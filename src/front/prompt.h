@@ -26,6 +26,11 @@ struct ChatPrompt {
   bool starts_in_thought = false;
 };
 
+// A text that is gone on with: EncodeRawPrompt, or without `add_bos` just its tokens, and where a
+// chat in it can go on. An error where it has no tokens.
+Result<ChatPrompt> EncodeTextPrompt(const Tokenizer& tokenizer, std::string_view text,
+                                    bool add_bos = true);
+
 // The conversation through the checkpoint's own template. Text from messages is plain text,
 // whatever it spells.
 Result<ChatPrompt> EncodeChatPrompt(const TextModel& model, ChatInput input);

@@ -132,6 +132,34 @@ TEST(Library, AFormIsNotPutOffByAThoughtThatNobodyAskedFor) {
   EXPECT_EQ(answer.reasoning, "");
 }
 
+TEST(Library, ToolsMayBeCalledInPlaceOfAForm) {
+  Request request = Greedy(Pebble().EncodeChat(R"({
+    "messages": [{"role": "user", "content": "What is 48 + 17?"}],
+    "parallel_tool_calls": false,
+    "tools": [{"type": "function", "function": {"name": "add", "strict": true, "parameters": {
+      "type": "object", "properties": {"a": {"enum": [48]}}, "required": ["a"]}}}]})"));
+  request.constraint = lapidary::Constraint{
+      .kind = lapidary::Constraint::Kind::kJsonSchema,
+      .text = R"({"type": "object", "properties": {"sum": {"enum": [65]}}, "required": ["sum"]})"};
+  const int32_t call = Pebble().Encode("<|tool_call>", false)[0];
+  request.sampling.logit_bias = {{call, 100.0f}};
+  lapidary::Answer answer = Pebble().Generate({request})[0].answers[0];
+  ASSERT_EQ(answer.tool_calls.size(), 1u);
+  EXPECT_EQ(answer.tool_calls[0].name, "add");
+  EXPECT_EQ(answer.tool_calls[0].arguments, R"({"a":48})");
+  EXPECT_EQ(answer.finish, Finish::kToolCalls);
+  request.sampling.logit_bias = {{call, -100.0f}};
+  answer = Pebble().Generate({request})[0].answers[0];
+  EXPECT_THAT(answer.tool_calls, testing::IsEmpty());
+  EXPECT_THAT(answer.text, testing::AllOf(HasSubstr("\"sum\""), HasSubstr("65")));
+  // A call that is demanded takes precedence over the form.
+  request.prompt = Pebble().EncodeChat(R"({
+    "messages": [{"role": "user", "content": "What is 48 + 17?"}], "tool_choice": "required",
+    "tools": [{"type": "function", "function": {"name": "add"}}]})");
+  request.sampling.logit_bias = {};
+  EXPECT_EQ(Pebble().Generate({request})[0].answers[0].tool_calls.at(0).name, "add");
+}
+
 TEST(Library, StopsWhenTheCallerHasEnoughAndGoesOnLater) {
   const auto outputs = Pebble().Generate({Endless(), Endless()}, [](size_t) { return false; });
   EXPECT_EQ(outputs[0].answers[0].finish, Finish::kAborted);

@@ -17,7 +17,8 @@ struct ParsedConversation {
   ChatInput input;
   RequestMedia media;       // behind the input's placeholders
   int max_soft_tokens = 0;  // 0: what the checkpoint says
-  ChatDetails details;      // but for what the prompt decides
+  ToolCallRules calls;
+  bool single_call = false;
 };
 
 ParsedConversation ParseConversation(std::string_view text) {
@@ -27,11 +28,10 @@ ParsedConversation ParseConversation(std::string_view text) {
   RequestFields fields(json);
   ReadChatInput(&fields, &parsed.input, &parsed.media);
   ReadSoftTokenBudget(&fields, &parsed.max_soft_tokens);
-  parsed.details.single_call = !fields.Bool("parallel_tool_calls", true);
-  std::string constraint_field;
+  parsed.single_call = !fields.Bool("parallel_tool_calls", true);
   if (!fields.status()) {
-    ReadToolChoice(&fields, {.single_call = parsed.details.single_call}, &parsed.input.tools,
-                   &parsed.details.calls, &constraint_field);
+    ReadToolChoice(&fields, {.single_call = parsed.single_call}, &parsed.input.tools,
+                   &parsed.calls);
   }
   ThrowIfRefused(fields.status());
   if (const std::string unknown = fields.UnknownFields(); !unknown.empty()) {
@@ -72,22 +72,19 @@ std::string Session::Decode(const std::vector<int32_t>& ids, bool skip_special_t
 }
 
 Prompt Session::EncodePrompt(std::string_view text) const {
-  Prompt prompt;
-  prompt.ids = Encode(text);
-  if (prompt.ids.empty()) throw InvalidInput("the prompt has no tokens");
-  prompt.cache_points = ChatCachePoints(core_->tokenizer(), prompt.ids);
-  return prompt;
+  if (const Status valid = CheckUtf8(text, "the text"); !valid.ok()) Throw(valid.error());
+  ChatPrompt prompt = ValueOrThrow(EncodeTextPrompt(core_->tokenizer(), text));
+  return {.ids = std::move(prompt.ids), .cache_points = std::move(prompt.cache_points)};
 }
 
 Prompt Session::EncodeChat(std::string_view conversation) const {
   ParsedConversation parsed = ParseConversation(conversation);
-  auto details = std::make_shared<ChatDetails>(std::move(parsed.details));
-  details->parser.accept_bare_thought = !parsed.input.enable_thinking.value_or(false);
-  if (parsed.input.tools) details->parser.tools = *parsed.input.tools;
+  auto details = std::make_shared<ChatDetails>();
+  details->rules = MakeChatRules(parsed.input, std::move(parsed.calls), parsed.single_call);
   ChatPrompt encoded = ValueOrThrow(EncodeChatPrompt(core_->text(), std::move(parsed.input)));
   ThrowIfRefused(EncodeAndPlaceMedia(core_->session(), std::move(parsed.media),
                                      parsed.max_soft_tokens, &encoded, &details->media));
-  details->parser.starts_in_thought = encoded.starts_in_thought;
+  details->starts_in_thought = encoded.starts_in_thought;
   return {std::move(encoded.ids), std::move(encoded.cache_points), std::move(details)};
 }
 

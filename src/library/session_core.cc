@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
+#include <array>
+
 #include "base/random_bits.h"
 #include "library/log.h"
-#include "session/answer_rules.h"
 
 namespace lapidary::v0 {
 namespace {
@@ -99,7 +100,6 @@ void Throw(const lapidary::Error& error) {
 
 SessionCore::SessionCore(const std::string& model, const SessionOptions& options)
     : model_(model), process_(getpid()) {
-  PrepareLog();
   CheckOptions(options);
   ModelFiles files = ValueOrThrow(ModelFiles::Open(model, options.tokenizer));
   const DeviceChoice device = ValueOrThrow(ChooseDevice(ParseDevice(options.device)));
@@ -176,65 +176,56 @@ SamplingParams SessionCore::MakeSampling(const Request& request) const {
   return sampling;
 }
 
-std::shared_ptr<const grammar::CompiledGrammar> SessionCore::MakeGrammar(
-    const Request& request) const {
-  const ChatDetails* chat = request.prompt.chat.get();
-  std::optional<grammar::Constraint> constraint = chat ? chat->calls : std::nullopt;
-  if (request.constraint) {
-    if (constraint && constraint->must_call) {
-      throw InvalidInput("'tool_choice' demands a call, but the answer's form is given too");
-    }
-    using Kind = grammar::Constraint::Kind;
-    constexpr std::array kKinds = {Kind::kJsonObject, Kind::kJsonSchema, Kind::kRegex,
-                                   Kind::kChoice,     Kind::kGrammar,    Kind::kStructuralTag};
-    constraint =
-        grammar::Constraint{.kind = kKinds.at(static_cast<size_t>(request.constraint->kind)),
-                            .text = request.constraint->text,
-                            .choices = request.constraint->choices};
-  }
-  if (request.thinking_token_budget.value_or(-1) >= 0 && chat != nullptr) {
-    if (!constraint) constraint = grammar::Constraint{.kind = grammar::Constraint::Kind::kAnything};
-    constraint->max_thought_tokens = *request.thinking_token_budget;
-  }
-  const AnswerRules rules = {.min_tokens = request.min_tokens,
-                             .bad_words = request.bad_words,
-                             .stop_ids = request.stop_token_ids,
-                             .ignore_eos = request.ignore_eos};
-  if (request.min_tokens < 0) throw InvalidInput("'min_tokens' must be at least 0");
-  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
-    throw InvalidInput("'min_tokens' is more than 'max_tokens'");
-  }
-  if (const Status added = AddRules(rules, text(), &constraint); !added.ok()) {
-    throw InvalidInput(added.error().message);
-  }
-  if (!constraint) return nullptr;
-  if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
-    throw InvalidInput("'ignore_eos' and a form of the answer exclude each other");
-  }
-  if (chat != nullptr) {
-    constraint->thought =
-        ThoughtBeforeForm(chat->parser.starts_in_thought, !chat->parser.accept_bare_thought);
-  }
-  return ValueOrThrow(session().CompileConstraint(*constraint));
+AnswerRequest SessionCore::MakeAnswerRequest(const Request& request) const {
+  AnswerRequest asked;
+  asked.sampling = MakeSampling(request);
+  asked.max_tokens = request.max_tokens;
+  asked.min_tokens = request.min_tokens;
+  asked.bad_words = request.bad_words;
+  asked.stop = request.stop;
+  asked.stop_token_ids = request.stop_token_ids;
+  asked.include_stop_text = request.include_stop;
+  asked.ignore_eos = request.ignore_eos;
+  asked.skip_special = request.skip_special_tokens;
+  asked.thinking_token_budget = request.thinking_token_budget.value_or(-1);
+  asked.priority = request.priority;
+  asked.num_prompt_logprobs = request.num_prompt_logprobs;
+  if (!request.constraint) return asked;
+  using Kind = grammar::Constraint::Kind;
+  constexpr std::array kKinds = {Kind::kJsonObject, Kind::kJsonSchema, Kind::kRegex,
+                                 Kind::kChoice,     Kind::kGrammar,    Kind::kStructuralTag};
+  const Kind kind = kKinds.at(static_cast<size_t>(request.constraint->kind));
+  asked.constraint = grammar::Constraint{
+      .kind = kind, .text = request.constraint->text, .choices = request.constraint->choices};
+  // The forms of OpenAI's response_format.
+  asked.constraint_takes_calls =
+      kind == Kind::kJsonObject || kind == Kind::kJsonSchema || kind == Kind::kStructuralTag;
+  return asked;
 }
 
-lapidary::Request SessionCore::MakeRequest(const Request& wanted) const {
+PreparedRequest SessionCore::Prepare(const Request& wanted) const {
   if (wanted.num_answers < 1) throw InvalidInput("n must be at least 1");
-  lapidary::Request request;
-  request.prompt.ids = wanted.prompt.ids;
-  request.prompt.cache_points = wanted.prompt.cache_points;
-  if (const ChatDetails* chat = wanted.prompt.chat.get()) {
-    request.media = chat->media.runs;
-    request.media_digests = chat->media.digests;
+  PreparedPrompt prompt;
+  prompt.text.ids = wanted.prompt.ids;
+  prompt.text.cache_points = wanted.prompt.cache_points;
+  const ChatDetails* chat = wanted.prompt.chat.get();
+  if (chat != nullptr) {
+    prompt.text.starts_in_thought = chat->starts_in_thought;
+    prompt.media = chat->media;
   }
-  request.max_new_tokens = wanted.max_tokens;
-  request.stop_ids = wanted.stop_token_ids;
-  request.ignore_eos = wanted.ignore_eos;
-  request.priority = wanted.priority;
-  request.num_prompt_logprobs = wanted.num_prompt_logprobs;
-  request.sampling = std::make_shared<const SamplingParams>(MakeSampling(wanted));
-  request.grammar = MakeGrammar(wanted);
-  return request;
+  const lapidary::Session& loaded = session();
+  PreparedRequest prepared;
+  const auto bad =
+      PrepareRequest({.text = text(),
+                      .vocab_size = loaded.plan().vocab_size,
+                      .max_model_len = loaded.max_model_len()},
+                     MakeAnswerRequest(wanted), chat && chat->rules ? &*chat->rules : nullptr,
+                     {std::move(prompt)}, &prepared);
+  if (bad) throw InvalidInput(bad->message);
+  if (prepared.form) {
+    prepared.requests[0].grammar = ValueOrThrow(session().CompileConstraint(*prepared.form));
+  }
+  return prepared;
 }
 
 }  // namespace lapidary::v0

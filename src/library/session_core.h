@@ -10,9 +10,8 @@
 
 #include "lapidary/session.h"
 #include "library/mailbox.h"
-#include "session/prompt_media.h"
+#include "request/prepare_request.h"
 #include "session/session.h"
-#include "text/output_parser.h"
 
 namespace lapidary::v0 {
 
@@ -26,9 +25,8 @@ T ValueOrThrow(Result<T> result) {
 }
 
 struct ChatDetails {
-  OutputParserOptions parser;
-  bool single_call = false;
-  std::optional<grammar::Constraint> calls;  // what tools and tool_choice demand
+  std::optional<ChatRules> rules;  // none: a text with media, no conversation
+  bool starts_in_thought = false;
   PlacedMedia media;
 };
 
@@ -51,11 +49,11 @@ class SessionCore {
   void Close();
 
   // What the engine shall do; throws InvalidInput.
-  lapidary::Request MakeRequest(const Request& request) const;
+  PreparedRequest Prepare(const Request& request) const;
 
  private:
   SamplingParams MakeSampling(const Request& request) const;
-  std::shared_ptr<const grammar::CompiledGrammar> MakeGrammar(const Request& request) const;
+  AnswerRequest MakeAnswerRequest(const Request& request) const;
 
   const std::string model_;
   const pid_t process_;

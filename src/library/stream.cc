@@ -13,20 +13,19 @@ Stream::Impl::~Impl() {
 
 uint64_t Stream::Impl::Add(const Request& wanted) {
   lapidary::Session& session = core->session();
-  const lapidary::Request request = core->MakeRequest(wanted);
+  const PreparedRequest prepared = core->Prepare(wanted);
   const Result<Tokenizer>& known = session.text().tokenizer;
-  const AnswerReader reader(known.ok() ? &*known : nullptr, wanted);
+  const AnswerParts parts(known.ok() ? &*known : nullptr, prepared.reader);
   const std::lock_guard lock(mutex);
-  std::vector<RequestHandle> handles =
-      ValueOrThrow(session.Submit(request, wanted.num_answers, [to = mailbox](RequestEvent event) {
-        to->Post(std::move(event));
-      }));
+  std::vector<RequestHandle> handles = ValueOrThrow(
+      session.Submit(prepared.requests[0], wanted.num_answers,
+                     [to = mailbox](RequestEvent event) { to->Post(std::move(event)); }));
   const uint64_t number = ++last_request;
   num_open_answers[number] = wanted.num_answers;
   for (int index = 0; index < wanted.num_answers; ++index) {
     RequestHandle& handle = handles[static_cast<size_t>(index)];
     const RequestId id = handle.id();
-    answers.emplace(id, OpenAnswer{number, index, std::move(handle), reader});
+    answers.emplace(id, OpenAnswer{number, index, std::move(handle), parts});
   }
   return number;
 }
@@ -60,10 +59,10 @@ Update Stream::Impl::MakeUpdate(const RequestEvent& event) {
   for (const SampledToken& token : event.prompt_logprobs) {
     update.prompt_logprobs.push_back(MakeToken(token));
   }
-  const bool was_cut = answer.reader.is_cut();
-  update.news = answer.reader.Take(event);
+  const bool was_complete = answer.parts.is_complete();
+  update.news = answer.parts.Take(event);
   if (!event.finish) {
-    if (answer.reader.is_cut() && !was_cut) answer.handle.Cancel();
+    if (answer.parts.is_complete() && !was_complete) answer.handle.Cancel();
     return update;
   }
   update.news.is_device_error =

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "lapidary/stream.h"
-#include "library/answer_reader.h"
+#include "library/answer_parts.h"
 #include "library/session_core.h"
 
 namespace lapidary::v0 {
@@ -24,7 +24,7 @@ struct Stream::Impl {
     uint64_t request = 0;
     int index = 0;
     RequestHandle handle;
-    AnswerReader reader;
+    AnswerParts parts;
   };
 
   Update MakeUpdate(const RequestEvent& event);

@@ -477,7 +477,7 @@ void Api::Render(HttpRequest request, ResponderPtr responder, Work<PendingReques
 void Api::Begin(GenerationJob job, const std::string& path, ResponderPtr responder) {
   if (job.form) {
     grammar::Constraint form = *std::exchange(job.form, std::nullopt);
-    const std::string field = job.request.constraint_field;
+    const std::string field = job.form_field;
     const auto waiting = std::make_shared<GenerationJob>(std::move(job));
     return forms_.Compile(std::move(form), field, waiting->request.generated, responder,
                           [=, this](const ApiStatus& error, FormCompiler::GrammarPtr grammar,

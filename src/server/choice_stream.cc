@@ -3,15 +3,6 @@
 #include "server/random_id.h"
 
 namespace lapidary {
-namespace {
-
-std::optional<OutputParserOptions> ParserFor(std::optional<OutputParserOptions> options,
-                                             bool is_streamed) {
-  if (options) options->stream_arguments = is_streamed;
-  return options;
-}
-
-}  // namespace
 
 size_t ChoiceDelta::NumBytes() const {
   size_t num_bytes = content.capacity() + reasoning.capacity() +
@@ -20,48 +11,44 @@ size_t ChoiceDelta::NumBytes() const {
   return num_bytes;
 }
 
-ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const GenerationRequest& request,
-                           const std::optional<OutputParserOptions>& parser_options,
-                           bool single_call, size_t first_offset)
-    : answer_(tokenizer,
-              {.skip_special = request.skip_special,
-               .stop_strings = StopStrings::Create(request.stop, request.include_stop_text).value(),
-               .min_tokens = request.min_tokens,
-               .parser = ParserFor(parser_options, request.stream)}),
-      stop_(request.stop),
+ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, AnswerReaderOptions reader,
+                           const GenerationRequest& request, size_t first_offset)
+    : reader_(&tokenizer, reader),
       wants_logprobs_(request.sampling.num_logprobs >= 0),
       wants_token_ids_(request.return_token_ids),
-      single_call_(single_call),
-      is_text_(!parser_options.has_value()),
+      is_text_(!reader.parser.has_value()),
       first_offset_(first_offset) {}
 
-bool ChoiceStream::Push(const SampledToken& token, ChoiceDelta* delta) {
-  if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
-  if (wants_token_ids_) delta->token_ids.push_back(token.id);
-  std::vector<OutputEvent> events;
-  const bool was_in_thought = answer_.in_thought();
-  answer_.Push(token.id, &events);
-  num_reasoning_tokens_ += was_in_thought || answer_.in_thought();
-  Take(std::move(events), delta);
-  return answer_.matched() || (single_call_ && num_tool_calls_ > 0);
-}
-
-void ChoiceStream::PushStopToken(const SampledToken& token, ChoiceDelta* delta) const {
-  if (wants_token_ids_) delta->token_ids.push_back(token.id);
-  if (!is_text_) return;
-  if (wants_logprobs_) delta->logprobs.push_back({token, first_offset_ + answer_.num_characters()});
+ChoiceStream::News ChoiceStream::Read(const RequestEvent& event, ChoiceDelta* delta) {
+  AnswerNews news = reader_.Read(event);
+  for (size_t idx = 0; idx < news.num_tokens; ++idx) {
+    const SampledToken& token = event.tokens[idx];
+    const bool is_stop_token = news.has_stop_token && idx + 1 == news.num_tokens;
+    if (wants_logprobs_ && (is_text_ || !is_stop_token)) {
+      delta->logprobs.push_back({token, first_offset_ + news.text_offsets[idx]});
+    }
+    if (wants_token_ids_) delta->token_ids.push_back(token.id);
+  }
+  using Kind = OutputEvent::Kind;
+  for (OutputEvent& output : news.output) {
+    if (output.kind == Kind::kReasoning) delta->reasoning += output.text;
+    if (output.kind == Kind::kContent) delta->content += output.text;
+    TakeCall(output, delta);
+  }
+  return {news.num_tokens, std::move(news.end)};
 }
 
 std::optional<size_t> ChoiceStream::Replay(std::span<const int32_t> ids,
                                            std::optional<ChoiceDelta::ToolCall>* open_call) {
   ChoiceDelta shown;
+  RequestEvent event;
+  event.tokens.resize(1);
   for (size_t idx = 0; idx < ids.size(); ++idx) {
-    SampledToken token;
-    token.id = ids[idx];
-    if (Push(token, &shown)) return idx;
+    event.tokens[0].id = ids[idx];
+    if (Read(event, &shown).end) return idx;
     // An open call stays: it may turn out to be none.
     std::vector<ChoiceDelta::ToolCall> calls = std::move(shown.tool_calls);
-    std::erase_if(calls, [&](const auto& call) { return call.index < num_tool_calls_; });
+    std::erase_if(calls, [&](const auto& call) { return call.index < num_ended_calls_; });
     shown = {};
     shown.tool_calls = std::move(calls);
   }
@@ -69,42 +56,20 @@ std::optional<size_t> ChoiceStream::Replay(std::span<const int32_t> ids,
   return std::nullopt;
 }
 
-void ChoiceStream::Finish(ChoiceDelta* delta) {
-  std::vector<OutputEvent> events;
-  answer_.Finish(&events);
-  Take(std::move(events), delta);
-}
-
-void ChoiceStream::Take(std::vector<OutputEvent> events, ChoiceDelta* delta) {
-  using Kind = OutputEvent::Kind;
-  for (OutputEvent& event : events) {
-    if (event.kind == Kind::kReasoning) delta->reasoning += event.text;
-    if (event.kind == Kind::kContent) delta->content += event.text;
-    TakeCall(event, delta);
-  }
-}
-
 void ChoiceStream::TakeCall(OutputEvent& event, ChoiceDelta* delta) {
   using Kind = OutputEvent::Kind;
   std::vector<ChoiceDelta::ToolCall>& calls = delta->tool_calls;
   if (event.kind == Kind::kToolCallBegin) {
-    is_call_wanted_ = !(single_call_ && num_tool_calls_ > 0);
-    if (!is_call_wanted_) return;
-    calls.push_back({num_tool_calls_, RandomId("call_"), std::move(event.text), ""});
+    calls.push_back({num_ended_calls_, RandomId("call_"), std::move(event.text), ""});
   }
-  if (!is_call_wanted_) return;
   if (event.kind == Kind::kToolCallArguments) {
-    if (calls.empty() || calls.back().index != num_tool_calls_) {
-      calls.push_back({num_tool_calls_, "", "", ""});
+    if (calls.empty() || calls.back().index != num_ended_calls_) {
+      calls.push_back({num_ended_calls_, "", "", ""});
     }
     calls.back().arguments += event.text;
   }
   if (event.kind == Kind::kToolCallCancel) calls.pop_back();  // Nothing of it was streamed.
-  if (event.kind == Kind::kToolCallEnd) ++num_tool_calls_;
-}
-
-const std::string* ChoiceStream::matched_stop() const {
-  return answer_.matched() ? &stop_[static_cast<size_t>(answer_.match_index())] : nullptr;
+  if (event.kind == Kind::kToolCallEnd) ++num_ended_calls_;
 }
 
 }  // namespace lapidary

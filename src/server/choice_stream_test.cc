@@ -26,23 +26,39 @@ class ChoiceStreamTest : public testing::Test {
   // Streams the tokens of `text`, special ones included.
   Outcome Run(std::string_view text) const {
     Outcome outcome;
-    ChoiceStream stream(tokenizer_, request_, is_chat_ ? std::optional(options_) : std::nullopt,
-                        single_call_);
+    ChoiceStream stream = Open(single_call_);
     for (const int32_t id : tokenizer_.Encode(text, SpecialTokens::kParse)) {
-      SampledToken token;
-      token.id = id;
-      if ((outcome.stopped_early = stream.Push(token, &outcome.whole))) break;
+      if ((outcome.stopped_early = Push(stream, id, &outcome.whole))) break;
     }
-    stream.Finish(&outcome.whole);
+    Finish(stream, &outcome.whole);
     outcome.num_calls = stream.num_tool_calls();
     if (stream.matched_stop() != nullptr) outcome.matched_stop = *stream.matched_stop();
     return outcome;
   }
 
+  ChoiceStream Open(bool single_call) const {
+    AnswerReaderOptions reader;
+    reader.skip_special = request_.skip_special;
+    reader.stop = request_.stop;
+    reader.single_call = single_call;
+    if (is_chat_) reader.parser.emplace().stream_arguments = request_.stream;
+    return {tokenizer_, std::move(reader), request_};
+  }
+  // Whether the choice is complete.
+  static bool Push(ChoiceStream& stream, int32_t id, ChoiceDelta* delta) {
+    RequestEvent event;
+    event.tokens.push_back({.id = id});
+    return stream.Read(event, delta).end.has_value();
+  }
+  static void Finish(ChoiceStream& stream, ChoiceDelta* delta) {
+    RequestEvent event;
+    event.finish = FinishReason::kLength;
+    stream.Read(event, delta);
+  }
+
   const Tokenizer tokenizer_ =
       Tokenizer::Load(LAPIDARY_SOURCE_DIR "/tests/data/tokenizer/tokenizer-mini.json").value();
   GenerationRequest request_;
-  OutputParserOptions options_;
   bool is_chat_ = true;
   bool single_call_ = false;
 };
@@ -70,13 +86,11 @@ TEST_F(ChoiceStreamTest, CallsHaveIdNameAndArguments) {
 
 TEST_F(ChoiceStreamTest, StreamedCallsGrowWithTheirTokens) {
   request_.stream = true;
-  ChoiceStream stream(tokenizer_, request_, options_, single_call_);
+  ChoiceStream stream = Open(single_call_);
   std::vector<ChoiceDelta::ToolCall> parts;
   for (const int32_t id : tokenizer_.Encode(std::string(kCall) + kCall, SpecialTokens::kParse)) {
-    SampledToken token;
-    token.id = id;
     ChoiceDelta delta;
-    EXPECT_FALSE(stream.Push(token, &delta));
+    EXPECT_FALSE(Push(stream, id, &delta));
     parts.insert(parts.end(), delta.tool_calls.begin(), delta.tool_calls.end());
   }
   ASSERT_GT(parts.size(), 6u);
@@ -145,6 +159,29 @@ TEST_F(ChoiceStreamTest, LogprobsCoverEveryTokenAndCountCharacters) {
   EXPECT_THAT(offsets, ElementsAre(0, 5));
 }
 
+// Evaluation harnesses drop the last logprob of a text completion: it must be the stop token's.
+TEST_F(ChoiceStreamTest, TheTokenThatStopsATextHasALogprobAndNoText) {
+  request_.sampling.num_logprobs = 0;
+  request_.return_token_ids = true;
+  for (const bool is_chat : {false, true}) {
+    is_chat_ = is_chat;
+    ChoiceStream stream = Open(single_call_);
+    RequestEvent event;
+    for (const int32_t id : tokenizer_.Encode("Hello world", SpecialTokens::kParse)) {
+      event.tokens.push_back({.id = id});
+    }
+    event.finish = FinishReason::kStop;
+    ChoiceDelta delta;
+    const ChoiceStream::News news = stream.Read(event, &delta);
+    EXPECT_EQ(delta.content, "Hello");
+    EXPECT_EQ(delta.token_ids.size(), 2u);
+    EXPECT_EQ(delta.logprobs.size(), is_chat ? 1u : 2u);
+    EXPECT_EQ(news.num_tokens, 2u);
+    ASSERT_TRUE(news.end.has_value());
+    EXPECT_EQ(news.end->reason, AnswerEnd::Reason::kStop);
+  }
+}
+
 TEST(RandomIdTest, IdsDiffer) {
   EXPECT_EQ(RandomId("call_").size(), 5 + 24);
   EXPECT_NE(RandomId("x"), RandomId("x"));
@@ -161,18 +198,16 @@ TEST_F(ChoiceStreamTest, TokensThatWereReadBeforeShowNothingAndChangeNothing) {
     const std::vector<int32_t> ids = tokenizer_.Encode(text, SpecialTokens::kParse);
     const Outcome whole = Run(text);
     for (size_t num_read = 0; num_read <= ids.size(); ++num_read) {
-      ChoiceStream stream(tokenizer_, request_, options_, single_call_);
+      ChoiceStream stream = Open(single_call_);
       std::optional<ChoiceDelta::ToolCall> open_call;
       const auto read = std::span(ids).first(num_read);
       ASSERT_EQ(stream.Replay(read, &open_call), std::nullopt);
       ChoiceDelta rest;
       if (open_call && !is_streamed) rest.tool_calls.push_back(*open_call);
       for (size_t idx = num_read; idx < ids.size(); ++idx) {
-        SampledToken token;
-        token.id = ids[idx];
-        EXPECT_FALSE(stream.Push(token, &rest));
+        EXPECT_FALSE(Push(stream, ids[idx], &rest));
       }
-      stream.Finish(&rest);
+      Finish(stream, &rest);
       EXPECT_TRUE(whole.whole.content.ends_with(rest.content)) << rest.content;
       EXPECT_TRUE(whole.whole.reasoning.ends_with(rest.reasoning)) << rest.reasoning;
       EXPECT_EQ(stream.num_tool_calls(), 2);
@@ -194,12 +229,12 @@ TEST_F(ChoiceStreamTest, TokensThatEndTheAnswerAreNotGoneOnFrom) {
   std::optional<ChoiceDelta::ToolCall> open_call;
   request_.stop = {"world"};
   const auto ids = tokenizer_.Encode("Hello world. Hello", SpecialTokens::kParse);
-  ChoiceStream stopped(tokenizer_, request_, options_, single_call_);
+  ChoiceStream stopped = Open(single_call_);
   const auto end = stopped.Replay(ids, &open_call);
   ASSERT_TRUE(end.has_value());
   EXPECT_LT(*end, ids.size() - 1);
   EXPECT_EQ(*stopped.matched_stop(), "world");
-  ChoiceStream called(tokenizer_, request_, options_, /*single_call=*/true);
+  ChoiceStream called = Open(/*single_call=*/true);
   const auto call = tokenizer_.Encode(kCall, SpecialTokens::kParse);
   EXPECT_TRUE(called.Replay(call, &open_call).has_value());
 }
@@ -210,17 +245,15 @@ TEST_F(ChoiceStreamTest, ACallThatWasOpenMayTurnOutToBeNone) {
   const auto broken =
       tokenizer_.Encode("<|tool_call>call:add{a:[2}<tool_call|>x", SpecialTokens::kParse);
   for (size_t num_read = 0; num_read < broken.size(); ++num_read) {
-    ChoiceStream stream(tokenizer_, request_, options_, single_call_);
+    ChoiceStream stream = Open(single_call_);
     std::optional<ChoiceDelta::ToolCall> open_call;
     ASSERT_EQ(stream.Replay(std::span(broken).first(num_read), &open_call), std::nullopt);
     ChoiceDelta rest;
     if (open_call) rest.tool_calls.push_back(*open_call);
     for (size_t idx = num_read; idx < broken.size(); ++idx) {
-      SampledToken token;
-      token.id = broken[idx];
-      EXPECT_FALSE(stream.Push(token, &rest));
+      EXPECT_FALSE(Push(stream, broken[idx], &rest));
     }
-    stream.Finish(&rest);
+    Finish(stream, &rest);
     EXPECT_THAT(rest.tool_calls, IsEmpty());
     EXPECT_TRUE(whole.whole.content.ends_with(rest.content));
   }

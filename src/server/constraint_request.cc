@@ -154,8 +154,7 @@ void ReadConstraint(RequestFields* fields, std::optional<Constraint>* constraint
   Reader(fields, constraint, field).ReadAll();
 }
 
-void ReadThinkingBudget(RequestFields* fields, std::optional<Constraint>* constraint,
-                        std::string* field) {
+void ReadThinkingBudget(RequestFields* fields, int32_t* thinking_token_budget) {
   int64_t budget = fields->Int("thinking_token_budget", -1, -1, INT32_MAX);
   const auto read_other = [&](const char* object, const char* name) {
     const OrderedJson* holder = fields->Find(object);
@@ -166,22 +165,16 @@ void ReadThinkingBudget(RequestFields* fields, std::optional<Constraint>* constr
   };
   read_other("thinking", "budget_tokens");
   read_other("reasoning", "max_tokens");
-  if (budget < 0) return;
-  if (!*constraint) {
-    *constraint = Constraint{.kind = Kind::kAnything};
-    *field = "thinking_token_budget";
-  }
-  (*constraint)->max_thought_tokens = static_cast<int32_t>(budget);
+  *thinking_token_budget = static_cast<int32_t>(budget);
 }
 
 void ReadToolChoice(RequestFields* fields, const ToolRules& rules,
-                    std::optional<OrderedJson>* tools, std::optional<Constraint>* constraint,
-                    std::string* field) {
+                    std::optional<OrderedJson>* tools, ToolCallRules* read) {
   const OrderedJson* choice = fields->Find("tool_choice");
   const auto fail = [&](const std::string& message) {
     fields->Fail(BadRequest("tool_choice", "{}", message));
   };
-  Constraint calls{.kind = Kind::kToolCalls};
+  ToolCallRules calls;
   calls.many_calls = !rules.single_call;
   std::vector<std::string> names;  // empty: all
   if (choice == nullptr || *choice == "auto") {
@@ -230,14 +223,8 @@ void ReadToolChoice(RequestFields* fields, const ToolRules& rules,
                                       [&](const auto& tool) { return tool.name == name; });
     if (!is_there) return fail("'tool_choice' names a function that is not in 'tools'");
   }
-  if (!calls.must_call && *constraint) {
-    if (*field != "response_format") return;
-    (*constraint)->tools = std::move(calls.tools);
-    (*constraint)->many_calls = calls.many_calls;
-  } else if (calls.must_call || is_any_strict || !names.empty()) {
-    *constraint = std::move(calls);
-    *field = "tools";
-  }
+  calls.has_form = is_any_strict || !names.empty();
+  *read = std::move(calls);
 }
 
 }  // namespace lapidary

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "grammar/constraint.h"
+#include "request/answer_request.h"
 #include "server/request_json.h"
 
 namespace lapidary {
@@ -20,15 +21,12 @@ struct ToolRules {
 };
 
 // tool_choice, and tools that are strict: calls of `tools`, a list that was checked. "none" clears
-// *tools. A constraint that is there already stays, unless a call is demanded; beside a
-// response_format the tools may be called.
+// *tools.
 void ReadToolChoice(RequestFields* fields, const ToolRules& rules,
-                    std::optional<OrderedJson>* tools,
-                    std::optional<grammar::Constraint>* constraint, std::string* field);
+                    std::optional<OrderedJson>* tools, ToolCallRules* calls);
 
 // thinking_token_budget, or what Anthropic (thinking.budget_tokens) and OpenRouter
 // (reasoning.max_tokens) call it.
-void ReadThinkingBudget(RequestFields* fields, std::optional<grammar::Constraint>* constraint,
-                        std::string* field);
+void ReadThinkingBudget(RequestFields* fields, int32_t* thinking_token_budget);
 
 }  // namespace lapidary

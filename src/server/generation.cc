@@ -15,11 +15,10 @@ size_t GenerationJob::NumBytes() const {
   size_t num_bytes = num_stored_bytes;
   for (const Prompt& prompt : prompts) {
     const size_t num_copies = 1 + static_cast<size_t>(request.num_choices);
-    num_bytes +=
-        num_copies * (prompt.prepared.ids.size() + request.generated.size()) * sizeof(int32_t);
+    num_bytes += num_copies * (prompt.ids().size() + request.generated.size()) * sizeof(int32_t);
     num_bytes += prompt.echo.text.size() + prompt.echo.offsets.size() * sizeof(size_t);
-    if (prompt.media.runs == nullptr) continue;
-    for (const SoftTokenRun& run : *prompt.media.runs) {
+    if (prompt.request.media == nullptr) continue;
+    for (const SoftTokenRun& run : *prompt.request.media) {
       num_bytes += run.rows->size() * sizeof(float);
     }
   }
@@ -27,9 +26,7 @@ size_t GenerationJob::NumBytes() const {
 }
 
 ChoiceStream GenerationJob::MakeStream(const ServedModel& model, const Prompt& prompt) const {
-  std::optional<OutputParserOptions> options = parser_options;
-  if (options) options->starts_in_thought = prompt.prepared.starts_in_thought;
-  return {model.tokenizer(), request, options, single_call, prompt.echo.num_characters};
+  return {model.tokenizer(), reader, request, prompt.echo.num_characters};
 }
 
 ApiStatus GenerationJob::ReplayGenerated(const ServedModel& model) {
@@ -89,30 +86,6 @@ void Generation::SendEvents(const ServerEvents& events) {
   for (const ServerEvent& event : events) responder_->SendEvent(event.name, event.data);
 }
 
-int32_t Generation::NumPromptLogprobs() const {
-  const GenerationRequest& request = job_.request;
-  return std::max(request.num_prompt_logprobs, request.echo ? request.sampling.num_logprobs : -1);
-}
-
-Request Generation::MakeRequest(const GenerationJob::Prompt& prompt) const {
-  const GenerationRequest& asked = job_.request;
-  Request request;
-  request.prompt = prompt.prepared;
-  request.media = prompt.media.runs;
-  request.media_digests = prompt.media.digests;
-  request.max_new_tokens = prompt.max_new_tokens;
-  request.stop_ids = asked.stop_token_ids;
-  request.priority = asked.priority;
-  request.ignore_eos = asked.ignore_eos;
-  request.num_prompt_logprobs = NumPromptLogprobs();
-  request.sampling = std::make_shared<const SamplingParams>(asked.sampling);
-  request.grammar = job_.grammar;
-  request.matcher = job_.matcher;
-  request.generated = asked.generated;
-  request.cache_salt = asked.cache_salt;
-  return request;
-}
-
 ApiStatus Generation::Submit() {
   const GenerationRequest& request = job_.request;
   const EventSink sink = [self = shared_from_this()](RequestEvent event) {
@@ -128,7 +101,10 @@ ApiStatus Generation::Submit() {
                       num_choices, max_queue);
   }
   for (const GenerationJob::Prompt& prompt : job_.prompts) {
-    auto handles = session_.Submit(MakeRequest(prompt), request.num_choices, sink);
+    Request each = prompt.request;
+    each.grammar = job_.grammar;
+    each.matcher = job_.matcher;
+    auto handles = session_.Submit(each, request.num_choices, sink);
     if (!handles.ok()) {
       answered_ = true;
       CancelAll();
@@ -136,7 +112,7 @@ ApiStatus Generation::Submit() {
       const std::string& message = handles.error().message;
       return BadRequest(message.starts_with("resume") ? "resume" : "", "{}", message);
     }
-    usage_.prompt_tokens += static_cast<int64_t>(prompt.prepared.ids.size());
+    usage_.prompt_tokens += std::ssize(prompt.ids());
     for (RequestHandle& handle : *handles) {
       const RequestId id = handle.id();
       choices_.push_back({std::move(handle), job_.resumed ? std::move(job_.resumed->stream)
@@ -146,7 +122,7 @@ ApiStatus Generation::Submit() {
     if (job_.resumed) GoOn(choices_.back());
     const size_t prompt_idx = prompt_logprobs_.size();
     prompt_logprobs_.emplace_back();
-    if (NumPromptLogprobs() < 0 || prompt.prepared.ids.size() == 1) StartEcho(prompt_idx);
+    if (each.num_prompt_logprobs < 0 || prompt.ids().size() == 1) StartEcho(prompt_idx);
   }
   return {};
 }
@@ -167,12 +143,12 @@ void Generation::StartEcho(size_t prompt_idx) {
   const int32_t num_top = job_.request.sampling.num_logprobs;
   ChoiceDelta echo;
   echo.content = prompt.echo.text;
-  for (size_t idx = 0; num_top >= 0 && idx < prompt.prepared.ids.size(); ++idx) {
+  for (size_t idx = 0; num_top >= 0 && idx < prompt.ids().size(); ++idx) {
     ChoiceDelta::Logprob logprob;
     logprob.text_offset = prompt.echo.offsets[idx];
     logprob.is_unknown = idx == 0;
     if (idx == 0) {
-      logprob.token.id = prompt.prepared.ids[0];
+      logprob.token.id = prompt.ids()[0];
     } else {
       logprob.token = prompt_logprobs_[prompt_idx][idx - 1];
       logprob.token.num_top = std::min(logprob.token.num_top, num_top);
@@ -217,7 +193,7 @@ void Generation::TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx
   if (event.prompt_logprobs.empty()) return;
   std::vector<SampledToken>& logprobs = prompt_logprobs_[prompt_idx];
   logprobs.insert(logprobs.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
-  if (logprobs.size() + 1 == job_.prompts[prompt_idx].prepared.ids.size()) StartEcho(prompt_idx);
+  if (logprobs.size() + 1 == job_.prompts[prompt_idx].ids().size()) StartEcho(prompt_idx);
 }
 
 void Generation::OnEvent(const RequestEvent& event) {
@@ -250,49 +226,36 @@ void Generation::OnEvent(const RequestEvent& event) {
 
 void Generation::TakeTokens(const RequestEvent& event, Choice& choice) {
   if (choice.finish) return;
-  size_t num_tokens = event.tokens.size();
-  const bool ends_with_stop_token = event.finish == FinishReason::kStop && num_tokens > 0;
-  if (ends_with_stop_token) --num_tokens;
-  for (size_t token_idx = 0; token_idx < num_tokens; ++token_idx) {
-    ++usage_.completion_tokens;
-    const int num_before = choice.stream.num_reasoning_tokens();
-    const bool is_done = choice.stream.Push(event.tokens[token_idx], &choice.unsent);
-    usage_.reasoning_tokens += choice.stream.num_reasoning_tokens() - num_before;
-    if (!is_done) continue;
-    if (!event.finish) choice.handle.Cancel();
-    const std::string* stop = choice.stream.matched_stop();
-    return FinishChoice(choice, "stop",
-                        stop == nullptr ? OrderedJson(nullptr) : OrderedJson(*stop));
+  const int num_before = choice.stream.num_reasoning_tokens();
+  const ChoiceStream::News news = choice.stream.Read(event, &choice.unsent);
+  usage_.completion_tokens += static_cast<int64_t>(news.num_tokens);
+  usage_.reasoning_tokens += choice.stream.num_reasoning_tokens() - num_before;
+  if (!news.end) return;
+  using Reason = AnswerEnd::Reason;
+  const AnswerEnd& end = *news.end;
+  if (end.reason == Reason::kError) return FailAsEngine(event);
+  // Nobody but the engine's end cancels what is neither cut nor left.
+  if (end.reason == Reason::kCancelled) return Fail(ShuttingDown());
+  if (!event.finish) choice.handle.Cancel();
+  choice.finish = FinishInfo{end.reason == Reason::kLength      ? "length"
+                             : end.reason == Reason::kToolCalls ? "tool_calls"
+                                                                : "stop",
+                             nullptr};
+  if (!end.stop_string.empty()) choice.finish->stop_reason = end.stop_string;
+  if (end.stop_token_id >= 0) choice.finish->stop_reason = end.stop_token_id;
+}
+
+void Generation::FailAsEngine(const RequestEvent& event) {
+  if (event.error_kind == ErrorKind::kInvalid) {
+    return Fail(BadRequest(job_.form_field, "{}", event.error));
   }
-  if (!event.finish) return;
-  if (event.finish == FinishReason::kLength) return FinishChoice(choice, "length", nullptr);
-  if (ends_with_stop_token) {
-    ++usage_.completion_tokens;
-    choice.stream.PushStopToken(event.tokens.back(), &choice.unsent);
-    const int32_t id = event.tokens.back().id;
-    const auto& asked_for = job_.request.stop_token_ids;
-    const bool was_asked_for = std::find(asked_for.begin(), asked_for.end(), id) != asked_for.end();
-    return FinishChoice(choice, "stop", was_asked_for ? OrderedJson(id) : OrderedJson(nullptr));
-  }
-  if (event.finish == FinishReason::kError && event.error_kind == ErrorKind::kInvalid) {
-    return Fail(BadRequest(job_.request.constraint_field, "{}", event.error));
-  }
-  if (event.finish == FinishReason::kError && event.error_kind == ErrorKind::kBusy) {
+  if (event.error_kind == ErrorKind::kBusy) {
     ApiError error = OutOfMemory();
     error.message = event.error;
     return Fail(error);
   }
-  if (event.finish == FinishReason::kError) {
-    spdlog::error("a request failed: {}", event.error);
-    return Fail(session_.engine().has_failed() ? EngineFailed() : InternalError());
-  }
-  Fail(ShuttingDown());  // Nobody but the engine's end cancels what is neither cut nor left.
-}
-
-void Generation::FinishChoice(Choice& choice, std::string reason, OrderedJson stop_reason) {
-  choice.stream.Finish(&choice.unsent);
-  if (reason == "stop" && choice.stream.num_tool_calls() > 0) reason = "tool_calls";
-  choice.finish = FinishInfo{std::move(reason), std::move(stop_reason)};
+  spdlog::error("a request failed: {}", event.error);
+  Fail(session_.engine().has_failed() ? EngineFailed() : InternalError());
 }
 
 void Generation::SendChunk(Choice& choice, bool has_tokens) {
@@ -328,7 +291,7 @@ void Generation::SendEnd() {
   for (Choice& choice : choices_) {
     const size_t prompt_idx = choices.size() / static_cast<size_t>(job_.request.num_choices);
     choices.push_back({std::move(choice.unsent), std::move(*choice.finish),
-                       &job_.prompts[prompt_idx].prepared.ids, &prompt_logprobs_[prompt_idx]});
+                       &job_.prompts[prompt_idx].ids(), &prompt_logprobs_[prompt_idx]});
   }
   // Some milliseconds a megabyte: not for the thread of all connections.
   constexpr size_t kLongBytes = size_t{1} << 20;

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "request/prepare_request.h"
 #include "server/answer_format.h"
 #include "server/answer_memory.h"
 #include "server/http_types.h"
@@ -13,7 +14,6 @@
 #include "server/prompt_echo.h"
 #include "server/served_model.h"
 #include "server/worker_pool.h"
-#include "session/prompt_media.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -30,18 +30,18 @@ struct GenerationJob {
   GenerationRequest request;
   std::shared_ptr<const grammar::CompiledGrammar> grammar;  // of the request's constraint
   std::optional<grammar::Constraint> form;                  // is still to be compiled to it
+  std::string form_field;                                   // of the request, which asks for it
   // Of a request that goes on with an answer: where grammar and text stand behind its tokens.
   std::shared_ptr<const grammar::Matcher> matcher;
   std::shared_ptr<ResumedChoice> resumed;
   struct Prompt {
-    ChatPrompt prepared;
-    PlacedMedia media = {};
-    int32_t max_new_tokens = 1;
-    PromptEcho echo;  // if asked for
+    Request request;       // complete but for grammar and matcher
+    PromptEcho echo = {};  // if asked for
+
+    const std::vector<int32_t>& ids() const { return request.prompt.ids; }
   };
   std::vector<Prompt> prompts;
-  std::optional<OutputParserOptions> parser_options;  // for chat
-  bool single_call = false;
+  AnswerReaderOptions reader;
   std::chrono::steady_clock::time_point arrival;
   size_t num_stored_bytes = 0;        // of the conversation that is stored with the answer
   std::shared_ptr<ByteLease> memory;  // holds NumBytes(); may be null
@@ -82,18 +82,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   // An error when the engine refuses one of the prompts; none of them runs then.
   ApiStatus Submit();
-  // Everything a request says about how its tokens are drawn ends here.
-  Request MakeRequest(const GenerationJob::Prompt& prompt) const;
   // The choice begins behind what its client has of it.
   void GoOn(Choice& choice);
-  // How many likeliest tokens the echo, `prompt_logprobs` or both need; -1: no logprobs at all.
-  int32_t NumPromptLogprobs() const;
   // The prompt's logprobs are complete: its choices begin with the echo.
   void StartEcho(size_t prompt_idx);
   void TakePromptLogprobs(const RequestEvent& event, size_t prompt_idx);
   void OnEvent(const RequestEvent& event);
   void TakeTokens(const RequestEvent& event, Choice& choice);
-  void FinishChoice(Choice& choice, std::string reason, OrderedJson stop_reason);
+  // What the engine says of a request that it could not answer.
+  void FailAsEngine(const RequestEvent& event);
   void RecordTokens(const RequestEvent& event, Choice& choice);
   void RecordEnd(const RequestEvent& event, const Choice& choice);
   void SendChunk(Choice& choice, bool has_tokens);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "base/random_bits.h"
 #include "server/chat_messages.h"
@@ -187,6 +188,7 @@ void ReadCommon(RequestFields* fields, const SamplingParams& defaults, Generatio
   ReadResume(fields, request);
   ReadCacheSalt(fields, request);
   ReadConstraint(fields, &request->constraint, &request->constraint_field);
+  request->constraint_takes_calls = request->constraint_field == "response_format";
   for (const char* name : {"truncate_prompt_tokens", "logits_processors"}) {
     fields->Refuse(name);
   }
@@ -319,6 +321,13 @@ void ReadThinking(RequestFields* fields, ChatInput* input) {
   if (wanted && !input->enable_thinking) input->enable_thinking = wanted;
 }
 
+ChatRules MakeChatRules(const ChatInput& input, ToolCallRules calls, bool single_call) {
+  return {.thinks = input.enable_thinking.value_or(false),
+          .tools = input.tools,
+          .calls = std::move(calls),
+          .single_call = single_call};
+}
+
 void LogUnknownFields(const RequestFields& fields) {
   const std::string names = fields.UnknownFields();
   if (names.empty()) return;
@@ -336,10 +345,9 @@ ApiStatus ParseChatRequest(const OrderedJson& body, const SamplingParams& defaul
   request->single_call = !fields.Bool("parallel_tool_calls", true);
   if (!fields.status()) {
     ReadToolChoice(&fields, {request->single_call, request->strict_tools}, &request->input.tools,
-                   &request->generation.constraint, &request->generation.constraint_field);
+                   &request->calls);
   }
-  ReadThinkingBudget(&fields, &request->generation.constraint,
-                     &request->generation.constraint_field);
+  ReadThinkingBudget(&fields, &request->generation.thinking_token_budget);
   fields.Refuse("echo", false);
   fields.Refuse("modalities", OrderedJson::array({"text"}));
   for (const char* name : {"audio", "functions", "function_call", "web_search_options",

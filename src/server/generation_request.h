@@ -6,9 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "grammar/constraint.h"
 #include "media/image_size.h"
-#include "sampling/sampling_params.h"
+#include "request/answer_request.h"
 #include "server/api_error.h"
 #include "server/media_parts.h"
 #include "server/request_json.h"
@@ -17,27 +16,11 @@
 namespace lapidary {
 
 // What the two have in common.
-struct GenerationRequest {
-  std::string model;  // empty: whichever is served
-  SamplingParams sampling;
-  bool has_seed = false;           // else the server made one
-  std::vector<int32_t> generated;  // resume: the answer's first tokens, which are there already
-  std::string cache_salt;          // prefixes are shared only with requests that have the same
-  std::optional<grammar::Constraint> constraint;  // on the answer's text
-  std::string constraint_field;                   // the field that says so
+struct GenerationRequest : AnswerRequest {
+  std::string model;      // empty: whichever is served
+  bool has_seed = false;  // else the server made one
   int num_choices = 1;
-  std::optional<int32_t> max_tokens;  // none: the rest of the context
-  bool clamps_max_tokens = false;     // more than the context leaves is what it leaves
-  int32_t min_tokens = 0;             // before them nothing stops it
-  std::vector<std::string> bad_words;
-  bool echo = false;                 // the prompt comes back in front of the text
-  int32_t num_prompt_logprobs = -1;  // -1: none; else the likeliest beside each prompt token
-  std::vector<std::string> stop;
-  std::vector<int32_t> stop_token_ids;
-  bool include_stop_text = false;
-  int32_t priority = 0;
-  bool ignore_eos = false;
-  bool skip_special = true;
+  bool echo = false;  // the prompt comes back in front of the text
   bool return_token_ids = false;
   // The answer is tokens, whatever their text: a stream tells of each. Set before it is parsed.
   bool answers_in_tokens = false;
@@ -50,8 +33,9 @@ struct GenerationRequest {
 struct ChatRequest {
   GenerationRequest generation;
   ChatInput input;
-  RequestMedia media;         // behind the input's placeholders
-  int max_soft_tokens = 0;    // of an image; 0: what the checkpoint says
+  RequestMedia media;       // behind the input's placeholders
+  int max_soft_tokens = 0;  // of an image; 0: what the checkpoint says
+  ToolCallRules calls;
   bool single_call = false;   // parallel_tool_calls: false
   bool strict_tools = false;  // set before the request is parsed: the server's rule
 };
@@ -82,6 +66,8 @@ void ReadSoftTokenBudget(RequestFields* fields, int* max_soft_tokens);
 // reasoning_effort, reasoning or thinking, as OpenAI, OpenRouter and Anthropic spell it: one switch
 // here. `enable_thinking` among the template's variables goes before it.
 void ReadThinking(RequestFields* fields, ChatInput* input);
+// How the answer to a chat is read.
+ChatRules MakeChatRules(const ChatInput& input, ToolCallRules calls, bool single_call);
 void LogUnknownFields(const RequestFields& fields);
 
 }  // namespace lapidary

@@ -38,13 +38,14 @@ OrderedJson SamplingJson(const GenerationRequest& request, int32_t max_new_token
 
 // Null where there are none. A video's frames are items of their own.
 OrderedJson FeaturesJson(const GenerationJob::Prompt& prompt, const MediaTokens& tokens) {
-  if (prompt.media.runs == nullptr) return nullptr;
+  const Request& request = prompt.request;
+  if (request.media == nullptr) return nullptr;
   OrderedJson hashes = OrderedJson::object();
   OrderedJson places = OrderedJson::object();
-  for (size_t idx = 0; idx < prompt.media.runs->size(); ++idx) {
-    const SoftTokenRun& run = (*prompt.media.runs)[idx];
-    const MediaDigest& digest = prompt.media.digests[idx];
-    const bool is_frame = prompt.prepared.ids[run.position] == tokens.video;
+  for (size_t idx = 0; idx < request.media->size(); ++idx) {
+    const SoftTokenRun& run = (*request.media)[idx];
+    const MediaDigest& digest = request.media_digests[idx];
+    const bool is_frame = request.prompt.ids[run.position] == tokens.video;
     const char* kind = is_frame ? "video" : run.is_image ? "image" : "audio";
     hashes[kind].push_back(fmt::format("{:016x}{:016x}", digest.high, digest.low));
     places[kind].push_back({{"offset", run.position}, {"length", run.length}});
@@ -72,15 +73,16 @@ void WriteRenderedPrompts(const GenerationJob& job, const ServedModel& model,
     if (idx > 0) text->Append(",");
     // Written token by token: a tree would take several times the text.
     text->Append("{\"request_id\":" + DumpJson(RandomId("gen-")) + ",\"token_ids\":[");
-    for (size_t at = 0; at < prompt.prepared.ids.size() && text->ok(); ++at) {
+    for (size_t at = 0; at < prompt.ids().size() && text->ok(); ++at) {
       if (at > 0) text->Append(",");
-      text->Append(std::to_string(prompt.prepared.ids[at]));
+      text->Append(std::to_string(prompt.ids()[at]));
     }
-    OrderedJson rest = {{"features", FeaturesJson(prompt, tokens)},
-                        {"sampling_params", SamplingJson(job.request, prompt.max_new_tokens, form)},
-                        {"model", model.name()},
-                        {"stream", job.request.stream},
-                        {"priority", job.request.priority}};
+    OrderedJson rest = {
+        {"features", FeaturesJson(prompt, tokens)},
+        {"sampling_params", SamplingJson(job.request, *prompt.request.max_new_tokens, form)},
+        {"model", model.name()},
+        {"stream", job.request.stream},
+        {"priority", job.request.priority}};
     if (!job.request.cache_salt.empty()) rest["cache_salt"] = job.request.cache_salt;
     text->Append("]," + DumpJson(rest).substr(1));
   }

@@ -105,14 +105,10 @@ ApiStatus PlaceRequestMedia(const Session& session, const RequestMedia& media,
     (part.kind == MediaKind::kImage ? named.images : named.audio)
         .push_back({part.where, std::move(encoded[idx]), part.is_video_frame});
   }
-  auto expanded = ExpandPlaceholders(session.plan(), prompt->ids, named);
-  if (!expanded.ok()) return BadRequest("messages", "{}", expanded.error().message);
-  prompt->ids = std::move(*expanded);
-  auto places = PlaceMedia(session.plan(), prompt->ids, named);
+  auto places = ExpandAndPlaceMedia(session.plan(), *session.text().tokenizer, named, prompt);
   if (!places.ok()) return BadRequest("messages", "{}", places.error().message);
   *placed = std::move(*places);
   placed->media.clear();  // They end here.
-  prompt->cache_points = ChatCachePoints(*session.text().tokenizer, prompt->ids);
   return {};
 }
 

@@ -1,5 +1,8 @@
 #include "server/request_preparer.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/excerpt.h"
 #include "server/completion_format.h"
 #include "server/generate_request.h"
@@ -11,7 +14,6 @@
 #include "server/request_media.h"
 #include "server/responses_format.h"
 #include "server/transcription_request.h"
-#include "session/answer_rules.h"
 
 namespace lapidary {
 namespace {
@@ -20,6 +22,12 @@ namespace {
 constexpr size_t kMaxStoredResponses = 10'000;
 constexpr size_t kMaxStoredBytes = size_t{64} << 20;
 
+ApiError ToApiError(const FieldError& bad, const char* prompt_field) {
+  ApiError error = BadRequest(bad.field.empty() ? prompt_field : bad.field, "{}", bad.message);
+  if (bad.exceeds_context) error.code = "context_length_exceeded";
+  return error;
+}
+
 }  // namespace
 
 RequestPreparer::RequestPreparer(Session& session, const ServedModel& model)
@@ -27,42 +35,46 @@ RequestPreparer::RequestPreparer(Session& session, const ServedModel& model)
       model_(model),
       responses_(std::make_shared<ResponseStore>(kMaxStoredResponses, kMaxStoredBytes)) {}
 
+RequestContext RequestPreparer::context() const {
+  return {.text = session_.text(),
+          .vocab_size = session_.plan().vocab_size,
+          .max_model_len = model_.max_model_len()};
+}
+
 ApiStatus RequestPreparer::CheckGeneration(const GenerationRequest& request) const {
   RETURN_IF_API_ERROR(model_.CheckName(request.model));
-  const int32_t vocab_size = session_.plan().vocab_size;
-  if (const Status valid = request.sampling.Validate(vocab_size); !valid.ok()) {
-    // The message begins with the field's name.
-    const std::string& message = valid.error().message;
-    return BadRequest(message.substr(0, message.find_first_of(" :")), "{}", message);
-  }
+  if (const auto bad = CheckAnswerRequest(context(), request)) return ToApiError(*bad, "");
   if (request.priority != 0 && !model_.rules().takes_priority) {
     return BadRequest("priority",
                       "requests are served in order of arrival here; 'priority' needs a server "
                       "started with --scheduling-policy priority");
   }
-  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
-    return BadRequest("min_tokens", "'min_tokens' is {}, more than the {} of 'max_tokens'",
-                      request.min_tokens, *request.max_tokens);
-  }
   return {};
 }
 
-ApiStatus RequestPreparer::FindGrammar(const GenerationRequest& request, GenerationJob* job) const {
-  std::optional<grammar::Constraint> constraint = request.constraint;
-  const AnswerRules rules = {.min_tokens = request.min_tokens,
-                             .bad_words = request.bad_words,
-                             .stop_ids = request.stop_token_ids,
-                             .ignore_eos = request.ignore_eos};
-  if (const Status added = AddRules(rules, session_.text(), &constraint); !added.ok()) {
-    return BadRequest("bad_words", "{}", added.error().message);
+ApiStatus RequestPreparer::FillJob(GenerationRequest request, const ChatRules* chat,
+                                   std::vector<PreparedPrompt> prompts, const char* prompt_field,
+                                   GenerationJob* job) const {
+  PreparedRequest prepared;
+  if (const auto bad = PrepareRequest(context(), request, chat, std::move(prompts), &prepared)) {
+    return ToApiError(*bad, prompt_field);
   }
-  if (!constraint) return {};
-  if (request.ignore_eos && constraint->kind != grammar::Constraint::Kind::kAnything) {
-    return BadRequest("ignore_eos", "'ignore_eos' and a form of the answer exclude each other");
+  for (Request& each : prepared.requests) {
+    if (request.echo) {  // Its logprobs are the prompt's.
+      each.num_prompt_logprobs =
+          std::max(request.num_prompt_logprobs, request.sampling.num_logprobs);
+    }
+    job->prompts.push_back({.request = std::move(each)});
   }
   // Tokens that are there already are read where grammars are compiled.
-  if (request.generated.empty()) job->grammar = session_.FindConstraint(*constraint);
-  if (job->grammar == nullptr) job->form = std::move(constraint);
+  if (prepared.form && request.generated.empty()) {
+    job->grammar = session_.FindConstraint(*prepared.form);
+  }
+  if (job->grammar == nullptr) job->form = std::move(prepared.form);
+  job->form_field = std::move(prepared.form_field);
+  job->reader = std::move(prepared.reader);
+  if (job->reader.parser) job->reader.parser->stream_arguments = request.stream;
+  job->request = std::move(request);
   return {};
 }
 
@@ -87,28 +99,15 @@ ApiStatus RequestPreparer::PrepareChat(const OrderedJson& body, PendingRequest* 
 ApiStatus RequestPreparer::FinishChat(ChatRequest& request, ChatPrompt& prepared,
                                       PendingRequest* pending) const {
   GenerationJob* const job = &pending->job;
-  GenerationJob::Prompt prompt;
-  prompt.prepared = std::move(prepared);
+  PreparedPrompt prompt;
+  prompt.text = std::move(prepared);
   for (const EncodedMedium& medium : pending->encoded) pending->audio_seconds += medium.seconds;
   RETURN_IF_API_ERROR(PlaceRequestMedia(session_, pending->media, std::move(pending->encoded),
-                                        &prompt.prepared, &prompt.media));
-  RETURN_IF_API_ERROR(model_.CheckLength("messages", prompt.prepared, request.generation.max_tokens,
-                                         request.generation.clamps_max_tokens,
-                                         &prompt.max_new_tokens));
-  OutputParserOptions options;
-  options.accept_bare_thought = !request.input.enable_thinking.value_or(false);
-  if (request.input.tools) options.tools = *request.input.tools;
-  if (request.generation.constraint) {
-    request.generation.constraint->thought = ThoughtBeforeForm(
-        prompt.prepared.starts_in_thought, request.input.enable_thinking.value_or(false));
-  }
-  RETURN_IF_API_ERROR(FindGrammar(request.generation, job));
+                                        &prompt.text, &prompt.media));
+  const ChatRules chat =
+      MakeChatRules(request.input, std::move(request.calls), request.single_call);
   job->format = std::make_unique<CompletionFormat>(ApiKind::kChat, model_, request.generation);
-  job->prompts.push_back(std::move(prompt));
-  job->parser_options = std::move(options);
-  job->single_call = request.single_call;
-  job->request = std::move(request.generation);
-  return {};
+  return FillJob(std::move(request.generation), &chat, {std::move(prompt)}, "messages", job);
 }
 
 ApiStatus RequestPreparer::TranslateResponse(const OrderedJson& body,
@@ -246,8 +245,8 @@ ApiStatus RequestPreparer::PrepareTranscription(const OrderedJson& body,
         constexpr int32_t kLeastTokens = 32;
         const auto most =
             kLeastTokens + static_cast<int32_t>(kMaxTokensPerSecond * then->audio_seconds);
-        int32_t& max_new_tokens = then->job.prompts[0].max_new_tokens;
-        max_new_tokens = std::min(max_new_tokens, most);
+        std::optional<int32_t>& max_new_tokens = then->job.prompts[0].request.max_new_tokens;
+        max_new_tokens = std::min(*max_new_tokens, most);
         then->job.format = std::make_unique<TranscriptionFormat>(TranscriptionFormat::Options{
             .kind = kind, .language = language, .seconds = then->audio_seconds});
         return {};
@@ -275,24 +274,23 @@ ApiStatus RequestPreparer::PrepareTexts(CompletionRequest& request, ApiKind kind
                                         const char* prompt_field, PendingRequest* pending) const {
   GenerationJob* const job = &pending->job;
   RETURN_IF_API_ERROR(CheckGeneration(request.generation));
+  std::vector<PreparedPrompt> prompts;
+  std::vector<PromptEcho> echoes;
   for (const RawPrompt& raw : request.prompts) {
-    GenerationJob::Prompt prompt;
-    ApiStatus bad = model_.Prepare(raw, request.add_special_tokens, &prompt.prepared);
+    PreparedPrompt& prompt = prompts.emplace_back();
+    ApiStatus bad = model_.Prepare(raw, request.add_special_tokens, &prompt.text);
     if (bad) {
       bad->param = prompt_field;
       return bad;
     }
-    RETURN_IF_API_ERROR(model_.CheckLength(prompt_field, prompt.prepared,
-                                           request.generation.max_tokens, /*clamps=*/false,
-                                           &prompt.max_new_tokens));
     if (request.generation.echo) {
-      prompt.echo = MakePromptEcho(model_.tokenizer(), raw, prompt.prepared.ids);
+      echoes.push_back(MakePromptEcho(model_.tokenizer(), raw, prompt.text.ids));
     }
-    job->prompts.push_back(std::move(prompt));
   }
-  RETURN_IF_API_ERROR(FindGrammar(request.generation, job));
   job->format = std::make_unique<CompletionFormat>(kind, model_, request.generation);
-  job->request = std::move(request.generation);
+  RETURN_IF_API_ERROR(FillJob(std::move(request.generation), /*chat=*/nullptr, std::move(prompts),
+                              prompt_field, job));
+  for (size_t idx = 0; idx < echoes.size(); ++idx) job->prompts[idx].echo = std::move(echoes[idx]);
   return {};
 }
 

@@ -79,8 +79,12 @@ class RequestPreparer {
   ApiStatus PrepareTexts(CompletionRequest& request, ApiKind kind, const char* prompt_field,
                          PendingRequest* pending) const;
   ApiStatus CheckGeneration(const GenerationRequest& request) const;
-  // The grammar of the request's constraint, where it is known, or what is to be compiled to it.
-  ApiStatus FindGrammar(const GenerationRequest& request, GenerationJob* job) const;
+  // Fills the job but for its format and echoes. `prompt_field`: the field that the prompts came
+  // from.
+  ApiStatus FillJob(GenerationRequest request, const ChatRules* chat,
+                    std::vector<PreparedPrompt> prompts, const char* prompt_field,
+                    GenerationJob* job) const;
+  RequestContext context() const;
 
   Session& session_;
   const ServedModel& model_;

@@ -103,32 +103,16 @@ ApiStatus ServedModel::Prepare(const RawPrompt& raw, bool add_bos, ChatPrompt* p
                           tokenizer().vocab_size());
       }
     }
+    if (ids->empty()) return BadRequest("prompt", "the prompt has no tokens");
     prompt->ids = *ids;
-  } else {
-    // Whoever writes raw prompts writes control tokens too.
-    const std::string& text = std::get<std::string>(raw);
-    prompt->ids = add_bos ? EncodeRawPrompt(tokenizer(), text)
-                          : tokenizer().Encode(text, SpecialTokens::kParse);
+    prompt->cache_points = ChatCachePoints(tokenizer(), prompt->ids);
+    return {};
   }
-  if (prompt->ids.empty()) return BadRequest("prompt", "the prompt has no tokens");
-  prompt->cache_points = ChatCachePoints(tokenizer(), prompt->ids);
+  // Whoever writes raw prompts writes control tokens too.
+  auto encoded = EncodeTextPrompt(tokenizer(), std::get<std::string>(raw), add_bos);
+  if (!encoded.ok()) return BadRequest("prompt", "{}", encoded.error().message);
+  *prompt = std::move(*encoded);
   return {};
-}
-
-ApiStatus ServedModel::CheckLength(const char* param, const ChatPrompt& prompt,
-                                   std::optional<int32_t> max_tokens, bool clamps,
-                                   int32_t* max_new_tokens) const {
-  const int64_t prompt_len = static_cast<int64_t>(prompt.ids.size());
-  const int64_t room = max_model_len_ - prompt_len;
-  int64_t wanted = max_tokens.value_or(std::max<int64_t>(room, 1));
-  if (clamps) wanted = std::min(wanted, std::max<int64_t>(room, 1));
-  *max_new_tokens = static_cast<int32_t>(wanted);
-  if (wanted <= room) return {};
-  ApiError error =
-      BadRequest(param, "the context holds {} tokens; the prompt has {} and {} more were asked for",
-                 max_model_len_, prompt_len, wanted);
-  error.code = "context_length_exceeded";
-  return error;
 }
 
 std::string ServedModel::TokenText(int32_t id) const {

@@ -43,11 +43,6 @@ class ServedModel {
   // Template, then tokens. Neither checks the length.
   ApiStatus Prepare(const ChatInput& input, ChatPrompt* prompt) const;
   ApiStatus Prepare(const RawPrompt& raw, bool add_bos, ChatPrompt* prompt) const;
-  // The tokens that may follow the prompt: what was asked for, or the rest of the context. `param`
-  // is the field the prompt came from; `clamps`: more than the rest is the rest.
-  ApiStatus CheckLength(const char* param, const ChatPrompt& prompt,
-                        std::optional<int32_t> max_tokens, bool clamps,
-                        int32_t* max_new_tokens) const;
 
   // The text of one token, and its bytes: those differ when it is part of a character.
   std::string TokenText(int32_t id) const;

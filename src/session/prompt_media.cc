@@ -120,6 +120,14 @@ Result<PlacedMedia> PlaceMedia(const ModelPlan& plan, std::span<const int32_t> i
   return placed;
 }
 
+Result<PlacedMedia> ExpandAndPlaceMedia(const ModelPlan& plan, const Tokenizer& tokenizer,
+                                        const PromptMedia& media, ChatPrompt* prompt) {
+  ASSIGN_OR_RETURN(prompt->ids, ExpandPlaceholders(plan, prompt->ids, media));
+  ASSIGN_OR_RETURN(PlacedMedia placed, PlaceMedia(plan, prompt->ids, media));
+  prompt->cache_points = ChatCachePoints(tokenizer, prompt->ids);
+  return placed;
+}
+
 void ReplaceIdsBeyondVocabulary(const ModelPlan& plan, const PlacedMedia& placed,
                                 std::vector<int32_t>& ids) {
   if (!placed.runs) return;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/soft_tokens.h"
+#include "front/prompt.h"
 #include "kv/prefix_hashes.h"
 #include "model/plan.h"
 #include "towers/media_encoder.h"
@@ -45,6 +46,10 @@ Result<std::vector<int32_t>> ExpandPlaceholders(const ModelPlan& plan, std::span
 // are more or fewer runs than media, or one has another length than its medium.
 Result<PlacedMedia> PlaceMedia(const ModelPlan& plan, std::span<const int32_t> ids,
                                const PromptMedia& media);
+
+// Both, in a prompt whose places to go on from move with its tokens.
+Result<PlacedMedia> ExpandAndPlaceMedia(const ModelPlan& plan, const Tokenizer& tokenizer,
+                                        const PromptMedia& media, ChatPrompt* prompt);
 
 // Placeholders that no vocabulary row exists for become pad tokens: nobody embeds them.
 void ReplaceIdsBeyondVocabulary(const ModelPlan& plan, const PlacedMedia& placed,

@@ -1,25 +1,25 @@
 // The text of one request as it is generated, on the caller's own thread: what a RequestStream
-// brings, through an AnswerStream.
+// brings, through an AnswerReader.
 #pragma once
 
-#include <optional>
 #include <vector>
 
-#include "front/answer_stream.h"
+#include "request/answer_reader.h"
 #include "session/request_stream.h"
 
 namespace lapidary {
 
 struct TextEvent {
   std::vector<OutputEvent> output;  // text, thoughts and tool calls that are new; often none
-  // What it came from. Behind a stop string there are no tokens, and the end is kStop.
+  // What it came from. After a stop string there are no tokens, and the end is kStop.
   RequestEvent request;
 };
 
 class TextStream {
  public:
   // Without a tokenizer, which must outlive this, there is no output.
-  TextStream(RequestStream stream, const Tokenizer* tokenizer, AnswerStreamOptions options);
+  TextStream(RequestStream stream, const Tokenizer* tokenizer, AnswerReaderOptions options)
+      : stream_(std::move(stream)), reader_(tokenizer, std::move(options)) {}
 
   // As RequestStream::Next. The token that stopped the answer has no text.
   TextEvent Next();
@@ -28,7 +28,7 @@ class TextStream {
 
  private:
   RequestStream stream_;
-  std::optional<AnswerStream> answer_;
+  AnswerReader reader_;
 };
 
 }  // namespace lapidary

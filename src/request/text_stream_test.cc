@@ -1,4 +1,4 @@
-#include "session/text_stream.h"
+#include "request/text_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class TextStreamTest : public testing::Test {
       inbox_->Post(std::move(event));
     }
   }
-  TextStream Open(AnswerStreamOptions options = {}) {
+  TextStream Open(AnswerReaderOptions options = {}) {
     return TextStream(RequestStream(RequestHandle(), inbox_), &tokenizer_, std::move(options));
   }
   struct Answer {
@@ -63,9 +63,9 @@ TEST_F(TextStreamTest, TheTokenThatStoppedItHasNoText) {
   EXPECT_EQ(answer.finish, FinishReason::kStop);
 }
 
-TEST_F(TextStreamTest, NothingComesBehindAStopString) {
+TEST_F(TextStreamTest, NothingComesAfterAStopString) {
   Send("one STOP two", FinishReason::kCancelled);
-  TextStream stream = Open({.stop_strings = StopStrings::Create({"STOP"}).value()});
+  TextStream stream = Open({.stop = {"STOP"}});
   const Answer answer = Read(stream);
   EXPECT_EQ(answer.text, "one ");
   EXPECT_EQ(answer.num_tokens, 8u);
@@ -74,7 +74,7 @@ TEST_F(TextStreamTest, NothingComesBehindAStopString) {
 
 TEST_F(TextStreamTest, AnErrorStaysAnError) {
   Send("STOP", FinishReason::kError);
-  TextStream stream = Open({.stop_strings = StopStrings::Create({"STOP"}).value()});
+  TextStream stream = Open({.stop = {"STOP"}});
   EXPECT_EQ(Read(stream).finish, FinishReason::kError);
 }
 
