@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "apps/answer_printer.h"
-#include "apps/bundled_models.h"
 #include "apps/chat_session.h"
 #include "apps/commands.h"
 #include "apps/constraint_flags.h"
@@ -16,6 +15,7 @@
 #include "apps/size_words.h"
 #include "apps/suggestion.h"
 #include "base/read_file.h"
+#include "session/bundled_models.h"
 
 namespace lapidary {
 namespace {

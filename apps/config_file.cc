@@ -2,6 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -68,9 +69,11 @@ Status ApplyAll(const YAML::Node& root, CLI::App& command) {
   for (const auto& entry : root) {
     if (!entry.first.IsScalar()) return MakeError("a key must be a flag's name");
     const std::string key = entry.first.Scalar();
-    if (!seen.insert(key).second) return MakeError("'{}' is there twice", key);
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '_', '-');  // Python's spelling.
+    if (!seen.insert(name).second) return MakeError("'{}' is there twice", key);
     const auto options = command.get_options(
-        [&](const CLI::Option* option) { return !key.empty() && KeyOf(*option) == key; });
+        [&](const CLI::Option* option) { return !name.empty() && KeyOf(*option) == name; });
     if (options.empty()) {
       return MakeError("unknown key '{}'; the nearest is '{}'", key, NearestKey(command, key));
     }

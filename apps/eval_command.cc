@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <functional>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/draft_report.h"
 #include "apps/model_flags.h"
@@ -12,6 +11,7 @@
 #include "eval/pebble_media.h"
 #include "eval/pebble_suite.h"
 #include "eval/subset.h"
+#include "session/bundled_models.h"
 
 namespace lapidary {
 namespace {

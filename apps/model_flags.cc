@@ -2,8 +2,8 @@
 
 #include <charconv>
 
-#include "apps/bundled_models.h"
 #include "apps/named_models.h"
+#include "session/bundled_models.h"
 
 namespace lapidary {
 

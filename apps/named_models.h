@@ -1,5 +1,4 @@
-// MODEL arguments: a path, a bundled model, or a name on the Hugging Face Hub whose files are
-// fetched if they are not here.
+// MODEL arguments of the commands (session/named_model.h).
 #pragma once
 
 #include <optional>
@@ -7,6 +6,7 @@
 
 #include "apps/draft_flags.h"
 #include "base/result.h"
+#include "session/named_model.h"
 
 namespace lapidary {
 
@@ -20,21 +20,10 @@ struct ModelNeeds {
   DraftFlags* drafting = nullptr;
 };
 
-// A model that was found on the Hub or in its cache.
-struct HubNames {
-  std::string typed;  // "e4b:q4_0"
-  std::string repo;   // "google/gemma-4-E4B-it-qat-q4_0-gguf"
-};
-
-// Replaces a name by the path of its files; a path, or what is neither, stays as it is. In that
-// order: what is here under that path, a bundled model, a name on the Hub. Ctrl-C while files are
-// fetched ends the process; what has arrived stays.
+// As FindNamedModel. Ctrl-C while files are fetched ends the process; what has arrived stays.
 Result<std::optional<HubNames>> FindModel(std::string* model, const ModelNeeds& needs);
-// The same, and the bundled pebble-e where the user named none.
+// The same; where the user named none, the model of $LAPIDARY_MODEL, or else the bundled pebble-e.
 Result<std::optional<HubNames>> FindModelOrDefault(std::string* model, const ModelNeeds& needs);
-
-// Whether a text is a name on the Hub by its form.
-bool IsHubName(const std::string& text);
 
 // -hf NAME[:QUANT], as llama.cpp has it: a GGUF file of the Hub, as MODEL. `model` must be empty.
 Status TakeHubFlag(const std::string& hf_repo, std::string* model);

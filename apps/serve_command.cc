@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/bundled_models.h"
 #include "apps/commands.h"
 #include "apps/config_file.h"
 #include "apps/constraint_flags.h"
@@ -33,6 +32,7 @@
 #include "server/media_hosts.h"
 #include "server/origin_check.h"
 #include "server/throughput_log.h"
+#include "session/bundled_models.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -97,6 +97,12 @@ struct ServeFlags {
     if (!std::filesystem::exists(last, error) && !IsHubName(last)) return;
     model = std::move(last);
     served_model_names.pop_back();
+  }
+
+  // After the command line, and before the config file.
+  void TakeModelFromEnvironment() {
+    const char* named = std::getenv("LAPIDARY_MODEL");
+    if (model.empty() && hf_repo.empty() && named != nullptr) model = named;
   }
 
   void TakeWildcardFromNames() { takes_any_name = std::erase(served_model_names, "*") > 0; }
@@ -573,6 +579,21 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
       ->group("HTTP");
 }
 
+// What the command line leaves out: the environment, then the config file.
+Status TakeOtherSources(ServeFlags& flags, CLI::App& command) {
+  flags.TakeModelFromNames();
+  flags.TakeModelFromEnvironment();
+  const std::string model = flags.model;
+  const std::string hf_repo = flags.hf_repo;
+  if (!flags.config.empty()) RETURN_IF_ERROR(ApplyConfigFile(flags.config, command));
+  if (!model.empty() || !hf_repo.empty()) {
+    flags.model = model;
+    flags.hf_repo = hf_repo;
+  }
+  flags.TakeWildcardFromNames();
+  return {};
+}
+
 // The model's files; a model of the Hub is served by the name that it was asked for, and by its
 // own.
 Status FindServedModel(ServeFlags& flags) {
@@ -596,11 +617,8 @@ void AddServeCommand(CommandLine& command_line) {
   auto app = std::make_shared<CLI::App*>(nullptr);
   CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
                                        [flags, foreign, app]() -> Status {
-                                         if (!flags->config.empty())
-                                           RETURN_IF_ERROR(ApplyConfigFile(flags->config, **app));
+                                         RETURN_IF_ERROR(TakeOtherSources(*flags, **app));
                                          RETURN_IF_ERROR(foreign->Check());
-                                         flags->TakeModelFromNames();
-                                         flags->TakeWildcardFromNames();
                                          RETURN_IF_ERROR(FindServedModel(*flags));
                                          return Serve(*flags);
                                        });
@@ -608,9 +626,10 @@ void AddServeCommand(CommandLine& command_line) {
   WithVariable(command->add_option("--config", flags->config,
                                    "YAML file of these flags, named without the dashes"));
   command->footer(
-      "Each flag is also an environment variable (--max-model-len: LAPIDARY_MAX_MODEL_LEN) and a "
-      "key of the\n--config file (max-model-len: 4096). The command line goes before the "
-      "environment, that before the file.");
+      "Each flag is also an environment variable (--max-model-len: LAPIDARY_MAX_MODEL_LEN, MODEL: "
+      "LAPIDARY_MODEL)\nand a key of the --config file (max-model-len: 4096, or as Python has it "
+      "max_model_len). The command line\ntakes precedence over the environment, that over the "
+      "file.");
   AddModelFlags(*command, *flags);
   AddSchedulerFlags(*command, *flags);
   AddHttpFlags(*command, *flags);

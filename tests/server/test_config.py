@@ -24,7 +24,7 @@ def write(folder, text):
 
 def test_command_line_then_environment_then_file(start, tmp_path, monkeypatch):
     config = write(tmp_path, "served-model-name: [file-one, file-two]\nmetrics-prefix: from_file\n"
-                             "no-overlap: true\ncheck-kv: false\nmax-num-seqs: 3\n# nothing else\n")
+                             "no-overlap: true\ncheck-kv: false\nmax_num_seqs: 3\n# nothing else\n")
     server = start("--config", config)
     assert names(server) == ["file-one", "file-two"]
     assert "up to 3 sequences" in "".join(server.log)
@@ -63,16 +63,32 @@ def test_the_model_may_be_in_the_file(request, checkpoint, tmp_path):
     assert result.returncode == 1 and "--metrics-prefix '9'" in result.stderr
 
 
+def test_the_model_may_be_in_the_environment(request, checkpoint, tmp_path, monkeypatch):
+    config = write(tmp_path, f"model: {checkpoint}\nport: 0\n")
+    monkeypatch.setenv("LAPIDARY_MODEL", "/no/such/model-of-environment")
+
+    def refusal(*arguments):
+        result = subprocess.run([request.config.getoption("--lapidary"), *arguments], capture_output=True, text=True,
+                                timeout=60)
+        assert result.returncode == 1
+        return result.stderr
+
+    assert "/no/such/model-of-environment" in refusal("serve", "--config", config)
+    assert "/no/such/model-of-environment" in refusal("generate", "--prompt", "Hello")
+    assert "/no/such/model-of-line" in refusal("serve", "/no/such/model-of-line", "--config", config)
+
+
 @pytest.mark.parametrize("text,words", [
     ("max-modell-len: 5", ["unknown key 'max-modell-len'", "nearest is 'max-model-len'"]),
-    ("max_num_seqs: 5", ["nearest is 'max-num-seqs'"]),
+    ("max_num_sqs: 5", ["unknown key 'max_num_sqs'", "nearest is 'max-num-seqs'"]),
+    ("port: 1\nport: 2", ["'port' is there twice"]),
+    ("max-queue: 1\nmax_queue: 2", ["'max_queue' is there twice"]),
     ("config: x", ["unknown key 'config'"]),
     ("help: x", ["unknown key 'help'"]),
     ("port: eighty", ["'port'"]),
     ("port: 99999", ["'port'", "65535"]),
     ("port: [1, 2]", ["'port': takes one value"]),
     ("port: {a: 1}", ["'port': must be a value or a list"]),
-    ("port: 1\nport: 2", ["'port' is there twice"]),
     ("load-format: gguf", ["'load-format'"]),
     ("just text", ["key: value"]),
     ("- a\n- b", ["key: value"]),

@@ -1,4 +1,4 @@
-#include "apps/bundled_models.h"
+#include "session/bundled_models.h"
 
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
