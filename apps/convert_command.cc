@@ -2,10 +2,11 @@
 #include <fmt/format.h>
 
 #include "apps/commands.h"
+#include "apps/load_flags.h"
 #include "apps/named_models.h"
-#include "apps/quantisation_flag.h"
 #include "convert/convert.h"
 #include "load/drafting.h"
+#include "load/quantisation_names.h"
 #include "load/stored_weights.h"
 #include "model/converted_source.h"
 
@@ -16,8 +17,7 @@ struct ConvertFlags {
   std::string model;
   std::string to;
   std::string out;
-  QuantisationFlag quantisation;  // its --head-bits
-  int threads = 0;
+  LoadFlags load;
 };
 
 Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
@@ -26,7 +26,7 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
     ASSIGN_OR_RETURN(const UnpairedAssistant assistant,
                      OpenUnpairedAssistant(flags.model, threads));
     return ConvertToGguf(assistant.plan, *assistant.source, to, flags.out, threads,
-                         flags.quantisation.head_bits);
+                         flags.load.Options().head_bits);
   }
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(flags.model));
   if (!model.directory) {
@@ -35,7 +35,7 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
   ASSIGN_OR_RETURN(auto stored, OpenStoredWeights(model));
   ASSIGN_OR_RETURN(const auto source, ConvertForCpu(RequiredTensors(model.plan), std::move(stored),
                                                     {.rounds_float_codes = true}, threads));
-  return ConvertToGguf(model, *source, to, flags.out, threads, flags.quantisation.head_bits);
+  return ConvertToGguf(model, *source, to, flags.out, threads, flags.load.Options().head_bits);
 }
 
 Status Convert(ConvertFlags flags) {
@@ -45,9 +45,9 @@ Status Convert(ConvertFlags flags) {
   if (std::filesystem::exists(flags.out, error)) {
     return MakeError("--out {}: is there already; remove it or name another file", flags.out);
   }
-  ThreadPool threads(flags.threads);
+  ThreadPool threads(flags.load.Options().num_threads);
   ASSIGN_OR_RETURN(const std::vector<ConvertedTensor> tensors,
-                   Write(flags, QuantisationType(flags.to), threads));
+                   Write(flags, *QuantisationByName(flags.to), threads));
   int64_t total_bytes = 0;
   fmt::print("{:<40}  {:<6}  {:>12}  {}\n", "tensor", "type", "bytes", "relative error");
   for (const ConvertedTensor& tensor : tensors) {
@@ -75,12 +75,9 @@ void AddConvertCommand(CommandLine& command_line) {
       ->add_option("--to", flags->to,
                    "Type of the matrices: 8.5 bits a weight, or 4.5; q4_k loses less than q4_0")
       ->required()
-      ->check(CLI::IsMember(StoredQuantisationNames()));
-  flags->quantisation.AddHeadBitsTo(*command);
+      ->check(CLI::IsMember({"q8_0", "q4_0", "q4_k"}));
+  flags->load.AddTo(*command, {"head-bits", "threads"});
   command->add_option("--out", flags->out, "GGUF file to write; must not exist")->required();
-  command->add_option("--threads", flags->threads, "CPU threads; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
 }
 
 }  // namespace lapidary

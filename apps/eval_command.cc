@@ -172,7 +172,7 @@ Result<Questions> MediaQuestions(const EvalFlags& flags, const ModelFiles& model
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.model.device));
   ASSIGN_OR_RETURN(const auto encoder,
                    MediaEncoder::Load(towers, *model.description.towers, towers.has_vision(),
-                                      towers.has_audio(), flags.model.threads.threads, device));
+                                      towers.has_audio(), flags.model.NumThreads(), device));
   for (const PebbleMediaItem& item : asked) {
     ASSIGN_OR_RETURN(Request request,
                      MakePebbleMediaRequest(*model.text, model.description.plan, *encoder, item));

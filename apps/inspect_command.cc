@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/load_flags.h"
 #include "apps/named_models.h"
-#include "apps/quantisation_flag.h"
-#include "apps/tensor_parallel_flag.h"
 #include "gguf/gguf_checkpoint.h"
 #include "gguf/mmproj.h"
 #include "kv/kv_layout.h"
@@ -260,17 +259,17 @@ struct DeviceTable {
   std::string problem;
 };
 Result<std::vector<DeviceTable>> TabulateDevices(const ModelDescription& model,
-                                                 const QuantisationFlag& quantisation) {
+                                                 const LoadOptions& wanted) {
   ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
-  const bool is_rounded = quantisation.Type() || quantisation.head_bits != 0;
+  const bool is_rounded = wanted.quantisation || wanted.head_bits != 0;
   if (source == nullptr && !is_rounded) return std::vector<DeviceTable>();
   std::vector<DeviceTable> tables = {{"gpu", {}, ""}, {"cpu", {}, ""}};
   for (DeviceTable& table : tables) {
     const bool is_gpu = table.device == std::string_view("gpu");
     const auto plan = WeightPlan::Make(RequiredTensors(model.plan), source.get(),
                                        {.reader = is_gpu ? WeightReader::kGpu : WeightReader::kCpu,
-                                        .rounding = quantisation.Type(),
-                                        .head_bits = quantisation.head_bits});
+                                        .rounding = wanted.quantisation,
+                                        .head_bits = wanted.head_bits});
     if (plan.ok()) {
       table.rows = TabulateWeights(*plan);
     } else if (is_gpu) {
@@ -322,9 +321,9 @@ void PrintTowerFile(const TowerFile& file) {
              1e-9 * static_cast<double>(file.num_bytes), file.is_used ? "used" : "not used");
 }
 
-Status Inspect(const std::string& name, const QuantisationFlag& quantisation, int num_ranks,
-               bool as_json) {
+Status Inspect(const std::string& name, const LoadOptions& wanted, bool as_json) {
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
+  const int num_ranks = wanted.num_ranks;
   ASSIGN_OR_RETURN(const std::vector<RankSizes> ranks, SizesOfRanks(model.plan, num_ranks));
   std::map<std::string, StoredType> stored;
   std::vector<TowerFile> towers;
@@ -332,7 +331,7 @@ Status Inspect(const std::string& name, const QuantisationFlag& quantisation, in
     ASSIGN_OR_RETURN(stored, StoredTypes(*model.gguf_file));
     towers = FilesOfTowers(model);
   }
-  ASSIGN_OR_RETURN(const std::vector<DeviceTable> tables, TabulateDevices(model, quantisation));
+  ASSIGN_OR_RETURN(const std::vector<DeviceTable> tables, TabulateDevices(model, wanted));
   if (as_json) {
     Json json = InspectJson(model);
     if (num_ranks > 1) json["ranks"] = RanksJson(ranks);
@@ -372,8 +371,7 @@ Status Inspect(const std::string& name, const QuantisationFlag& quantisation, in
 void AddInspectCommand(CommandLine& command_line) {
   struct Flags {
     std::string model;
-    QuantisationFlag quantisation;
-    TensorParallelFlag tensor_parallel;
+    LoadFlags load;
     bool json = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -381,7 +379,7 @@ void AddInspectCommand(CommandLine& command_line) {
       "inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags]() -> Status {
         const auto found = FindModel(&flags->model, {.weights = false, .text = false});
         if (!found.ok()) return found.error();
-        return Inspect(flags->model, flags->quantisation, flags->tensor_parallel.size, flags->json);
+        return Inspect(flags->model, flags->load.Options(), flags->json);
       });
   command
       ->add_option(
@@ -389,9 +387,7 @@ void AddInspectCommand(CommandLine& command_line) {
           "Checkpoint directory, GGUF file, model of the Hub, or a preset: e2b e4b 12b 26b-a4b "
           "31b")
       ->required();
-  flags->quantisation.AddTo(*command);
-  flags->quantisation.AddHeadBitsTo(*command);
-  flags->tensor_parallel.AddTo(*command);
+  flags->load.AddTo(*command, {"quantization", "head-bits", "tensor-parallel-size"});
   command->add_flag("--json", flags->json, "Print one JSON object");
 }
 

@@ -54,7 +54,7 @@ Result<PromptMedia> MediaFlags::Encode(const ModelDescription& model,
   ASSIGN_OR_RETURN(const DeviceChoice device, ChooseDevice(flags.device));
   ASSIGN_OR_RETURN(const auto encoder,
                    MediaEncoder::Load(plan, *model.towers, !images.empty(), !audio.empty(),
-                                      flags.threads.threads, device));
+                                      flags.NumThreads(), device));
   for (const std::string& path : images) {
     ASSIGN_OR_RETURN(const std::string file,
                      ReadFile(path, static_cast<size_t>(ImageLimits{}.max_bytes)));

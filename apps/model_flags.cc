@@ -13,16 +13,7 @@ void ModelFlags::AddTo(CLI::App& command) {
       "model", model,
       fmt::format("{}; with --load-format dummy, a preset (e2b e4b ...)", kDefaultModelHelp));
   command.add_option("--hf-repo", hf_repo, kHubFlagHelp)->group(kGroup);
-  command.add_option("--load-format", load_format, "auto: the checkpoint's weights; dummy: random")
-      ->group(kGroup)
-      ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str();
-  quantisation.AddTo(command)->group(kGroup);
-  quantisation.AddHeadBitsTo(command)->group(kGroup);
-  quantisation.AddFastMathTo(command)->group(kGroup);
-  threads.AddTo(command);
-  tensor_parallel.AddTo(command)->group(kGroup);
-  kv_cache.AddTo(command)->group(kGroup);
+  load.AddTo(command);
   command
       .add_option("--chunk-rows", chunk_rows,
                   fmt::format("Most prompt tokens in one step (default: {} on the CPU, {} on a "
@@ -33,7 +24,6 @@ void ModelFlags::AddTo(CLI::App& command) {
       ->group(kGroup)
       ->check(CLI::Range(1, 65536));
   AddDeviceFlag(&command, &device)->group(kGroup);
-  cuda.AddTo(command);
   command.add_option("--dummy-seed", dummy_seed, "Seed of dummy weights")
       ->group(kGroup)
       ->capture_default_str();
@@ -42,27 +32,22 @@ void ModelFlags::AddTo(CLI::App& command) {
 Status ModelFlags::Find(bool media, bool drafts) {
   RETURN_IF_ERROR(TakeHubFlag(hf_repo, &model));
   const ModelNeeds needs{
-      .weights = load_format != "dummy", .media = media, .drafting = drafts ? &drafting : nullptr};
+      .weights = !has_dummy_weights && load.Options().format != LoadFormat::kDummy,
+      .media = media,
+      .drafting = drafts ? &drafting : nullptr};
   const auto found = FindModelOrDefault(&model, needs);
   return found.ok() ? Status() : found.error();
 }
 
 Result<LoadOptions> ModelFlags::Options(int64_t max_tokens) const {
   ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(device));
-  LoadOptions options;
+  LoadOptions options = load.Options();
   options.device = choice;
-  options.cuda = cuda.Options();
   options.limits.max_num_seqs = SchedulerLimits{}.max_num_seqs;
   options.limits.max_num_batched_tokens = chunk_rows;
   options.limits.max_model_len = static_cast<int>(max_tokens);
-  options.format = load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  if (has_dummy_weights) options.format = LoadFormat::kDummy;
   options.dummy_seed = dummy_seed;
-  options.quantisation = quantisation.Type();
-  options.head_bits = quantisation.head_bits;
-  options.fast_math = quantisation.fast_math;
-  threads.Fill(options);
-  options.num_ranks = tensor_parallel.size;
-  options.kv_format = kv_cache.format;
   options.max_tokens = max_tokens;
   return options;
 }

@@ -6,13 +6,9 @@
 #include <vector>
 
 #include "apps/command_line.h"
-#include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
-#include "apps/kv_cache_flag.h"
-#include "apps/quantisation_flag.h"
-#include "apps/tensor_parallel_flag.h"
-#include "apps/thread_flags.h"
+#include "apps/load_flags.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -20,21 +16,19 @@ namespace lapidary {
 struct ModelFlags {
   std::string model;  // Empty until Find: the user named none.
   std::string hf_repo;
-  std::string load_format = "auto";
-  QuantisationFlag quantisation;
-  ThreadFlags threads;
-  TensorParallelFlag tensor_parallel;
-  KvCacheFlag kv_cache;
+  bool has_dummy_weights = false;  // whatever --load-format says
+  LoadFlags load;
   int chunk_rows = 0;  // 0: as the device likes it
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;
-  CudaFlags cuda;
   DraftFlags drafting;  // added by the commands that generate
 
   void AddTo(CLI::App& command);
   // Makes a path of a name (named_models.h), and the bundled model's of none. Towers that are files
   // of their own are fetched only with `media`, the assistant only with `drafts`.
   Status Find(bool media, bool drafts);
+  // Of the CPU, as was asked for.
+  int NumThreads() const { return load.Options().num_threads; }
   // Room for one sequence of `max_tokens`. The choice of device is logged.
   Result<LoadedModel> Load(int64_t max_tokens,
                            const DraftingRequest& request = {.enabled = false}) const;

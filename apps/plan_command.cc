@@ -6,12 +6,10 @@
 
 #include "apps/commands.h"
 #include "apps/draft_flags.h"
-#include "apps/kv_cache_flag.h"
+#include "apps/load_flags.h"
 #include "apps/media_flags.h"
 #include "apps/named_models.h"
-#include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
-#include "apps/tensor_parallel_flag.h"
 #include "device/device_choice.h"
 #include "load/drafting.h"
 #include "load/memory_plan.h"
@@ -28,9 +26,7 @@ struct PlanFlags {
   std::string kv_cache_memory;
   std::string limit_mm_per_prompt = kDefaultMediaLimits;
   std::string device;  // empty: a GPU, unless only the CPU runs such weights
-  QuantisationFlag quantisation;
-  TensorParallelFlag tensor_parallel;
-  KvCacheFlag kv_cache;
+  LoadFlags load;
   MemoryRequest request;
   DraftFlags drafting;
   bool json = false;
@@ -117,8 +113,8 @@ bool HasGpu() {
 Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
   ASSIGN_OR_RETURN(const auto source, FindStoredWeights(model));
   WeightRequest request{.reader = WeightReader::kGpu,
-                        .rounding = flags.quantisation.Type(),
-                        .head_bits = flags.quantisation.head_bits};
+                        .rounding = flags.load.Options().quantisation,
+                        .head_bits = flags.load.Options().head_bits};
   const std::vector<TensorSpec> specs = RequiredTensors(model.plan);
   auto weights = WeightPlan::Make(specs, source.get(), request);
   std::string problem = weights.ok() ? "" : weights.error().message;
@@ -143,8 +139,8 @@ Status PlanWeightsOf(const ModelDescription& model, PlanFlags& flags) {
 }
 
 Status Plan(PlanFlags& flags) {
-  flags.request.num_ranks = flags.tensor_parallel.size;
-  flags.request.kv_format = flags.kv_cache.format;
+  flags.request.num_ranks = flags.load.Options().num_ranks;
+  flags.request.kv_format = flags.load.Options().kv_format;
   if (flags.request.num_ranks > 1) {
     if (flags.device == "cuda") {
       return MakeError("--tensor-parallel-size {}: a model runs on one GPU; add --device cpu",
@@ -202,10 +198,7 @@ void AddPlanCommand(CommandLine& command_line) {
                    "cuda, or cpu: weights as they are stored (default: cuda, but cpu for "
                    "weights that only run there)")
       ->check(CLI::IsMember({"cuda", "cpu"}));
-  flags->quantisation.AddTo(*command);
-  flags->quantisation.AddHeadBitsTo(*command);
-  flags->tensor_parallel.AddTo(*command);
-  flags->kv_cache.AddTo(*command);
+  flags->load.AddTo(*command, {"quantization", "head-bits", "tensor-parallel-size", "kv-cache-dtype"});
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
                       "that of the GPU here)");

@@ -11,15 +11,12 @@
 #include "apps/commands.h"
 #include "apps/config_file.h"
 #include "apps/constraint_flags.h"
-#include "apps/cuda_flags.h"
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
-#include "apps/kv_cache_flag.h"
+#include "apps/load_flags.h"
 #include "apps/media_flags.h"
 #include "apps/named_models.h"
-#include "apps/quantisation_flag.h"
 #include "apps/size_words.h"
-#include "apps/tensor_parallel_flag.h"
 #include "apps/vllm_flags.h"
 #include "base/memory_limit.h"
 #include "base/read_file.h"
@@ -44,10 +41,8 @@ struct ServeFlags {
   std::string hf_repo;
   std::vector<std::string> served_model_names;
   bool takes_any_name = false;  // --served-model-name '*'
-  std::string load_format = "auto";
-  QuantisationFlag quantisation;
+  LoadFlags load;
   DeviceRequest device = DeviceRequest::kAuto;
-  CudaFlags cuda;
   DraftFlags drafting;
   std::string tokenizer;
   std::string allowed_local_media_path;
@@ -56,9 +51,6 @@ struct ServeFlags {
   bool strict_tools = false;
   size_t max_grammar_memory = kDefaultGrammarBytes;
   std::string scheduling_policy = "fcfs";
-  ThreadFlags threads;
-  TensorParallelFlag tensor_parallel;
-  KvCacheFlag kv_cache;
   BatchLimits limits;
   std::optional<double> max_step_ms;
   int max_queue = 1024;
@@ -183,16 +175,9 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
                                                 const DeviceChoice& device,
                                                 std::shared_ptr<ExpertCounts> expert_counts) {
   SessionOptions options;
-  options.load.format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
-  options.load.quantisation = flags.quantisation.Type();
-  options.load.head_bits = flags.quantisation.head_bits;
-  options.load.fast_math = flags.quantisation.fast_math;
+  options.load = flags.load.Options();
   options.load.expert_counts = std::move(expert_counts);
-  flags.threads.Fill(options.load);
-  options.load.num_ranks = flags.tensor_parallel.size;
-  options.load.kv_format = flags.kv_cache.format;
   options.load.device = device;
-  options.load.cuda = flags.cuda.Options();
   options.load.limits = flags.limits;
   ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt));
   options.media.local_files = flags.allowed_local_media_path;
@@ -227,9 +212,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   spdlog::info(
       "KV cache: {:.2f} GB{}, room for {} full contexts of {} tokens; up to {} sequences run",
       1e-9 * static_cast<double>(num_pages * layout.page_bytes),
-      flags.tensor_parallel.size > 1
-          ? fmt::format(" on each of {} ranks", flags.tensor_parallel.size)
-          : "",
+      options.load.num_ranks > 1 ? fmt::format(" on each of {} ranks", options.load.num_ranks) : "",
       num_pages / pages_per_context, session->max_model_len(), flags.limits.max_num_seqs);
   return session;
 }
@@ -392,12 +375,6 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
       "Names requests may use, the first is in answers; '*': any (default: the model's directory, "
       "or what it is called on the Hub)")
       ->delimiter(',');
-  add("--load-format", flags.load_format, "auto: the checkpoint's weights; dummy: random")
-      ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str();
-  WithVariable(flags.quantisation.AddTo(command))->group("Model");
-  WithVariable(flags.quantisation.AddHeadBitsTo(command))->group("Model");
-  WithVariable(flags.quantisation.AddFastMathTo(command))->group("Model");
   add("--max-model-len", flags.limits.max_model_len,
       "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
       ->transform(SizeWords())
@@ -419,11 +396,8 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
                        "Tool calls always fit their schemas, as if every tool were strict"))
       ->group("Model");
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
-  for (CLI::Option* option : flags.cuda.AddTo(command)) WithVariable(option);
+  for (CLI::Option* option : flags.load.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
-  for (CLI::Option* option : flags.threads.AddTo(command)) WithVariable(option);
-  WithVariable(flags.tensor_parallel.AddTo(command))->group("Model");
-  WithVariable(flags.kv_cache.AddTo(command))->group("Memory and batching");
 }
 
 void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
@@ -599,7 +573,7 @@ Status TakeOtherSources(ServeFlags& flags, CLI::App& command) {
 Status FindServedModel(ServeFlags& flags) {
   RETURN_IF_ERROR(TakeHubFlag(flags.hf_repo, &flags.model));
   ASSIGN_OR_RETURN(const MediaLimits media, ReadMediaLimits(flags.limit_mm_per_prompt));
-  const ModelNeeds needs{.weights = flags.load_format != "dummy",
+  const ModelNeeds needs{.weights = flags.load.Options().format != LoadFormat::kDummy,
                          .media = media.images + media.audio + media.videos > 0,
                          .drafting = &flags.drafting};
   ASSIGN_OR_RETURN(const auto names, FindModelOrDefault(&flags.model, needs));

@@ -212,7 +212,6 @@ void BindSession(nb::module_& module) {
       .def_rw("max_num_seqs", &SessionOptions::max_num_seqs)
       .def_rw("max_num_batched_tokens", &SessionOptions::max_num_batched_tokens)
       .def_rw("kv_cache_memory_bytes", &SessionOptions::kv_cache_memory_bytes)
-      .def_rw("kv_cache_dtype", &SessionOptions::kv_cache_dtype)
       .def_rw("prefix_caching", &SessionOptions::prefix_caching)
       .def_rw("num_threads", &SessionOptions::num_threads)
       .def_rw("tensor_parallel_size", &SessionOptions::tensor_parallel_size)

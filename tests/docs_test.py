@@ -28,8 +28,8 @@ SOURCE_SUFFIX = re.compile(r"\.(h|cc|cu|cuh|inc|py|pyi|sh|md|json|ya?ml|png|svg)
 FOREIGN_FLAGS = {"--build", "--component", "--install", "--model_args", "--output-on-failure", "--prefix",
                  "--tasks", "--test-dir"}
 # Where options of our programs are spelled out.
-FLAG_SOURCES = ("lapidary", "apps/**/*.cc", "apps/**/*.h", "src/bench_kernels/*_main.cc", "tools/**/*.py",
-                "scripts/*", "tests/**/conftest.py", ".ci/*")
+FLAG_SOURCES = ("lapidary", "apps/**/*.cc", "apps/**/*.h", "src/load/load_fields.cc",
+                "src/bench_kernels/*_main.cc", "tools/**/*.py", "scripts/*", "tests/**/conftest.py", ".ci/*")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 

@@ -38,7 +38,7 @@ Status EngineBenchFlags::Complete() {
     return MakeError("name one model: a checkpoint directory, or --preset for random weights");
   }
   model.model = preset;
-  model.load_format = "dummy";
+  model.has_dummy_weights = true;
   return {};
 }
 

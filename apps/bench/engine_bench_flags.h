@@ -24,7 +24,9 @@ struct EngineBenchFlags {
                                         int max_num_seqs = 0) const;
   // Where Load runs the model.
   DeviceKind Device() const;
-  KvFormat CacheFormat() const { return model.kv_cache.format.value_or(DefaultKvFormat(Device())); }
+  KvFormat CacheFormat() const {
+    return model.load.Options().kv_format.value_or(DefaultKvFormat(Device()));
+  }
   // "text" or, with --json, `result`, on stdout; `result` in the file if one is named.
   Status Print(const std::string& text, const nlohmann::ordered_json& result) const;
 };

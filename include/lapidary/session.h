@@ -31,8 +31,6 @@ struct SessionOptions {
   int max_num_seqs = 0;            // running at once
   int max_num_batched_tokens = 0;  // of a step
   int64_t kv_cache_memory_bytes = 0;
-  // "float32", "bfloat16", "int8" or "fp8"; "auto": float32 on the CPU, bfloat16 on a GPU.
-  std::string kv_cache_dtype = "auto";
   bool prefix_caching = true;
   int num_threads = 0;  // of the CPU; 0: one per core
   // Ranks that share the model. On the CPU they take turns, which is no faster; on a GPU there is

@@ -64,7 +64,6 @@ class SessionOptions:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache_memory_bytes: int
-    kv_cache_dtype: str
     prefix_caching: bool
     num_threads: int
     tensor_parallel_size: int

@@ -42,9 +42,6 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.limits.max_num_seqs = wanted.max_num_seqs;
   load.limits.max_num_batched_tokens = wanted.max_num_batched_tokens;
   if (wanted.kv_cache_memory_bytes > 0) load.kv_cache_memory_bytes = wanted.kv_cache_memory_bytes;
-  if (wanted.kv_cache_dtype != "auto") {
-    load.kv_format = ValueOrThrow(ParseKvFormat(wanted.kv_cache_dtype));
-  }
   load.drafting.enabled = wanted.drafting;
   load.drafting.assistant = wanted.draft_model;
   load.drafting.method = wanted.draft_method == "ngram"  ? DraftMethod::kNgram
