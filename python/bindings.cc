@@ -3,6 +3,7 @@
 #include <lapidary/session.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -113,6 +114,26 @@ nb::list Generate(Session& session, const nb::list& jobs, const nb::object& on_p
   return results;
 }
 
+// (model, draft_model): the paths of their files. Ctrl-C ends what is being fetched.
+nb::tuple FindModel(const std::string& model, const SessionOptions& options) {
+  std::optional<nb::python_error> raised;
+  const auto go_on = [&] {
+    const nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) raised.emplace();
+    return !raised;
+  };
+  lapidary::FoundModel found;
+  try {
+    const nb::gil_scoped_release no_gil;
+    found = lapidary::FindModel(model, options, go_on);
+  } catch (const lapidary::Error&) {
+    if (!raised) throw;
+    raised->restore();
+    throw nb::python_error();
+  }
+  return nb::make_tuple(found.model, found.draft_model);
+}
+
 using LogitsArray = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 LogitsArray Logits(Session& session, const std::vector<int32_t>& ids) {
@@ -151,7 +172,8 @@ void BindRequest(nb::module_& module) {
           "__init__",
           [](Prompt* self, std::vector<int32_t> ids) { new (self) Prompt{.ids = std::move(ids)}; },
           "ids"_a)
-      .def_prop_ro("ids", [](const Prompt& prompt) { return prompt.ids; });
+      .def_prop_ro("ids", [](const Prompt& prompt) { return prompt.ids; })
+      .def_rw("cache_salt", &Prompt::cache_salt);
 
   using Kind = Constraint::Kind;
   nb::enum_<Kind>(module, "ConstraintKind")
@@ -192,6 +214,7 @@ void BindRequest(nb::module_& module) {
       .def_rw("max_tokens", &Request::max_tokens, nb::arg("value").none())
       .def_rw("min_tokens", &Request::min_tokens)
       .def_rw("bad_words", &Request::bad_words)
+      .def_rw("priority", &Request::priority)
       .def_rw("stop", &Request::stop)
       .def_rw("stop_token_ids", &Request::stop_token_ids)
       .def_rw("include_stop", &Request::include_stop)
@@ -226,6 +249,7 @@ void BindSession(nb::module_& module) {
       .def_rw("num_draft_tokens", &SessionOptions::num_draft_tokens)
       .def_rw("dummy_weights", &SessionOptions::dummy_weights)
       .def_rw("dummy_seed", &SessionOptions::dummy_seed)
+      .def_rw("more", &SessionOptions::more)
       .def_rw("gpu_memory_utilization", &SessionOptions::gpu_memory_utilization)
       .def_rw("batch_invariant", &SessionOptions::batch_invariant)
       .def_rw("enforce_eager", &SessionOptions::enforce_eager);
@@ -244,6 +268,7 @@ void BindSession(nb::module_& module) {
       .def("render", &Session::Render, "conversation"_a, NoGil())
       .def("encode_prompt", &Session::EncodePrompt, "text"_a, NoGil())
       .def("encode_chat", &Session::EncodeChat, "conversation"_a, NoGil())
+      .def("add_media", &Session::AddMedia, "prompt"_a, "media"_a, NoGil())
       .def("generate", &Generate, "jobs"_a, "on_progress"_a.none())
       .def("logits", &Logits, "ids"_a)
       .def("open", &Session::Open);
@@ -279,4 +304,6 @@ NB_MODULE(_core, module) {
       "What is logged to stderr: \"off\", \"error\", \"warning\" (the default) or \"info\".");
   BindRequest(module);
   BindSession(module);
+  module.def("option_names", &lapidary::OptionNames);
+  module.def("find_model", &FindModel, "model"_a, "options"_a);
 }

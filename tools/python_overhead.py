@@ -24,7 +24,7 @@ def random_prompts(llm, num_prompts, length):
 
 def bench_seconds(arguments):
     output = subprocess.run(
-        [arguments.program, "bench", "throughput", lapidary.engine.bundled_model(), "--num-prompts",
+        [arguments.program, "bench", "throughput", lapidary.engine.default_model(), "--num-prompts",
          str(arguments.num_prompts), "--input-len", str(arguments.input_len), "--output-len", str(arguments.output_len),
          "--max-num-seqs", "64", "--no-spec", "--device", arguments.device, "--json"],
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -12,16 +12,19 @@
 
 namespace lapidary::v0 {
 
-struct ChatDetails;  // images and audio of a conversation, and how its answer is read
+struct ChatDetails;  // images and audio of a prompt, and how the answer to a conversation is read
 
 // Made by Session::EncodePrompt and EncodeChat, or of ids that are used as they stand.
 struct Prompt {
   std::vector<int32_t> ids;
   // Where a later prompt may continue: what is computed up to there is kept.
   std::vector<int32_t> cache_points = {};
-  // Of a conversation: its images and audio; its answer is split into reasoning, text and tool
+  // Its images and audio. The answer to a conversation is split into reasoning, text and tool
   // calls.
   std::shared_ptr<const ChatDetails> chat = {};
+  // What is computed of a prompt is used only for prompts that have the same; empty: for all that
+  // have none.
+  std::string cache_salt = {};
 };
 
 // How tokens are sampled. Those left out are the checkpoint's own (generation_config.json).

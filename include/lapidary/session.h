@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -59,13 +60,33 @@ struct SessionOptions {
   double gpu_memory_utilization = 0.9;
   bool batch_invariant = false;  // bitwise the same answers whatever else runs; somewhat slower
   bool enforce_eager = false;
+
+  // Further options of the command line, with '_' for '-' in their names (OptionNames), and values
+  // as they are written there: {"quantization", "q4_0"}, {"fast_math", "true"}. They take
+  // precedence over the fields above.
+  std::map<std::string, std::string> more = {};
 };
+
+LAPIDARY_EXPORT std::vector<std::string> OptionNames();
+
+// Where the files of a model and of its assistant are on this machine.
+struct FoundModel {
+  std::string model;
+  std::string draft_model;  // empty: none, or the one beside the model
+};
+// What a Session does first: a name on the Hugging Face Hub ("google/gemma-4-E4B-it",
+// "e4b:q4_0") becomes the path of its files, which are fetched if they are not here; a path stays
+// one. `go_on` is called several times a second while files are fetched; when it returns false,
+// that ends with an Error. What has arrived stays.
+LAPIDARY_EXPORT FoundModel FindModel(const std::string& model, const SessionOptions& options = {},
+                                     const std::function<bool()>& go_on = {});
 
 class SessionCore;
 
 class LAPIDARY_EXPORT Session {
  public:
-  // `model`: a checkpoint directory or a GGUF file. Takes as long as reading its weights.
+  // `model`: a checkpoint directory, a GGUF file, or a name that FindModel knows. Takes as long as
+  // reading its weights, after fetching them if need be.
   explicit Session(const std::string& model, const SessionOptions& options = {});
   ~Session();  // as Close()
   Session(const Session&) = delete;
@@ -87,6 +108,9 @@ class LAPIDARY_EXPORT Session {
   std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens = true) const;
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const;
   Prompt EncodePrompt(std::string_view text) const;
+  // Images and audio for the placeholder tokens of a prompt: a JSON object with "parts", which are
+  // parts of a message as in EncodeChat, and if wanted "mm_processor_kwargs".
+  Prompt AddMedia(Prompt prompt, std::string_view media) const;
 
   // A conversation is a JSON object with fields of OpenAI's chat requests: "messages", and if
   // wanted "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",

@@ -2,7 +2,7 @@
 
     import lapidary
 
-    llm = lapidary.LLM()  # the bundled toy model; or LLM("/models/gemma-4-E2B-it")
+    llm = lapidary.LLM()  # the bundled toy model; or LLM("google/gemma-4-E2B-it"), LLM("/models/gemma-4-E2B-it")
     print(llm.chat([{"role": "user", "content": "Who are you?"}])[0].outputs[0].text)
 
 Where it differs from vLLM:
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ._core import BusyError, DeviceError, Error, __version__, set_log_level
 from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestOutput, ToolCall
+from .prompts import TextPrompt, TokensPrompt
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ __all__ = [
     "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "ToolCall",
     "__version__",
     "set_log_level",

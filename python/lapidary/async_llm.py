@@ -7,9 +7,10 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _core
-from .engine import Engine, Messages, Prompt, conversation
+from . import _core, keywords
+from .engine import Engine, Messages, conversation
 from .outputs import RequestOutput, _append, _completion, _copy, _prompt_logprobs
+from .prompts import Prompt
 from .sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -28,11 +29,21 @@ class AsyncLLM(Engine):
     _readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] | None = None
 
     def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        **vllm: Any,
     ) -> AsyncIterator[RequestOutput]:
-        """Goes on with a prompt; yields all of the answer so far, or as ``sampling_params.output_kind`` says."""
+        """Goes on with a prompt; yields all of the answer so far, or as ``sampling_params.output_kind`` says.
+
+        Of all prompts that wait, the one with the lowest ``priority`` is served first.
+        """
+        keywords.check("generate()", vllm, keywords.GENERATE, AsyncLLM.generate.__kwdefaults__ or ())
         text, encoded = self._encode_prompt(prompt)
-        return self._run(text, encoded, sampling_params or SamplingParams(), request_id)
+        return self._run(text, encoded, sampling_params or SamplingParams(), request_id, priority)
 
     def chat(
         self,
@@ -44,12 +55,14 @@ class AsyncLLM(Engine):
         tool_choice: Any = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        **vllm: Any,
     ) -> AsyncIterator[RequestOutput]:
         """Answers a conversation; see LLM.chat.
 
         Images and audio are encoded before it returns, which takes its time: with such messages, call it by
         ``await asyncio.to_thread(llm.chat, messages)``.
         """
+        keywords.check("chat()", vllm, keywords.CHAT, AsyncLLM.chat.__kwdefaults__ or ())
         fields = conversation(
             messages, tools, tool_choice, chat_template_kwargs, mm_processor_kwargs=mm_processor_kwargs
         )
@@ -67,7 +80,12 @@ class AsyncLLM(Engine):
         self.close()
 
     async def _run(
-        self, text: str | None, prompt: _core.Prompt, params: SamplingParams, request_id: str | None
+        self,
+        text: str | None,
+        prompt: _core.Prompt,
+        params: SamplingParams,
+        request_id: str | None,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         loop = asyncio.get_running_loop()
         if self._readers is None:
@@ -76,7 +94,9 @@ class AsyncLLM(Engine):
         if reader is None:
             reader = self._readers[loop] = _Reader(self._session, loop)
         own_id, seed = self._next_request(params.n)
-        number, updates = reader.start(prompt, params._to_core(), seed)
+        request = params._to_core()
+        request.priority = priority
+        number, updates = reader.start(prompt, request, seed)
         output = RequestOutput(request_id or own_id, text, prompt.ids, None, [], False)
         kind = params.output_kind
         try:

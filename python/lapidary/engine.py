@@ -9,17 +9,17 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
-from . import _core
-from .media import with_inline_media
+from . import _core, keywords
+from .media import media_parts, with_inline_media
+from .prompts import Prompt, split
 from .sampling_params import SamplingParams
+from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Prompt = Union[str, Sequence[int], Mapping[str, Any]]
-"""Text to continue, token ids used as they stand, or {"prompt": text} / {"prompt_token_ids": ids}."""
 Messages = Sequence[Mapping[str, Any]]
 """A conversation in the shape of OpenAI's chat API. Beside its ``image_url`` and ``input_audio`` (with ``data:`` and
 ``file:`` addresses) a part of a message may be {"type": "image", "image": a path, bytes or one of PIL's images} or
@@ -29,14 +29,20 @@ _DEFAULT_MODEL = "pebble-e"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def bundled_model() -> str:
-    """The toy model that comes with the package."""
-    variable = os.environ.get("LAPIDARY_MODELS_DIR")
-    directory = Path(variable) if variable else Path(__file__).parent / "models"
-    model = directory / _DEFAULT_MODEL
+def default_model() -> str:
+    """The model of $LAPIDARY_MODEL, or else the toy model that comes with the package."""
+    named = os.environ.get("LAPIDARY_MODEL")
+    if named:
+        return named
+    model = _bundled(_DEFAULT_MODEL)
     if not model.is_dir():
         raise ValueError(f"no model was named and the bundled one is missing: there is no {model}")
     return str(model)
+
+
+def _bundled(name: str) -> Path:
+    variable = os.environ.get("LAPIDARY_MODELS_DIR")
+    return (Path(variable) if variable else Path(__file__).parent / "models") / name
 
 
 class Engine:
@@ -62,13 +68,20 @@ class Engine:
         batch_invariant: bool = False,
         num_threads: int | None = None,
         dtype: str = "auto",
+        quantization: str | None = None,
+        head_bits: int | None = None,
+        fast_math: bool = False,
+        revision: str | None = None,
         tensor_parallel_size: int = 1,
         trust_remote_code: bool = False,
+        **vllm: Any,
     ) -> None:
         """Loads a model.
 
         Args:
-            model: A checkpoint directory or a GGUF file; None: the bundled toy model.
+            model: A checkpoint directory, a GGUF file, or a model of the Hugging Face Hub, whose files are fetched if
+                they are not in its cache: "google/gemma-4-E4B-it", a short name such as "e4b" or "e4b:q4_0". None: the
+                one that the environment variable LAPIDARY_MODEL names, or the bundled toy model.
             device: "auto", "cpu" or "cuda".
             tokenizer: Where tokenizer and chat template are, if not with the model.
             max_model_len: Most tokens of a prompt and its answer.
@@ -88,13 +101,25 @@ class Engine:
             batch_invariant: On a GPU, bitwise the same answers whatever else runs. The CPU always gives those.
             num_threads: Of the CPU; None: one per core.
             dtype: "auto" or "bfloat16": weights are as the checkpoint has them.
+            quantization: Matrices are rounded while they are loaded: "q8_0" (or "int8"), "q4_0"; on the CPU also
+                "q4_k" and "fp8". None: they are as they are stored, quantised checkpoints included.
+            head_bits: Bits of the head then: 4, 6, 8 or 16.
+            fast_math: On the CPU, round activations to 8 bits where weights are in blocks: faster and not exact.
+            revision: Of a model of the Hub: a branch, a tag or a commit.
             tensor_parallel_size: Ranks that share the model. On the CPU they take turns, which is no faster; on a GPU
                 there is one.
             trust_remote_code: Changes nothing: checkpoints are data.
+            **vllm: Further options of the command line, with '_' for '-' in their names: ``gpu_memory``, ``ple``,
+                ``numa``, ``pin_threads``, ... And further keywords of vLLM's LLM: those whose values ask for what happens anyway pass, others raise a
+                ValueError that says what to do.
         """
+        named = _core.option_names()
+        more = {name: vllm.pop(name) for name in [*vllm] if name in named}
+        keywords.check(type(self).__name__, vllm, keywords.ENGINE, [*(Engine.__init__.__kwdefaults__ or ()), *named])
+        more |= {"quantization": quantization, "head_bits": head_bits, "fast_math": fast_math}
         if dtype not in ("auto", "bfloat16"):
             raise ValueError(f"dtype '{dtype}' is not there; it must be auto or bfloat16")
-        self.model = os.fspath(model) if model is not None else bundled_model()
+        self.model = os.fspath(model) if model is not None else default_model()
         options = _core.SessionOptions()
         options.device = device
         options.tokenizer = os.fspath(tokenizer) if tokenizer is not None else ""
@@ -110,6 +135,7 @@ class Engine:
             raise ValueError(f"load_format '{load_format}' is not there; it must be auto or dummy")
         options.dummy_weights = load_format == "dummy"
         options.gpu_memory_utilization = gpu_memory_utilization
+        options.more = {name: _option(value) for name, value in more.items() if value is not None}
         options.enforce_eager = enforce_eager
         options.batch_invariant = batch_invariant
         _set_drafting(options, speculative_config)
@@ -117,7 +143,8 @@ class Engine:
         self._num_answers = 0
         self._num_requests = 0
         self._count_lock = threading.Lock()
-        self._open_session: _core.Session | None = _core.Session(self.model, options)
+        path, options.draft_model = _core.find_model(_with_revision(self.model, revision), options)
+        self._open_session: _core.Session | None = _core.Session(path, options)
         _open_engines.add(self)
 
     @property
@@ -153,6 +180,10 @@ class Engine:
         """The text of token ids."""
         return self._session.decode(list(ids), skip_special_tokens)
 
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: encode, decode and apply_chat_template."""
+        return Tokenizer(self, lambda fields: self._encode_chat(fields).ids)
+
     def render(
         self,
         messages: Messages,
@@ -163,6 +194,9 @@ class Engine:
     ) -> str:
         """The prompt that the model's chat template makes of a conversation; an image or audio file is one token in it."""
         fields = conversation(messages, tools, None, chat_template_kwargs, add_generation_prompt)
+        return self._render(fields)
+
+    def _render(self, fields: Mapping[str, Any]) -> str:
         return self._session.render(_dump(fields))
 
     def close(self) -> None:
@@ -184,14 +218,18 @@ class Engine:
         return self._open_session
 
     def _encode_prompt(self, prompt: Prompt) -> tuple[str | None, _core.Prompt]:
-        text, ids = _split(prompt)
-        if ids is None:
-            assert text is not None
-            return text, self._session.encode_prompt(text)
+        text, ids, options = split(prompt)
         try:
-            return text, _core.Prompt(list(ids))
+            encoded = self._session.encode_prompt(text or "") if ids is None else _core.Prompt(list(ids))
         except TypeError:
             raise ValueError(f"{prompt!r:.80} is no prompt: token ids are integers") from None
+        media: dict[str, Any] = {"parts": media_parts(options.get("multi_modal_data", {}))}
+        if media["parts"]:
+            if "mm_processor_kwargs" in options:
+                media["mm_processor_kwargs"] = dict(options["mm_processor_kwargs"])
+            encoded = self._session.add_media(encoded, _dump(media))
+        encoded.cache_salt = options.get("cache_salt", "")
+        return text, encoded
 
     def _encode_chat(self, conversation: Mapping[str, Any]) -> _core.Prompt:
         return self._session.encode_chat(_dump(conversation))
@@ -218,6 +256,7 @@ def conversation(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     add_generation_prompt: bool = True,
     mm_processor_kwargs: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
 ) -> dict[str, Any]:
     """The fields of a chat request that make the prompt."""
     fields: dict[str, Any] = {"messages": with_inline_media(messages)}
@@ -229,7 +268,9 @@ def conversation(
         fields["chat_template_kwargs"] = dict(chat_template_kwargs)
     if mm_processor_kwargs is not None:
         fields["mm_processor_kwargs"] = dict(mm_processor_kwargs)
-    if not add_generation_prompt:
+    if continue_final_message:
+        fields["continue_final_message"] = True
+    if not add_generation_prompt or continue_final_message:
         fields["add_generation_prompt"] = False
     return fields
 
@@ -253,17 +294,6 @@ def is_one_prompt(prompts: Any) -> bool:
     return len(prompts) > 0 and isinstance(prompts[0], int)
 
 
-def _split(prompt: Prompt) -> tuple[str | None, Sequence[int] | None]:
-    if isinstance(prompt, str):
-        return prompt, None
-    if isinstance(prompt, Mapping):
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if text is None and ids is None:
-            raise ValueError('a prompt given as a dict needs "prompt" or "prompt_token_ids"')
-        return text, ids
-    return None, prompt
-
-
 def _dump(fields: Mapping[str, Any]) -> str:
     try:
         return json.dumps(fields, ensure_ascii=False)
@@ -271,10 +301,27 @@ def _dump(fields: Mapping[str, Any]) -> str:
         raise ValueError(f"the conversation cannot be written as JSON: {error}") from None
 
 
+def _option(value: Any) -> str:
+    """As it is written on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _limit(name: str, value: int | None) -> int:
     if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return value or 0
+
+
+def _with_revision(model: str, revision: str | None) -> str:
+    """A name with its revision, as the commands write it."""
+    is_here = os.path.exists(model)
+    if not is_here and "/" not in model and _bundled(model).is_dir():
+        return str(_bundled(model))
+    if revision is None or (is_here and revision == "main"):
+        return model
+    if is_here:
+        raise ValueError(f"revision '{revision}' is of the Hugging Face Hub, but {model} is a path on this machine")
+    return f"{model}@{revision}"
 
 
 def _set_media_limits(options: _core.SessionOptions, limits: Mapping[str, int] | None) -> None:

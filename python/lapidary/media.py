@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import base64
 import io
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,30 @@ def with_inline_media(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str
             message = {**message, "content": [_inline(part) for part in content]}
         inlined.append(message)
     return inlined
+
+
+def media_parts(data: Mapping[str, Any]) -> list[Any]:
+    """vLLM's multi_modal_data as parts of a message, with all files in them."""
+    parts = []
+    for kind, given in data.items():
+        if kind not in ("image", "audio"):
+            what = "videos belong in a message of chat()" if kind == "video" else "it takes 'image' and 'audio'"
+            raise ValueError(f"multi_modal_data has no kind '{kind}': {what}")
+        several = given if isinstance(given, list) else [] if given is None else [given]
+        parts += [_inline({"type": kind, kind: _wav(each) if isinstance(each, tuple) else each}) for each in several]
+    return parts
+
+
+def _wav(sound: tuple[Any, ...]) -> bytes:
+    """(samples, rate) as a file: mono, float32."""
+    try:
+        samples, rate = sound
+        data = array.array("f", samples).tobytes()
+        header = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 3, 1, int(rate),
+                             4 * int(rate), 4, 32, b"data", len(data))
+    except (TypeError, ValueError, struct.error):
+        raise ValueError("audio given as a tuple must be (samples, rate): numbers in [-1, 1], and how many a second") from None
+    return header + data
 
 
 def _inline(part: Any) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import json as json_module
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
-from . import _core
+from . import _core, keywords
 
 
 class RequestOutputKind(enum.Enum):
@@ -95,6 +96,26 @@ class SamplingParams:
     """Of a chat: tokens after which thoughts must end."""
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
+
+    # vLLM's, for which there is one value here (keywords.py).
+    detokenize: InitVar[bool] = True
+    spaces_between_special_tokens: InitVar[bool] = True
+    logits_processors: InitVar[Any] = None
+    truncate_prompt_tokens: InitVar[int | None] = None
+    best_of: InitVar[int | None] = None
+    use_beam_search: InitVar[bool] = False
+    flat_logprobs: InitVar[bool] = False
+    skip_reading_prefix_cache: InitVar[bool | None] = None
+    guided_decoding: InitVar[Any] = None
+    extra_args: InitVar[dict[str, Any] | None] = None
+    skip_clone: InitVar[bool] = False
+
+    def __post_init__(self, *others: Any) -> None:
+        keywords.check("SamplingParams", dict(zip(keywords.SAMPLING, others)), keywords.SAMPLING)
+
+    def clone(self) -> SamplingParams:
+        """A copy that shares nothing with this one."""
+        return copy.deepcopy(self)
 
     def _to_core(self) -> _core.Request:
         request = _core.Request()

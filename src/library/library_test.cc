@@ -160,6 +160,19 @@ TEST(Library, ToolsMayBeCalledInPlaceOfAForm) {
   EXPECT_EQ(Pebble().Generate({request})[0].answers[0].tool_calls.at(0).name, "add");
 }
 
+TEST(Library, OptionsOfTheCommandLineAreTakenByName) {
+  EXPECT_THAT(lapidary::OptionNames(),
+              testing::IsSupersetOf({"quantization", "fast_math", "numa"}));
+  const auto refusal = [](const char* name, const char* value) {
+    return MessageOf<lapidary::InvalidInput>([&] {
+      Session("tiny-e", {.device = "cpu", .dummy_weights = true, .more = {{name, value}}});
+    });
+  };
+  EXPECT_THAT(refusal("quantization", "q9"), HasSubstr("must be one of q8_0"));
+  EXPECT_THAT(refusal("no_such_option", "1"), HasSubstr("no option no_such_option"));
+  EXPECT_EQ(refusal("quantization", "q8_0"), "");
+}
+
 TEST(Library, StopsWhenTheCallerHasEnoughAndGoesOnLater) {
   const auto outputs = Pebble().Generate({Endless(), Endless()}, [](size_t) { return false; });
   EXPECT_EQ(outputs[0].answers[0].finish, Finish::kAborted);

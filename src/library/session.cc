@@ -77,6 +77,43 @@ Prompt Session::EncodePrompt(std::string_view text) const {
   return {.ids = std::move(prompt.ids), .cache_points = std::move(prompt.cache_points)};
 }
 
+Prompt Session::AddMedia(Prompt prompt, std::string_view media) const {
+  if (prompt.chat != nullptr) {
+    throw InvalidInput("images and audio of a conversation are parts of its messages");
+  }
+  OrderedJson json;
+  ThrowIfRefused(ParseRequestJson(media, &json));
+  RequestFields fields(json);
+  const OrderedJson* parts = fields.Find("parts");
+  if (parts == nullptr || !parts->is_array()) throw InvalidInput("'parts' must be a list");
+  RequestMedia read;
+  for (size_t idx = 0; idx < parts->size(); ++idx) {
+    const OrderedJson& part = (*parts)[idx];
+    const std::string where = fmt::format("parts[{}]", idx);
+    const OrderedJson* type = part.is_object() ? FindPartField(part, "type") : nullptr;
+    if (type == nullptr || !type->is_string() || !IsMediaPart(type->get<std::string>())) {
+      throw InvalidInput(where + " is no image and no audio");
+    }
+    OrderedJson placeholder;
+    ThrowIfRefused(ReadMediaPart(part, where, &read, &placeholder));
+  }
+  if (!read.video_texts.empty()) {
+    throw InvalidInput("a video belongs in a message: its frames come with their times there");
+  }
+  int max_soft_tokens = 0;
+  ReadSoftTokenBudget(&fields, &max_soft_tokens);
+  ThrowIfRefused(fields.status());
+  ChatPrompt placed;
+  placed.ids = std::move(prompt.ids);
+  auto details = std::make_shared<ChatDetails>();
+  ThrowIfRefused(EncodeAndPlaceMedia(core_->session(), std::move(read), max_soft_tokens, &placed,
+                                     &details->media));
+  prompt.ids = std::move(placed.ids);
+  prompt.cache_points = std::move(placed.cache_points);
+  prompt.chat = std::move(details);
+  return prompt;
+}
+
 Prompt Session::EncodeChat(std::string_view conversation) const {
   ParsedConversation parsed = ParseConversation(conversation);
   auto details = std::make_shared<ChatDetails>();

@@ -2,10 +2,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <future>
 
 #include "base/random_bits.h"
 #include "library/log.h"
+#include "load/load_fields.h"
+#include "session/named_model.h"
 
 namespace lapidary::v0 {
 namespace {
@@ -30,6 +35,12 @@ LookupLengths LookupOf(const SessionOptions& options) {
   return lookup;
 }
 
+void TakeMore(const SessionOptions& wanted, LoadOptions* load) {
+  for (const auto& [name, value] : wanted.more) {
+    if (const Status set = SetLoadField(name, value, load); !set.ok()) Throw(set.error());
+  }
+}
+
 lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceChoice& device) {
   lapidary::SessionOptions options;
   LoadOptions& load = options.load;
@@ -52,8 +63,9 @@ lapidary::SessionOptions MakeOptions(const SessionOptions& wanted, const DeviceC
   load.cuda.memory.share = wanted.gpu_memory_utilization;
   load.cuda.batch_invariant = wanted.batch_invariant;
   load.cuda.use_graphs = !wanted.enforce_eager;
+  TakeMore(wanted, &load);
   // Random weights are those of the decoder.
-  if (!wanted.dummy_weights) {
+  if (load.format != LoadFormat::kDummy) {
     options.media = {
         .images = wanted.max_images, .audio = wanted.max_sounds, .videos = wanted.max_videos};
   }
@@ -90,6 +102,52 @@ void CheckOptions(const SessionOptions& options) {
 
 }  // namespace
 
+std::vector<std::string> OptionNames() {
+  std::vector<std::string> names;
+  for (const LoadField& field : LoadFields()) {
+    std::string& name = names.emplace_back(field.name());
+    std::replace(name.begin(), name.end(), '-', '_');
+  }
+  return names;
+}
+
+FoundModel FindModel(const std::string& model, const SessionOptions& options,
+                     const std::function<bool()>& go_on) {
+  PrepareLog();
+  CheckOptions(options);  // Before anything is fetched.
+  FoundModel found = {model, options.draft_model};
+  const bool takes_media = options.max_images + options.max_sounds + options.max_videos > 0;
+  const bool has_assistant = options.drafting && options.draft_method != "ngram";
+  LoadOptions load;
+  TakeMore(options, &load);
+  const ModelParts parts = {.weights = !options.dummy_weights && load.format != LoadFormat::kDummy,
+                            .media = takes_media,
+                            .assistant = has_assistant ? &found.draft_model : nullptr};
+  std::atomic<bool> cancelled = false;
+  const auto find = [&] { return FindNamedModel(&found.model, parts, cancelled); };
+  if (!go_on) {
+    ValueOrThrow(find());
+    return found;
+  }
+  constexpr std::chrono::milliseconds kPatience(50);
+  auto finding = std::async(std::launch::async, find);
+  while (finding.wait_for(kPatience) != std::future_status::ready) {
+    if (cancelled) continue;
+    try {
+      cancelled = !go_on();
+    } catch (...) {
+      cancelled = true;
+      finding.wait();
+      throw;
+    }
+  }
+  auto result = finding.get();
+  if (cancelled)
+    throw Error("fetching " + model + " was stopped; the same call goes on from there");
+  ValueOrThrow(std::move(result));
+  return found;
+}
+
 void Throw(const lapidary::Error& error) {
   if (error.kind == ErrorKind::kBusy) throw Busy(error.message);
   throw InvalidInput(error.message);
@@ -97,13 +155,14 @@ void Throw(const lapidary::Error& error) {
 
 SessionCore::SessionCore(const std::string& model, const SessionOptions& options)
     : model_(model), process_(getpid()) {
-  CheckOptions(options);
-  ModelFiles files = ValueOrThrow(ModelFiles::Open(model, options.tokenizer));
+  const auto [path, draft_model] = FindModel(model, options);
+  auto files = ValueOrThrow(ModelFiles::Open(path, options.tokenizer));
   const DeviceChoice device = ValueOrThrow(ChooseDevice(ParseDevice(options.device)));
   device_ = device.kind;
+  lapidary::SessionOptions inner = MakeOptions(options, device);
+  inner.load.drafting.assistant = draft_model;
   try {
-    session_ =
-        ValueOrThrow(lapidary::Session::Load(std::move(files), MakeOptions(options, device)));
+    session_ = ValueOrThrow(lapidary::Session::Load(std::move(files), inner));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -186,6 +245,7 @@ AnswerRequest SessionCore::MakeAnswerRequest(const Request& request) const {
   asked.skip_special = request.skip_special_tokens;
   asked.thinking_token_budget = request.thinking_token_budget.value_or(-1);
   asked.priority = request.priority;
+  asked.cache_salt = request.prompt.cache_salt;
   asked.num_prompt_logprobs = request.num_prompt_logprobs;
   if (!request.constraint) return asked;
   using Kind = grammar::Constraint::Kind;

@@ -89,6 +89,25 @@ def test_what_cannot_be_seen_is_refused_with_a_sentence(seeing):
         ask(seeing, {"type": "image", "image": PICTURE}, mm_processor_kwargs={"max_soft_tokens": 100})
 
 
+def test_a_text_may_hold_pictures_and_sounds(seeing):
+    parts = [{"type": "image", "image": PICTURE}, {"type": "text", "text": "What is it?"}]
+    text = seeing.render([{"role": "user", "content": parts}])
+    prompt = {"prompt": text, "multi_modal_data": {"image": PICTURE}}
+    chat, [output] = ask(seeing, parts[0]), seeing.generate(prompt, GREEDY)
+    assert output.prompt_token_ids == chat.prompt_token_ids
+    assert output.outputs[0].token_ids == chat.outputs[0].token_ids
+    [by_ids] = seeing.generate(
+        {"prompt_token_ids": seeing.encode(text), "multi_modal_data": {"image": [PIL.Image.open(PICTURE)]}}, GREEDY)
+    assert by_ids.prompt_token_ids == chat.prompt_token_ids
+    [coarse] = seeing.generate({**prompt, "mm_processor_kwargs": {"max_soft_tokens": 70}}, GREEDY)
+    assert len(coarse.prompt_token_ids) < len(output.prompt_token_ids)
+    heard = [seeing.generate({"prompt": "Hear: <|audio|>", "multi_modal_data": {"audio": sound}}, GREEDY)[0]
+             for sound in (FILES / "short.wav", ([0.0] * 1500, 16000))]
+    assert len(heard[0].prompt_token_ids) == len(heard[1].prompt_token_ids)
+    with pytest.raises(ValueError, match="0 occurrences of the image token"):
+        seeing.generate({"prompt": "nothing", "multi_modal_data": {"image": PICTURE}}, GREEDY)
+
+
 def test_limits_are_the_callers(checkpoint):
     with LLM(checkpoint, device="cpu", max_model_len=2048, num_threads=2, limit_mm_per_prompt={"audio": 2}) as llm:
         ask(llm, *[{"type": "audio", "audio": FILES / "short.wav"}] * 2)
