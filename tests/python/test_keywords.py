@@ -28,7 +28,7 @@ def test_neutral_keywords_change_nothing(llm, question):
     (lambda llm: SamplingParams(best_of=3), "best_of=3.*cumulative_logprob"),
     (lambda llm: SamplingParams(truncate_prompt_tokens=3), "truncate_prompt_tokens=3"),
     (lambda llm: LLM(pipeline_parallel_size=2), "pipeline_parallel_size=2.*one GPU"),
-    (lambda llm: LLM(kv_cache_dtype="fp8"), "kv_cache_dtype='fp8'"),
+    (lambda llm: LLM(device="cpu", kv_cache_dtype="fp5"), "kv_cache_dtype 'fp5' is not there; it must be one of auto"),
     (lambda llm: LLM(quantization="awq"), "quantization 'awq' is not there; it must be one of q8_0, q4_0"),
     (lambda llm: LLM(device="cpu", head_bits=5), "head_bits '5' is not there; it must be one of 4, 6, 8, 16"),
     (lambda llm: LLM(device="cpu", pin_threads="perhaps"), "pin_threads must be true or false"),
