@@ -2,8 +2,10 @@
 
 Packs the finished build, compiles nothing. Each package is unpacked in a root of its own, entered with chroot: the .deb
 among the files of the packages it depends on (dpkg knows them), the tarball beside a shell, the wheel beside Python,
-libstdc++ (which manylinux leaves to the system) and the wheels it depends on."""
+libstdc++ (which manylinux leaves to the system) and the wheels it depends on. Of the tarball a container image is made
+(deploy/image), from a base of a shell alone, and started by buildah."""
 
+import json
 import os
 import pathlib
 import re
@@ -90,15 +92,19 @@ class Root:
 
     def program(self, *command):
         """A script that runs the command in this root."""
-        script = self.path.parent / f"in-{self.path.name}"
-        namespace = "--mount" if os.geteuid() == 0 else "--mount --map-root-user"
-        inside = " ".join(f"'{word}'" for word in command)
-        script.write_text("#!/bin/sh\nset -e\n"
-                          f"exec unshare {namespace} sh -c '\n"
-                          f"mount --rbind /proc {self.path}/proc\nmount --rbind /dev {self.path}/dev\n"
-                          f"exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp chroot {self.path} \"$@\"' sh {inside} \"$@\"\n")
-        script.chmod(0o755)
-        return script
+        return program_in(self.path, self.path.parent / f"in-{self.path.name}", command)
+
+
+def program_in(root, script, command, user="0:0"):
+    namespace = "--mount" if os.geteuid() == 0 else "--mount --map-root-user"
+    inside = " ".join(f"'{word}'" for word in command)
+    script.write_text("#!/bin/sh\nset -e\n"
+                      f"exec unshare {namespace} sh -c '\n"
+                      f"mount --rbind /proc {root}/proc\nmount --rbind /dev {root}/dev\n"
+                      "exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp "
+                      f"chroot --userspec={user} {root} \"$@\"' sh {inside} \"$@\"\n")
+    script.chmod(0o755)
+    return script
 
 
 class PackagesTest(unittest.TestCase):
@@ -132,6 +138,9 @@ class PackagesTest(unittest.TestCase):
         refused = run("generate", "/no/such/model", "--prompt", "x")
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("/no/such/model", refused.stderr)
+        return self.check_server(program)
+
+    def check_server(self, program):
         server = ServerProcess(program, "pebble-e", "--device", "cpu")
         try:
             body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
@@ -152,15 +161,19 @@ class PackagesTest(unittest.TestCase):
         subprocess.run(["dpkg-deb", "--extract", deb, root.path], check=True)
         self.check_program(root.program("/usr/bin/lapidary"))
 
-    def test_the_tarball_runs_beside_a_shell_with_its_own_libraries(self):
-        tarball = self.pack("tarball")
-        root = Root(self.scratch / "tarball")
+    def root_with_a_shell(self, name):
+        root = Root(self.scratch / name)
         if shutil.which("dpkg-query"):
             root.add_packages(closure([["dash"], ["coreutils"]]))
         else:
             self.skipTest("no dpkg here, which knows the files of a shell")
         if not (root.path / "usr/bin/sh").exists():
             (root.path / "usr/bin/sh").symlink_to("dash")
+        return root
+
+    def test_the_tarball_runs_beside_a_shell_with_its_own_libraries(self):
+        tarball = self.pack("tarball")
+        root = self.root_with_a_shell("tarball")
         (root.path / "opt").mkdir()
         subprocess.run(["tar", "-C", root.path / "opt", "-xf", tarball], check=True)
         [folder] = (root.path / "opt").iterdir()
@@ -170,6 +183,41 @@ class PackagesTest(unittest.TestCase):
         libraries = {line.split()[-1] for line in mapped.splitlines() if ".so" in line}
         self.assertTrue(any("/libc.so" in library for library in libraries), libraries)
         self.assertEqual([library for library in libraries if "/lib.private/" not in library], [])
+        self.check_image(tarball)
+
+    def check_image(self, tarball):
+        """deploy/image/build makes an image of it, without a network; what it starts serves as nobody."""
+        if not shutil.which("buildah"):
+            print("the image is not built: no buildah here (apt install buildah)")
+            return
+        if os.geteuid() != 0:
+            print("the image is not built: buildah's chroot isolation is tried as root only")
+            return
+        buildah = self.scratch / "buildah"
+        buildah.write_text(f"#!/bin/sh\nexec buildah --root {self.scratch}/storage --runroot {self.scratch}/run "
+                           '--storage-driver vfs "$@"\n')
+        buildah.chmod(0o755)
+        run = lambda *command: subprocess.check_output(list(map(str, command)), text=True, stderr=subprocess.PIPE).strip()
+        base = run(buildah, "from", "scratch")
+        run(buildah, "add", "--quiet", base, self.root_with_a_shell("base").path, "/")
+        run(buildah, "commit", "--quiet", base, "localhost/base")
+        environment = {**os.environ, "LAPIDARY_IMAGE_BUILDER": str(buildah)}
+        built = subprocess.run([f"{SOURCE}/deploy/image/build", "--tarball", tarball, "--base", "localhost/base", "--",
+                                "--isolation", "chroot", "--pull-never"], env=environment, capture_output=True, text=True)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        image = built.stdout.strip()
+        self.assertRegex(image, r"^localhost/lapidary:\d[\w.]*$")
+        config = json.loads(run(buildah, "inspect", "--type", "image", image))["OCIv1"]["config"]
+        self.assertEqual(config["Entrypoint"], ["lapidary"])
+        self.assertEqual(config["User"], "65532:65532")
+        container = run(buildah, "from", "--pull-never", image)
+        # What it starts, as whom it starts it: buildah itself would not pass signals on.
+        [path] = [value for value in config["Env"] if value.startswith("PATH=/opt/lapidary-")]
+        self.check_server(program_in(run(buildah, "mount", container), self.scratch / "in-container",
+                                     ["env", path, *config["Entrypoint"]], config["User"]))
+        whose = run(buildah, "run", "--isolation", "chroot", container, "--", "sh", "-c",
+                    "id -u; touch /opt/lapidary-*/bin/lapidary 2>/dev/null || echo refused")
+        self.assertEqual(whose.split(), ["65532", "refused"])
 
     def test_the_wheel_runs_beside_python_and_libstdcxx(self):
         wheel = self.pack("wheel")
