@@ -1,4 +1,6 @@
 // `lapidary serve`: an OpenAI-compatible HTTP server.
+#include "apps/serve_command.h"
+
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
@@ -245,8 +247,34 @@ size_t DefaultRequestMemory() {
   return std::min(size_t{512} << 20, static_cast<size_t>(MemoryLimit()) / 8);
 }
 
-Status Serve(ServeFlags flags) {
-  ShareHeapIfLimited();
+// Where this machine reaches the server.
+std::string LocalUrl(const HttpOptions& http, int port) {
+  std::string host = http.host;
+  if (host == "0.0.0.0" || host == "::") host = http.bound->is_ipv6() ? "::1" : "127.0.0.1";
+  if (host.find(':') != std::string::npos) host = "[" + host + "]";
+  return fmt::format("{}://{}:{}", http.tls.certfile.empty() ? "http" : "https", host, port);
+}
+
+// While it is there, the host (if any) knows of the server.
+class Hosted {
+ public:
+  Hosted(ServeHost* host, const std::string& url, const std::vector<std::string>& model_names,
+         HttpServer& server, Session& session)
+      : host_(host) {
+    if (host_ != nullptr) host_->OnServing(url, model_names, server, session);
+  }
+  ~Hosted() {
+    if (host_ != nullptr) host_->OnEnding();
+  }
+  Hosted(const Hosted&) = delete;
+  Hosted& operator=(const Hosted&) = delete;
+
+ private:
+  ServeHost* const host_;
+};
+
+Status Serve(ServeFlags flags, ServeHost* host) {
+  if (host == nullptr) ShareHeapIfLimited();
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   if (!IsMetricName(flags.metrics_prefix)) {
     return MakeError("--metrics-prefix '{}': letters, digits and _ are allowed",
@@ -334,6 +362,7 @@ Status Serve(ServeFlags flags) {
     http.answer_memory = answer_memory;
     http.max_body_bytes = body_limits.max_text_bytes + body_limits.max_media_bytes;
     http.comment_interval = Seconds(flags.comment_interval);
+    http.takes_signals = host == nullptr;
     http.on_tick = [&throughput] {
       throughput.Tick();
       if (FreeHeapBytes() > kMaxFreeHeapBytes) ReleaseFreeHeap();
@@ -347,8 +376,11 @@ Status Serve(ServeFlags flags) {
     RETURN_IF_ERROR(server->Listen());
     spdlog::info("serving {} on {}://{}:{}", fmt::join(model.names(), ", "),
                  http.tls.certfile.empty() ? "http" : "https", http.host, server->port());
-    server->Run();
-    if (!kIsSanitized) {
+    {
+      const Hosted hosted(host, LocalUrl(http, server->port()), model.names(), *server, *session);
+      server->Run();
+    }
+    if (host == nullptr && !kIsSanitized) {
       traces.reset();  // Sends the last spans.
       EndNow();
     }
@@ -585,18 +617,9 @@ Status FindServedModel(ServeFlags& flags) {
 
 }  // namespace
 
-void AddServeCommand(CommandLine& command_line) {
+std::function<Status()> AddServeFlags(CLI::App* command, ServeHost* host) {
   auto flags = std::make_shared<ServeFlags>();
   auto foreign = std::make_shared<VllmFlags>();
-  auto app = std::make_shared<CLI::App*>(nullptr);
-  CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
-                                       [flags, foreign, app]() -> Status {
-                                         RETURN_IF_ERROR(TakeOtherSources(*flags, **app));
-                                         RETURN_IF_ERROR(foreign->Check());
-                                         RETURN_IF_ERROR(FindServedModel(*flags));
-                                         return Serve(*flags);
-                                       });
-  *app = command;
   WithVariable(command->add_option("--config", flags->config,
                                    "YAML file of these flags, named without the dashes"));
   command->footer(
@@ -608,6 +631,19 @@ void AddServeCommand(CommandLine& command_line) {
   AddSchedulerFlags(*command, *flags);
   AddHttpFlags(*command, *flags);
   foreign->AddTo(*command);
+  return [flags, foreign, command, host]() -> Status {
+    RETURN_IF_ERROR(TakeOtherSources(*flags, *command));
+    RETURN_IF_ERROR(foreign->Check());
+    RETURN_IF_ERROR(FindServedModel(*flags));
+    return Serve(*flags, host);
+  };
+}
+
+void AddServeCommand(CommandLine& command_line) {
+  auto serve = std::make_shared<std::function<Status()>>();
+  CLI::App* command = command_line.Add("serve", "Serve a model over HTTP, as OpenAI's API",
+                                       [serve] { return (*serve)(); });
+  *serve = AddServeFlags(command, /*host=*/nullptr);
 }
 
 }  // namespace lapidary

@@ -1,5 +1,6 @@
 // lapidary._core: the library's interface for the Python package, which is the only one to use it.
 // Objects that users see are made in Python, out of the tuples that are made here.
+#include <lapidary/server.h>
 #include <lapidary/session.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -284,6 +285,48 @@ void BindSession(nb::module_& module) {
       .def_prop_ro("fd", &Stream::ready_fd);
 }
 
+// What stays as it is and what changes, by its name in lapidary/server.h.
+nb::dict StatsOf(const lapidary::Server& server) {
+  lapidary::ServerStats stats;
+  {
+    const nb::gil_scoped_release no_gil;
+    stats = server.stats();
+  }
+  nb::dict dict;
+  dict["num_running"] = stats.num_running;
+  dict["num_waiting"] = stats.num_waiting;
+  dict["kv_cache_usage"] = stats.kv_cache_usage;
+  dict["num_finished"] = stats.num_finished;
+  dict["num_prompt_tokens"] = stats.num_prompt_tokens;
+  dict["num_cached_prompt_tokens"] = stats.num_cached_prompt_tokens;
+  dict["num_output_tokens"] = stats.num_output_tokens;
+  dict["max_model_len"] = stats.max_model_len;
+  dict["max_num_seqs"] = stats.max_num_seqs;
+  dict["max_num_batched_tokens"] = stats.max_num_batched_tokens;
+  dict["block_size"] = stats.block_size;
+  dict["num_blocks"] = stats.num_blocks;
+  return dict;
+}
+
+void BindServer(nb::module_& module) {
+  using lapidary::Server;
+  using NoGil = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Server>(module, "Server")
+      .def(nb::init<const std::vector<std::string>&>(), "arguments"_a, NoGil())
+      .def_prop_ro("url", &Server::url)
+      .def_prop_ro("port", &Server::port)
+      .def_prop_ro("model_names", &Server::model_names)
+      .def("drain", &Server::Drain, NoGil())
+      .def(
+          "wait_for",
+          [](const Server& server, double seconds) {
+            return server.WaitFor(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)));
+          },
+          "seconds"_a, NoGil())
+      .def("close", &Server::Close, NoGil())
+      .def("stats", &StatsOf);
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -306,4 +349,5 @@ NB_MODULE(_core, module) {
   BindSession(module);
   module.def("option_names", &lapidary::OptionNames);
   module.def("find_model", &FindModel, "model"_a, "options"_a);
+  BindServer(module);
 }

@@ -5,6 +5,9 @@
     llm = lapidary.LLM()  # the bundled toy model; or LLM("google/gemma-4-E2B-it"), LLM("/models/gemma-4-E2B-it")
     print(llm.chat([{"role": "user", "content": "Who are you?"}])[0].outputs[0].text)
 
+    with lapidary.Server() as server:  # `lapidary serve` within this process
+        print(server.url)
+
 Where it differs from vLLM:
 
 - What a request leaves out (``temperature``, ``top_p``, ``top_k``, ...) is as the checkpoint says
@@ -24,6 +27,7 @@ from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestOutput, ToolCall
 from .prompts import TextPrompt, TokensPrompt
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from .server import Server
 
 if TYPE_CHECKING:
     from .async_llm import AsyncLLM
@@ -39,6 +43,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "Server",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",

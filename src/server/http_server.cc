@@ -52,7 +52,9 @@ void RaiseFileLimit() {
 // Runs on one thread; only connections have strands, so that more threads could be added.
 class HttpServer::Impl {
  public:
-  Impl(const HttpOptions& options, HttpHandler& handler) : options_(options), handler_(handler) {}
+  Impl(const HttpOptions& options, HttpHandler& handler) : options_(options), handler_(handler) {
+    if (options_.takes_signals) signals_.emplace(io_, SIGINT, SIGTERM, SIGHUP);
+  }
 
   Status Listen() {
     RaiseFileLimit();
@@ -75,8 +77,20 @@ class HttpServer::Impl {
 
   int port() const { return acceptor_.local_endpoint().port(); }
 
+  void LeaveSoon() {
+    asio::post(io_, [this] { draining_ ? AbortAll() : Leave(); });
+  }
+
+  void AbortSoon() {
+    asio::post(io_, [this] {
+      if (!std::exchange(leaving_, true)) handler_.OnLeaving();
+      if (!draining_) Drain();
+      asio::post(io_, [this] { AbortAll(); });  // behind what Drain has posted
+    });
+  }
+
   void Run() {
-    KeepSignalsHandled();
+    if (signals_) KeepSignalsHandled();
     static_cast<void>(MemoryReserve::Fill());
     // Strands go on to their next handler in a destructor, which allocates.
     const ReserveScope reserve;
@@ -104,7 +118,7 @@ class HttpServer::Impl {
   // Waits for whatever is not waited for: at first, and where a wait could not be renewed.
   void KeepWaiting() {
     CloseLost();
-    if (!awaits_signal_) AwaitSignal();
+    if (signals_ && !awaits_signal_) AwaitSignal();
     if (!awaits_tick_) AwaitTick();
     if (!accepts_) Accept();
   }
@@ -123,7 +137,7 @@ class HttpServer::Impl {
   }
 
   void AwaitSignal() {
-    signals_.async_wait([this](ErrorCode error, int signal) {
+    signals_->async_wait([this](ErrorCode error, int signal) {
       awaits_signal_ = false;
       if (error) return;
       if (signal == SIGHUP) {
@@ -271,7 +285,7 @@ class HttpServer::Impl {
   std::shared_ptr<asio::ssl::context> tls_;  // null: plain HTTP
   asio::io_context io_{1};
   tcp::acceptor acceptor_{io_};
-  asio::signal_set signals_{io_, SIGINT, SIGTERM, SIGHUP};
+  std::optional<asio::signal_set> signals_;  // there if it takes any
   asio::steady_timer tick_{io_};
   asio::steady_timer deadline_{io_};
   asio::steady_timer retry_{io_};
@@ -299,5 +313,7 @@ HttpServer::~HttpServer() = default;
 Status HttpServer::Listen() { return impl_->Listen(); }
 int HttpServer::port() const { return impl_->port(); }
 void HttpServer::Run() { impl_->Run(); }
+void HttpServer::Leave() { impl_->LeaveSoon(); }
+void HttpServer::Abort() { impl_->AbortSoon(); }
 
 }  // namespace lapidary

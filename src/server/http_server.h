@@ -49,6 +49,8 @@ struct HttpOptions {
   std::chrono::milliseconds comment_interval{15'000};
   std::vector<std::string> allowed_origins;  // of web pages, see OriginCheck; "*": any
   std::vector<std::string> allowed_hosts;    // names in Host, the same
+  // SIGTERM, SIGINT and SIGHUP are this server's; else only Leave and Abort end it.
+  bool takes_signals = true;
   // Called now and then while the server runs, on its thread.
   std::function<void()> on_tick;
   std::chrono::milliseconds tick_interval{10'000};
@@ -69,6 +71,11 @@ class HttpServer {
   // and ends the rest with an error; a second signal ends that at once. SIGHUP reads the
   // certificate anew, or does the same where there is none.
   void Run();
+
+  // From any thread, while Run is under way or to come: what a SIGTERM does; and the end of all
+  // that is open, at once.
+  void Leave();
+  void Abort();
 
  private:
   class Impl;
