@@ -24,11 +24,13 @@ TOP_FOLDERS = ("apps", "cmake", "deploy", "docs", "examples", "fuzz", "include",
                "resources", "scripts", "src", "tests", "tools")
 SOURCE_SUFFIX = re.compile(r"\.(h|cc|cu|cuh|inc|py|pyi|sh|md|json|ya?ml|png|svg)$")
 
-# Options of programs that are not ours: cmake, ctest, pip, lm-evaluation-harness.
+# Options of programs that are not ours: cmake, ctest, pip, lm-evaluation-harness, helm, routers.
 FOREIGN_FLAGS = {"--build", "--component", "--install", "--model_args", "--output-on-failure", "--prefix",
-                 "--tasks", "--test-dir"}
+                 "--tasks", "--test-dir", "--values",
+                 "--health-check-endpoint", "--health-check-interval-secs", "--health-failure-threshold", "--policy",
+                 "--retry-max-retries", "--worker-urls"}
 # Where options of our programs are spelled out.
-FLAG_SOURCES = ("lapidary", "apps/**/*.cc", "apps/**/*.h", "src/load/load_fields.cc",
+FLAG_SOURCES = ("lapidary", "apps/**/*.cc", "apps/**/*.h", "python/lapidary/**/*.py", "src/load/load_fields.cc",
                 "src/bench_kernels/*_main.cc", "tools/**/*.py", "scripts/*", "tests/**/conftest.py", ".ci/*")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
