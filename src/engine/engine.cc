@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "adapter/adapter.h"
 #include "base/memory_reserve.h"
 #include "base/random_bits.h"
 #include "engine/generated_tokens.h"
@@ -79,6 +80,15 @@ Result<std::vector<RequestId>> Engine::Submit(SequenceSpec spec, int num_copies,
   RETURN_IF_ERROR(spec.sampling->Validate(plan().vocab_size));
   if (spec.media != nullptr && !executor_->takes_media()) {
     return MakeError("the model takes no images or audio");
+  }
+  if (spec.adapter != nullptr) {
+    if (!executor_->takes_adapters()) {
+      return MakeError(
+          "LoRA adapters run on the CPU without tensor parallelism only: use --device cpu and "
+          "--tensor-parallel-size 1, or merge the adapter into the checkpoint");
+    }
+    // Computed with another adapter, the same tokens are another prefix.
+    spec.identity.adapter = spec.adapter->digest();
   }
   if (num_copies > 1 && !spec.generated.empty()) {
     return MakeError("resume: one answer can be gone on with, not {}", num_copies);

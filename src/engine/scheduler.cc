@@ -158,6 +158,7 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) const {
   binding.grammar = spec.grammar;
   binding.matcher = std::move(sequence.made_mask);
   binding.media = spec.media;
+  binding.adapter = spec.adapter;
   if (spec.grammar || (spec.sampling && spec.sampling->has_penalties()) ||
       limits_.num_ngram_drafts > 0) {
     binding.tokens = sequence.tokens;
@@ -167,7 +168,9 @@ void Scheduler::BindSlot(Sequence& sequence, StepPlan& plan) const {
 void Scheduler::FreeSlot(Sequence& sequence) {
   by_slot_[sequence.slot] = nullptr;
   free_slots_.push_back(sequence.slot);
-  if (sequence.spec.grammar || sequence.spec.media) slots_to_clear_.push_back(sequence.slot);
+  if (sequence.spec.grammar || sequence.spec.media || sequence.spec.adapter) {
+    slots_to_clear_.push_back(sequence.slot);
+  }
   sequence.slot = -1;
   sequence.continues_slot = false;
   sequence.must_bind_again = false;

@@ -21,6 +21,8 @@ class CompiledGrammar;  // grammar/matcher.h
 class Matcher;
 }  // namespace grammar
 
+class Adapter;  // adapter/adapter.h
+
 // Given by whoever adds sequences, in order of arrival; 0 is nobody's.
 using SequenceId = uint64_t;
 
@@ -51,7 +53,11 @@ struct SequenceSpec {
   // Pictures and sounds of the prompt; null: none. Only where the executor takes media. `identity`
   // has their digests.
   std::shared_ptr<const SoftTokenRuns> media;
-  // Media behind placeholder tokens of the prompt, the adapter and the salt.
+  // The LoRA adapter that all of it is computed with; null: none. Only where the executor takes
+  // adapters.
+  std::shared_ptr<const Adapter> adapter;
+  // Media behind placeholder tokens of the prompt, the adapter (of Engine::Submit's making) and the
+  // salt.
   PrefixIdentity identity;
   // Another sequence with the same prompt: this one waits until that prompt is in the cache. 0:
   // none.

@@ -14,15 +14,19 @@ constexpr int32_t kSlack = 1;  // A drafter may look one token behind the window
 
 SingleSequence::SingleSequence(Executor& executor, int32_t max_chunk,
                                std::shared_ptr<const SamplingParams> sampling, int32_t prompt_len,
-                               std::shared_ptr<const SoftTokenRuns> media)
+                               std::shared_ptr<const SoftTokenRuns> media,
+                               std::shared_ptr<const Adapter> adapter)
     : executor_(executor),
       max_chunk_(max_chunk),
       pool_(executor.num_pages()),
       pages_(executor.plan(), executor.kv_layout(), pool_, kSlack),
       media_(std::move(media)),
-      binding_(
-          SlotBinding{.sampling = std::move(sampling), .prompt_len = prompt_len, .media = media_}) {
+      binding_(SlotBinding{.sampling = std::move(sampling),
+                           .prompt_len = prompt_len,
+                           .media = media_,
+                           .adapter = std::move(adapter)}) {
   CHECK(!media_ || executor.takes_media());
+  CHECK(!binding_->adapter || executor.takes_adapters());
   CHECK(!binding_->sampling || !binding_->sampling->has_penalties());
 }
 

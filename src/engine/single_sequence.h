@@ -16,11 +16,12 @@ namespace lapidary {
 class SingleSequence {
  public:
   // `executor` must outlive the sequence. Steps have at most `max_chunk` rows. Without `sampling`
-  // there are logits only; draws are numbered from `prompt_len` on. `media`: see SlotBinding; steps
-  // have more rows where an image does.
+  // there are logits only; draws are numbered from `prompt_len` on. `media`, `adapter`: see
+  // SlotBinding; steps have more rows where an image does.
   SingleSequence(Executor& executor, int32_t max_chunk,
                  std::shared_ptr<const SamplingParams> sampling = nullptr, int32_t prompt_len = 0,
-                 std::shared_ptr<const SoftTokenRuns> media = nullptr);
+                 std::shared_ptr<const SoftTokenRuns> media = nullptr,
+                 std::shared_ptr<const Adapter> adapter = nullptr);
 
   int32_t length() const { return pages_.length(); }
 

@@ -36,6 +36,8 @@ class Executor {
   virtual int max_rows() const { return std::numeric_limits<int>::max(); }
   // Whether bindings may carry pictures and sounds.
   virtual bool takes_media() const { return false; }
+  // Whether bindings may carry LoRA adapters.
+  virtual bool takes_adapters() const { return false; }
 
   // Queues a step; the batch is taken over. At most two may be uncollected. std::bad_alloc: there
   // is no host memory to queue it, and it is not there. Other exceptions: as Collect.

@@ -25,6 +25,8 @@ class CompiledGrammar;  // grammar/matcher.h
 class Matcher;
 }  // namespace grammar
 
+class Adapter;  // adapter/adapter.h
+
 // Gives a slot to a sequence; what the slot held before is forgotten. The same sequence may be
 // bound again to tell it of tokens that it has not sampled.
 struct SlotBinding {
@@ -42,6 +44,9 @@ struct SlotBinding {
   // Pictures and sounds of the prompt; null: none. For executors that take media. Where images see
   // both ways (ModelPlan), the rows of one come in one step.
   std::shared_ptr<const SoftTokenRuns> media = nullptr;
+  // Its rows are computed with this LoRA adapter; null: with the model alone. For executors that
+  // take adapters.
+  std::shared_ptr<const Adapter> adapter = nullptr;
   // Known so far, where sampling has penalties or a grammar, or text that repeats is drafted: the
   // prompt, and what came behind it before the slot was bound (the sequence was preempted, or
   // late).

@@ -30,7 +30,8 @@ CpuBlocks::CpuBlocks(const ModelPlan& plan, const ModelWeights& weights, ThreadP
       weights_(weights),
       threads_(threads),
       bf16_math_(bf16_math),
-      kv_format_(kv_format) {
+      kv_format_(kv_format),
+      adapters_(threads) {
   for (const LayerPlan& layer : plan.layers) {
     const auto it = std::find(rope_plans_.begin(), rope_plans_.end(), layer.rope);
     rope_of_layer_.push_back(static_cast<int>(it - rope_plans_.begin()));
@@ -51,6 +52,12 @@ void CpuBlocks::BeginRows(std::span<const int32_t> positions) {
 void CpuBlocks::Multiply(const std::vector<float>& x, const MatrixRef& w, std::vector<float>& y) {
   y.resize(num_active() * w.rows);
   Linear(x.data(), num_active(), w, y.data(), w.rows, threads_, bf16_math_);
+}
+
+void CpuBlocks::MultiplyAdapted(const std::vector<float>& x, const MatrixRef& w, AdapterSite site,
+                                int layer, std::vector<float>& y) {
+  Multiply(x, w, y);
+  adapters_.AddTo(site, layer, x.data(), w.cols, y.data(), w.rows);
 }
 
 void CpuBlocks::NormHidden(const std::vector<float>& weight, std::vector<float>& out) {
@@ -77,7 +84,7 @@ void CpuBlocks::ProjectQueries(const LayerPlan& layer, const std::vector<float>&
   const int64_t raw_len = int64_t{layer.num_heads} * layer.head_dim;
   const int64_t query_len = int64_t{layer.num_heads} * layer.kv_entry.key_len;
   queries_.resize(num_active() * query_len);
-  Multiply(normed_, weights.q_proj, raw_);
+  MultiplyAdapted(normed_, weights.q_proj, AdapterSite::kQuery, layer.index, raw_);
   const RopeTable& rope = RopeFor(layer);
   const RotaryHead rotary = RotaryOf(layer);
   ForEachActive([&](int64_t row) {
@@ -111,7 +118,8 @@ void CpuBlocks::AttendSegments(const LayerPlan& layer, std::span<const KeySegmen
 }
 
 void CpuBlocks::ProjectAttended(const LayerPlan& layer) {
-  Multiply(attended_, weights_.layers[layer.index].attention.o_proj, block_out_);
+  MultiplyAdapted(attended_, weights_.layers[layer.index].attention.o_proj,
+                  AdapterSite::kAttentionOutput, layer.index, block_out_);
 }
 
 void CpuBlocks::AddAttended(const LayerPlan& layer) {
@@ -124,17 +132,17 @@ void CpuBlocks::RunMlp(const LayerPlan& layer) {
   NormHidden(weights.pre_mlp_norm, normed_);
   const MatrixRef& gate = weights.mlp.gate_proj;
   const MatrixRef& up = weights.mlp.up_proj;
-  if (IsPanelDType(gate.format.unit) && IsPanelDType(up.format.unit)) {
+  if (adapters_.empty() && IsPanelDType(gate.format.unit) && IsPanelDType(up.format.unit)) {
     gate_.resize(num_active() * width);
     up_.resize(num_active() * width);
     GatedLinearPanels(normed_.data(), num_active(), gate, up, gate_.data(), up_.data(), threads_);
   } else {
-    Multiply(normed_, gate, gate_);
-    Multiply(normed_, up, up_);
+    MultiplyAdapted(normed_, gate, AdapterSite::kMlpGate, layer.index, gate_);
+    MultiplyAdapted(normed_, up, AdapterSite::kMlpUp, layer.index, up_);
     ForEachActive(
         [&](int64_t row) { GeluMul(gate_.data() + row * width, up_.data() + row * width, width); });
   }
-  Multiply(gate_, weights.mlp.down_proj, block_out_);
+  MultiplyAdapted(gate_, weights.mlp.down_proj, AdapterSite::kMlpDown, layer.index, block_out_);
 }
 
 }  // namespace lapidary::cpu

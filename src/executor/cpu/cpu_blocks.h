@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "executor/cpu/kv_memory.h"
+#include "executor/cpu/row_adapters.h"
 #include "executor/slot_tables.h"
 #include "model/weights.h"
 #include "ops/cpu/attention.h"
@@ -51,6 +52,9 @@ class CpuBlocks {
   }
   // y [active, rows of w] = x [active, columns of w] * w^T; y is resized.
   void Multiply(const std::vector<float>& x, const MatrixRef& w, std::vector<float>& y);
+  // The same with what the rows' adapters add to this matrix. `layer` -1: outside the layers.
+  void MultiplyAdapted(const std::vector<float>& x, const MatrixRef& w, AdapterSite site, int layer,
+                       std::vector<float>& y);
   // out[row] = rmsnorm(h[row]; weight) for the active rows.
   void NormHidden(const std::vector<float>& weight, std::vector<float>& out);
   // h = (h + rmsnorm(x; weight)) * scale for the active rows.
@@ -95,6 +99,7 @@ class CpuBlocks {
   const KvFormat kv_format_;  // of the entries that attention reads
 
   std::vector<int32_t> active_;  // rows still being computed, of those of BeginRows
+  RowAdapters adapters_;         // of the active rows
 
   std::vector<float> hidden_;                        // [active, hidden] the residual stream
   std::vector<float> normed_;                        // [active, hidden]

@@ -207,7 +207,9 @@ void CpuExecutor::BindSlots(const StepBatch& batch) {
                .history = {},
                .num_score_top = binding.num_score_top,
                .prompt_len = binding.prompt_len,
-               .media = binding.media};
+               .media = binding.media,
+               .adapter = binding.adapter};
+    CHECK(!request.adapter || takes_adapters());
     if (drafter_ && binding.sampling) {
       request.draft_sampling = DraftSampling(*binding.sampling, drafter_options_->draw);
     }
@@ -231,6 +233,11 @@ StepRows CpuExecutor::MakeRows(const StepBatch& batch) const {
   for (size_t idx = 0; idx < batch.sequences.size(); ++idx) {
     const auto& media = requests_[batch.sequences[idx].slot].media;
     if (media) PlaceSoftTokens(plan_, *media, idx, rows);
+    const auto& adapter = requests_[batch.sequences[idx].slot].adapter;
+    if (!adapter) continue;
+    rows.adapters.resize(rows.num_rows());
+    std::fill(rows.adapters.begin() + rows.sequence_begin[idx],
+              rows.adapters.begin() + rows.sequence_begin[idx + 1], adapter.get());
   }
   return rows;
 }

@@ -60,6 +60,7 @@ class CpuExecutor : public Executor {
   bool drafts_text() const override { return true; }
   bool drafts_repeated_text() const override { return lookup_.has_value(); }
   bool takes_media() const override { return true; }
+  bool takes_adapters() const override { return ranks_->size() == 1; }
   void Submit(StepBatch batch) override;
   StepOutput Collect() override;
   void ForgetSlots() override;
@@ -85,7 +86,7 @@ class CpuExecutor : public Executor {
                       const float* hidden_rows, const int32_t* drafts, Sampler& sampler,
                       grammar::Work& mask_work, RowMasks& masks, SequenceOutput& output);
   void BindSlots(const StepBatch& batch);
-  // The batch as rows, with what towers made in place of placeholder tokens.
+  // The batch as rows, with what towers made in place of placeholder tokens, and adapters.
   StepRows MakeRows(const StepBatch& batch) const;
 
   const ModelPlan plan_;
@@ -111,6 +112,7 @@ class CpuExecutor : public Executor {
     int32_t num_score_top = 0;
     int32_t prompt_len = 0;
     std::shared_ptr<const SoftTokenRuns> media = {};
+    std::shared_ptr<const Adapter> adapter = {};
   };
   // The token of a row within its mask. logits [vocab].
   Result<SampledToken> SampleMasked(const Request& request, const RowMasks& masks, int32_t row,

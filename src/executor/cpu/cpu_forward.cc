@@ -36,6 +36,7 @@ CpuForward::CpuForward(const ModelPlan& plan, int first_token, const ModelWeight
 void CpuForward::Begin(StepRows rows) {
   rows_ = std::move(rows);
   BeginRows(rows_.positions);
+  adapters_.Begin(rows_.adapters, active_);
 }
 
 CpuForward::StepEntries& CpuForward::NewEntries(int owner_layer) {
@@ -86,7 +87,8 @@ void CpuForward::Embed() {
 void CpuForward::MakePerLayerInputs() {
   const int64_t columns = int64_t{plan_.ple->width} * plan_.num_layers;
   ple_inputs_.resize(num_active() * columns);
-  Multiply(hidden_, weights_.ple_projection, raw_);
+  MultiplyAdapted(hidden_, weights_.ple_projection, AdapterSite::kPerLayerModelProjection,
+                  /*layer=*/-1, raw_);
   ForEachActive([&](int64_t row) {
     MakePerLayerInputsRow(weights_.ple_table, rows_.token_ids[row], weights_.ple_projection_norm,
                           plan_.rms_norm_eps, plan_.hidden_size, raw_.data() + row * columns,
@@ -105,6 +107,7 @@ void CpuForward::KeepOutputRows() {
                 ple_inputs_.data() + idx * ple_columns);
   }
   active_ = rows_.output_rows;
+  adapters_.Begin(rows_.adapters, active_);
 }
 
 void CpuForward::ProjectAttention(const LayerPlan& layer) {
@@ -118,8 +121,11 @@ void CpuForward::ProjectKv(const LayerPlan& layer) {
   const int64_t raw_len = int64_t{layer.num_kv_heads} * layer.head_dim;
   StepEntries& entries = NewEntries(layer.index);
   entries.Resize(layout_.format, layer, num_active());
-  Multiply(normed_, weights.k_proj, raw_);
-  if (!layer.k_is_v) Multiply(normed_, weights.v_proj, raw_v_);
+  // With K = V an adapter's k_proj moves both.
+  MultiplyAdapted(normed_, weights.k_proj, AdapterSite::kKey, layer.index, raw_);
+  if (!layer.k_is_v) {
+    MultiplyAdapted(normed_, weights.v_proj, AdapterSite::kValue, layer.index, raw_v_);
+  }
   const RopeTable& rope = RopeFor(layer);
   ForEachActive([&](int64_t row) {
     static thread_local ThreadBuffer<float> scratch;
@@ -245,6 +251,8 @@ void CpuForward::Experts(const LayerPlan& layer) {
   raw_.resize(num_active() * moe.num_experts);
   // Exact: rounding would choose other experts.
   Linear(normed_.data(), num_active(), weights.router_proj, raw_.data(), moe.num_experts, threads_);
+  adapters_.AddTo(AdapterSite::kRouter, layer.index, normed_.data(), dim, raw_.data(),
+                  moe.num_experts);
   choices_.resize(num_active() * moe.top_k);
   ForEachActive([&](int64_t row) {
     RouteRow({raw_.data() + row * moe.num_experts, static_cast<size_t>(moe.num_experts)},
@@ -257,8 +265,10 @@ void CpuForward::Experts(const LayerPlan& layer) {
 
   NormHidden(weights.pre_norm, normed_);
   expert_out_.resize(num_active() * dim);
+  const RowAdapters::OfExperts deltas = adapters_.ExpertsOf(layer.index);
   RunExperts(weights.gate_up_proj, weights.down_proj, moe.top_k, normed_.data(), num_active(),
-             choices_, expert_scratch_, expert_out_.data(), threads_, bf16_math_);
+             choices_, expert_scratch_, expert_out_.data(), threads_, bf16_math_,
+             deltas.empty() ? nullptr : &deltas);
 }
 
 void CpuForward::JoinExperts(const LayerPlan& layer) {
@@ -281,12 +291,13 @@ void CpuForward::PerLayerGate(const LayerPlan& layer) {
   const LayerWeights& weights = weights_.layers[layer.index];
   const int64_t width = plan_.ple->width;
   const int64_t columns = width * plan_.num_layers;
-  Multiply(hidden_, weights.ple.gate, gate_);
+  MultiplyAdapted(hidden_, weights.ple.gate, AdapterSite::kPerLayerGate, layer.index, gate_);
   ForEachActive([&](int64_t row) {
     GeluMul(gate_.data() + row * width, ple_inputs_.data() + row * columns + layer.index * width,
             width);
   });
-  Multiply(gate_, weights.ple.projection, block_out_);
+  MultiplyAdapted(gate_, weights.ple.projection, AdapterSite::kPerLayerProjection, layer.index,
+                  block_out_);
   AddNormed(block_out_, weights.ple.post_norm, weights.layer_scalar);
 }
 

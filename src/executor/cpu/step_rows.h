@@ -23,6 +23,8 @@ struct StepRows {
   // the last position that it sees in sliding layers.
   std::vector<const float*> soft_rows;
   std::vector<int32_t> last_seen;
+  // Of each row, where some sequence has an adapter; else empty. Null: none.
+  std::vector<const Adapter*> adapters;
   // Rows that produce logits, ascending.
   std::vector<int32_t> output_rows;
 

@@ -78,7 +78,7 @@ void RouteRow(std::span<float> logits, std::span<const float> per_expert_scale,
 
 void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, const float* x,
                 int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
-                float* out, ThreadPool& threads, Bf16Math bf16_math) {
+                float* out, ThreadPool& threads, Bf16Math bf16_math, const ExpertDeltas* deltas) {
   const int64_t assignments = rows * top_k;
   CHECK_EQ(static_cast<int64_t>(choices.size()), assignments);
   const int64_t hidden = gate_up.cols;
@@ -95,6 +95,16 @@ void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, cons
   }
   GroupedLinear(scratch, gate_up, scratch.inputs.data(), scratch.gate_up.data(), threads,
                 bf16_math);
+  if (deltas != nullptr) {
+    threads.ParallelFor(assignments, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t idx = begin; idx < end; ++idx) {
+        const int choice = scratch.assignment_order[idx];
+        deltas->AddToGateUp(choice / top_k, choices[choice].expert,
+                            scratch.inputs.data() + idx * hidden,
+                            scratch.gate_up.data() + idx * 2 * width);
+      }
+    });
+  }
   // The inputs are spent: their buffer takes the packed activations [assignments, width].
   std::vector<float>& activated = scratch.inputs;
   activated.resize(std::max(assignments * hidden, assignments * width));
@@ -108,6 +118,15 @@ void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, cons
     std::copy_n(scratch.gate_up.data() + idx * 2 * width, width, activated.data() + idx * width);
   }
   GroupedLinear(scratch, down, activated.data(), scratch.outputs.data(), threads, bf16_math);
+  if (deltas != nullptr) {
+    threads.ParallelFor(assignments, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t idx = begin; idx < end; ++idx) {
+        const int choice = scratch.assignment_order[idx];
+        deltas->AddToDown(choice / top_k, choices[choice].expert, activated.data() + idx * width,
+                          scratch.outputs.data() + idx * hidden);
+      }
+    });
+  }
 
   std::vector<int> slot_of(assignments);
   for (int64_t idx = 0; idx < assignments; ++idx) slot_of[scratch.assignment_order[idx]] = idx;

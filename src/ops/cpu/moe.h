@@ -35,12 +35,22 @@ struct ExpertScratch {
   std::vector<float> outputs;         // [assignments, hidden]
 };
 
+// What is added to the products of experts, row by row: adapters' deltas. Called from any thread.
+class ExpertDeltas {
+ public:
+  virtual ~ExpertDeltas() = default;
+  // Of a row that chose `expert`. x [hidden], y [2 * width]: gate and up; y [hidden] of x [width].
+  virtual void AddToGateUp(int64_t row, int expert, const float* x, float* y) const = 0;
+  virtual void AddToDown(int64_t row, int expert, const float* x, float* y) const = 0;
+};
+
 // out[row] = sum over ranks of weight * down(gelu(gate x) * (up x)), summed in rank order: a row's
 // result does not depend on which other rows chose the same expert.
 //   gate_up [experts * 2 * width, hidden], gate rows of each first;  down [experts * hidden, width]
-//   x, out [rows, hidden];  choices [rows, top_k]
+//   x, out [rows, hidden];  choices [rows, top_k];  deltas may be null
 void RunExperts(const MatrixRef& gate_up, const MatrixRef& down, int top_k, const float* x,
                 int64_t rows, std::span<const ExpertChoice> choices, ExpertScratch& scratch,
-                float* out, ThreadPool& threads, Bf16Math bf16_math = Bf16Math::kExact);
+                float* out, ThreadPool& threads, Bf16Math bf16_math = Bf16Math::kExact,
+                const ExpertDeltas* deltas = nullptr);
 
 }  // namespace lapidary::cpu
