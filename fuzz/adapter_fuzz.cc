@@ -1,7 +1,7 @@
 // The two files of a LoRA adapter from anywhere: a sentence, or deltas that fit their matrices.
 //
 // An input is a line "e" or "moe" for the model, adapter_config.json up to a zero byte, and
-// adapter_model.safetensors.
+// adapter_model.safetensors; or a line "gguf" (of "moe") and a GGUF file.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -65,13 +65,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t line = input.find('\n');
   if (line == std::string_view::npos) return 0;
-  const ModelPlan& plan = PlanOf(input.substr(0, line) == "moe" ? "tiny-moe" : "tiny-e");
+  const bool is_gguf = input.substr(0, line) == "gguf";
+  const bool is_moe = is_gguf || input.substr(0, line) == "moe";
+  const ModelPlan& plan = PlanOf(is_moe ? "tiny-moe" : "tiny-e");
   const std::string_view files = input.substr(line + 1);
-  const std::string_view config = files.substr(0, files.find('\0'));
-  const std::string_view tensors = files.substr(std::min(config.size() + 1, files.size()));
-  const auto* const bytes = reinterpret_cast<const std::byte*>(tensors.data());
-  const auto adapter =
-      Adapter::Parse(config, std::vector(bytes, bytes + tensors.size()), plan, {}, "fuzz");
+  const auto* const begin = reinterpret_cast<const std::byte*>(files.data());
+  const size_t config_bytes = is_gguf ? 0 : files.find('\0');
+  const std::string_view config = files.substr(0, config_bytes);
+  const size_t tensors_begin = is_gguf ? 0 : std::min(config.size() + 1, files.size());
+  std::vector<std::byte> tensors(begin + tensors_begin, begin + files.size());
+  const auto adapter = is_gguf ? Adapter::ParseGguf(std::move(tensors), plan, {}, "fuzz/")
+                               : Adapter::Parse(config, std::move(tensors), plan, {}, "fuzz");
   if (adapter.ok()) {
     CheckAdapter(**adapter, plan);
   } else {

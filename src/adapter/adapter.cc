@@ -11,10 +11,14 @@
 #include <new>
 #include <optional>
 
+#include "adapter/expert_layout.h"
 #include "adapter/module_patterns.h"
 #include "base/json_fields.h"
 #include "base/read_file.h"
 #include "checkpoint/safetensors.h"
+#include "gguf/gguf_checkpoint.h"
+#include "gguf/gguf_names.h"
+#include "model/tensor_specs.h"
 
 namespace lapidary {
 namespace {
@@ -96,40 +100,6 @@ bool AllFinite(const std::byte* data, DType dtype, int64_t count) {
   return AllFinite<uint16_t>(data, count, exponent_below(mask));
 }
 
-// [a, b, c] to [c, a, b], or to [c, b, a] with `swap`, in place.
-template <typename Value>
-void MoveLastFirst(std::byte* data, int64_t a, int64_t b, int64_t c, bool swap) {
-  std::vector<Value> from(a * b * c);
-  std::memcpy(from.data(), data, from.size() * sizeof(Value));
-  std::vector<Value> to(from.size());
-  for (int64_t a_idx = 0; a_idx < a; ++a_idx) {
-    for (int64_t b_idx = 0; b_idx < b; ++b_idx) {
-      const int64_t place = swap ? b_idx * a + a_idx : a_idx * b + b_idx;
-      for (int64_t c_idx = 0; c_idx < c; ++c_idx) {
-        to[c_idx * a * b + place] = from[(a_idx * b + b_idx) * c + c_idx];
-      }
-    }
-  }
-  std::memcpy(data, to.data(), to.size() * sizeof(Value));
-}
-
-// [experts, a, b] to [experts, b, a], in place.
-template <typename Value>
-void SwapLastTwo(std::byte* data, int64_t experts, int64_t a, int64_t b) {
-  std::vector<Value> from(experts * a * b);
-  std::memcpy(from.data(), data, from.size() * sizeof(Value));
-  std::vector<Value> to(from.size());
-  for (int64_t expert = 0; expert < experts; ++expert) {
-    const int64_t base = expert * a * b;
-    for (int64_t a_idx = 0; a_idx < a; ++a_idx) {
-      for (int64_t b_idx = 0; b_idx < b; ++b_idx) {
-        to[base + b_idx * a + a_idx] = from[base + a_idx * b + b_idx];
-      }
-    }
-  }
-  std::memcpy(data, to.data(), to.size() * sizeof(Value));
-}
-
 uint64_t DigestOf(std::string_view config, std::span<const std::byte> tensors, double scale) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
@@ -181,24 +151,45 @@ class AdapterReader {
     tensors_name_ = fmt::format("{}/{}", name_, kTensorsName);
     ASSIGN_OR_RETURN(config_, ParseAdapterConfig(config_text, config_name));
     ASSIGN_OR_RETURN(ModulePatterns patterns, ModulePatterns::Make(config_, config_name));
-    adapter_->digest_ = DigestOf(config_text, tensors, options_.scale);
-    adapter_->tensors_ = std::move(tensors);
-    adapter_->sites_.resize(plan_.num_layers + 1);
-    adapter_->experts_.resize(plan_.num_layers);
+    Take(config_text, std::move(tensors));
     ASSIGN_OR_RETURN(const SafetensorsHeader header,
                      ParseSafetensors(adapter_->tensors_, tensors_name_));
     for (const SafetensorsEntry& entry : header.entries) RETURN_IF_ERROR(AddHalf(entry));
-    for (auto& [module, pair] : pairs_) {
-      const Status placed = Place(pair, patterns);
-      if (!placed.ok())
-        return MakeError("{}: {}: {}", tensors_name_, ShortUtf8(module, 160),
-                         placed.error().message);
+    return PlaceAll(patterns);
+  }
+
+  // llama.cpp's: the names of GGUF with ".lora_a" and ".lora_b" behind, and one alpha for all.
+  Result<std::shared_ptr<const Adapter>> ReadGguf(std::vector<std::byte> file) {
+    tensors_name_ = name_;
+    Take("", std::move(file));
+    ASSIGN_OR_RETURN(const GgufHeader header, ParseGguf(adapter_->tensors_, name_));
+    RETURN_IF_ERROR(ReadGgufConfig(header));
+    std::map<std::string, std::string, std::less<>> names;  // of safetensors, by those of GGUF
+    for (const auto& specs : {RequiredTensors(plan_), UnusedSharedKvTensors(plan_)}) {
+      for (const TensorSpec& spec : specs) names[GgufTensorName(spec.name)] = spec.name;
     }
-    adapter_->num_modules_ = static_cast<int>(pairs_.size());
-    if (adapter_->num_applied() == 0) {
-      return MakeError("{}: nothing in it changes the model", tensors_name_);
+    std::vector<SafetensorsEntry> entries;
+    entries.reserve(header.tensors.size());  // They stay where they are.
+    for (const GgufTensor& tensor : header.tensors) {
+      std::string_view base = tensor.name;
+      const bool is_a = base.ends_with(".lora_a");
+      if (is_a || base.ends_with(".lora_b")) base.remove_suffix(std::string_view(".lora_a").size());
+      const auto known = names.find(base);
+      if (known == names.end() || base.size() == tensor.name.size()) {
+        return MakeError("{}: tensor '{}' is no low-rank delta of this model's", name_,
+                         ShortUtf8(tensor.name, 160));
+      }
+      std::string module = known->second;
+      if (module.ends_with(".weight")) module.resize(module.size() - 7);
+      entries.push_back({.name = module + (is_a ? ".lora_A.weight" : ".lora_B.weight"),
+                         .dtype = tensor.dtype,
+                         .shape = tensor.shape,
+                         .begin = tensor.begin,
+                         .end = tensor.end});
+      RETURN_IF_ERROR(AddHalf(entries.back()));
     }
-    return std::shared_ptr<const Adapter>(std::move(adapter_));
+    ASSIGN_OR_RETURN(ModulePatterns patterns, ModulePatterns::Make(config_, name_));
+    return PlaceAll(patterns);
   }
 
  private:
@@ -215,18 +206,81 @@ class AdapterReader {
     int64_t cols = 0;
   };
 
+  void Take(std::string_view config_text, std::vector<std::byte> tensors) {
+    adapter_->digest_ = DigestOf(config_text, tensors, options_.scale);
+    adapter_->tensors_ = std::move(tensors);
+    adapter_->sites_.resize(plan_.num_layers + 1);
+    adapter_->experts_.resize(plan_.num_layers);
+  }
+
+  Status ReadGgufConfig(const GgufHeader& header) {
+    const auto text = [&](std::string_view key) -> std::string_view {
+      const auto value = header.metadata.find(key);
+      if (value == header.metadata.end() || value->second.is_array()) return "";
+      const auto strings = value->second.Strings();
+      return strings ? strings->front() : "";
+    };
+    if (text("general.type") != "adapter" || text("adapter.type") != "lora") {
+      return MakeError("{}: a GGUF file, but not of a LoRA adapter", name_);
+    }
+    if (!text("general.architecture").starts_with("gemma4")) {
+      return MakeError("{}: an adapter of '{}', not of Gemma 4", name_,
+                       ShortUtf8(text("general.architecture"), 60));
+    }
+    const auto value = header.metadata.find("adapter.lora.alpha");
+    const auto numbers = value == header.metadata.end() ? std::nullopt : value->second.Numbers();
+    const double alpha = numbers && !numbers->empty() ? numbers->front() : 0.0;
+    if (!(std::abs(alpha) <= 1e6)) return MakeError("{}: adapter.lora.alpha is {}", name_, alpha);
+    config_.rank = 0;  // Any.
+    config_.alpha = alpha;
+    has_unit_scale_ = alpha == 0.0;  // As llama.cpp reads it.
+    return {};
+  }
+
+  Result<std::shared_ptr<const Adapter>> PlaceAll(ModulePatterns& patterns) {
+    for (auto& [module, pair] : pairs_) {
+      const Status placed = Place(pair, patterns);
+      if (!placed.ok())
+        return MakeError("{}: {}: {}", tensors_name_, ShortUtf8(module, 160),
+                         placed.error().message);
+    }
+    adapter_->num_modules_ = static_cast<int>(pairs_.size());
+    if (adapter_->num_applied() == 0) {
+      return MakeError("{}: nothing in it changes the model", tensors_name_);
+    }
+    return std::shared_ptr<const Adapter>(std::move(adapter_));
+  }
+
+  // The name of a tensor; of GGUF, those of all of a layer's experts are matrices of them.
+  Result<AdapterTensorName> NameOf(const SafetensorsEntry& entry) const {
+    for (const AdapterSite site : {AdapterSite::kExpertGateUp, AdapterSite::kExpertDown}) {
+      const std::string_view end = AdapterSiteName(site);
+      const size_t at = entry.name.find(end);
+      if (at == std::string::npos || entry.shape.size() != 3) continue;
+      AdapterTensorName name;
+      name.is_a = entry.name.ends_with(".lora_A.weight");
+      name.module = entry.name.substr(0, at + end.size());
+      name.site = site;
+      name.layer = std::stoi(name.module.substr(std::string_view("layers.").size()));
+      name.experts = AdapterTensorName::Experts::kEach;
+      return name;
+    }
+    return ParseAdapterTensorName(entry.name, tensors_name_);
+  }
+
   Status AddHalf(const SafetensorsEntry& entry) {
-    ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(entry.name, tensors_name_));
+    ASSIGN_OR_RETURN(AdapterTensorName name, NameOf(entry));
     const std::string shown = ShortUtf8(entry.name, 160);
     if (!IsWeightDType(entry.dtype)) {
       return MakeError("{}: tensor '{}' is {}; F32, F16 and BF16 are supported", tensors_name_,
                        shown, DTypeName(entry.dtype));
     }
-    if (entry.shape.size() != 2 || entry.shape[0] == 0 || entry.shape[1] == 0) {
+    const size_t num_dims = name.experts == AdapterTensorName::Experts::kEach ? 3 : 2;
+    if (entry.shape.size() != num_dims || std::ranges::find(entry.shape, 0) != entry.shape.end()) {
       return MakeError("{}: tensor '{}' has shape {}, not that of a matrix", tensors_name_, shown,
                        ShapeToString(entry.shape));
     }
-    const int64_t count = entry.shape[0] * entry.shape[1];
+    const auto count = static_cast<int64_t>(entry.end - entry.begin) / DTypeSize(entry.dtype);
     if (!AllFinite(adapter_->tensors_.data() + entry.begin, entry.dtype, count)) {
       return MakeError("{}: tensor '{}' holds values that are not numbers", tensors_name_, shown);
     }
@@ -260,6 +314,8 @@ class AdapterReader {
         return PlaceStacked(pair, patterns);
       case AdapterTensorName::Experts::kOne:
         return PlaceExpert(pair, patterns);
+      case AdapterTensorName::Experts::kEach:
+        return PlaceExperts(pair, patterns);
     }
     return {};
   }
@@ -269,7 +325,7 @@ class AdapterReader {
       return MakeError("its rank is {}, and at most {} is allowed", rank, options_.max_rank);
     }
     ASSIGN_OR_RETURN(const int expected, patterns.RankOf(module));
-    if (rank != expected) {
+    if (rank != expected && expected != 0) {
       return MakeError("its rank is {}, but {} says {}", rank, kConfigName, expected);
     }
     adapter_->max_rank_ = std::max(adapter_->max_rank_, static_cast<int>(rank));
@@ -277,6 +333,7 @@ class AdapterReader {
   }
 
   Result<float> ScaleOf(int64_t rank, const std::string& module, ModulePatterns& patterns) {
+    if (has_unit_scale_) return static_cast<float>(options_.scale);
     ASSIGN_OR_RETURN(const double alpha, patterns.AlphaOf(module));
     const double divisor =
         config_.scales_by_root ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
@@ -356,6 +413,41 @@ class AdapterReader {
     return AddExpert(name.site, name.layer, name.expert, delta);
   }
 
+  // A [experts, rank, in], B [experts, out, rank].
+  Status PlaceExperts(const Pair& pair, ModulePatterns& patterns) {
+    const AdapterTensorName& name = pair.name;
+    const std::optional<MatrixShape> shape = ShapeOf(plan_, name.site, name.layer);
+    if (!shape) return MakeError("the model has no such matrix");
+    const int64_t num_experts = plan_.moe->num_experts;
+    const int64_t rank = pair.a->shape[1];
+    if (pair.a->shape != std::vector<int64_t>{num_experts, rank, shape->cols} ||
+        pair.b->shape != std::vector<int64_t>{num_experts, shape->rows, rank}) {
+      return MakeError("lora_a {} and lora_b {} do not fit {} experts of {}",
+                       ShapeToString(pair.a->shape), ShapeToString(pair.b->shape), num_experts,
+                       ShapeToString({shape->rows, shape->cols}));
+    }
+    RETURN_IF_ERROR(CheckRank(rank, name.module, patterns));
+    ASSIGN_OR_RETURN(const float scale, ScaleOf(rank, name.module, patterns));
+    const Half a = HalfOf(*pair.a);
+    const Half b = HalfOf(*pair.b);
+    return AddExperts(name.site, name.layer, *shape, a, b, rank, scale);
+  }
+
+  // Halves that lie expert after expert.
+  Status AddExperts(AdapterSite site, int layer, const MatrixShape& shape, const Half& a,
+                    const Half& b, int64_t rank, float scale) {
+    const int64_t a_bytes = rank * shape.cols * DTypeSize(a.dtype);
+    const int64_t b_bytes = rank * shape.rows * DTypeSize(b.dtype);
+    for (int expert = 0; expert < plan_.moe->num_experts; ++expert) {
+      RETURN_IF_ERROR(
+          AddExpert(site, layer, expert,
+                    {.a = MatrixOf({a.data + expert * a_bytes, a.dtype, {rank, shape.cols}}),
+                     .b = MatrixOf({b.data + expert * b_bytes, b.dtype, {shape.rows, rank}}),
+                     .scale = scale}));
+    }
+    return {};
+  }
+
   // All experts of a layer: A [experts * rank, in], one expert behind another; B [out, rank *
   // experts], where those of one rank lie side by side. PEFT before 0.18 took `in` for `out`.
   Status PlaceStacked(const Pair& pair, ModulePatterns& patterns) {
@@ -407,16 +499,7 @@ class AdapterReader {
                                                                     num_experts, /*swap=*/true);
       std::swap(a, b);
     }
-    const int64_t a_bytes = rank * shape.cols * DTypeSize(a.dtype);
-    const int64_t b_bytes = rank * shape.rows * DTypeSize(b.dtype);
-    for (int expert = 0; expert < num_experts; ++expert) {
-      RETURN_IF_ERROR(
-          AddExpert(site, layer, expert,
-                    {.a = MatrixOf({a.data + expert * a_bytes, a.dtype, {rank, shape.cols}}),
-                     .b = MatrixOf({b.data + expert * b_bytes, b.dtype, {shape.rows, rank}}),
-                     .scale = scale}));
-    }
-    return {};
+    return AddExperts(site, layer, shape, a, b, rank, scale);
   }
 
   const ModelPlan& plan_;
@@ -424,6 +507,7 @@ class AdapterReader {
   const std::string_view name_;
   std::string tensors_name_;
   AdapterConfig config_;
+  bool has_unit_scale_ = false;  // whatever the rank
   std::shared_ptr<Adapter> adapter_;
   std::map<std::string, Pair> pairs_;  // by module
 };
@@ -459,10 +543,15 @@ Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::filesystem::path
                                                      const ModelPlan& plan,
                                                      const AdapterOptions& options) {
   std::error_code error;
+  if (IsGgufFile(directory)) {
+    ASSIGN_OR_RETURN(std::vector<std::byte> file,
+                     ReadTensors(directory, MaxAdapterBytes(plan, options.max_rank)));
+    return ParseGguf(std::move(file), plan, options, directory.string());
+  }
   if (!std::filesystem::is_directory(directory, error)) {
     return MakeError(
         "{} is not a directory; a LoRA adapter is one with adapter_config.json and "
-        "adapter_model.safetensors",
+        "adapter_model.safetensors, or a GGUF file",
         directory.string());
   }
   ASSIGN_OR_RETURN(const std::string config,
@@ -486,6 +575,13 @@ Result<std::shared_ptr<const Adapter>> Adapter::Parse(std::string_view config,
                                                       const AdapterOptions& options,
                                                       std::string_view name) {
   return AdapterReader(plan, options, name).Read(config, std::move(tensors));
+}
+
+Result<std::shared_ptr<const Adapter>> Adapter::ParseGguf(std::vector<std::byte> file,
+                                                          const ModelPlan& plan,
+                                                          const AdapterOptions& options,
+                                                          std::string_view name) {
+  return AdapterReader(plan, options, name).ReadGguf(std::move(file));
 }
 
 }  // namespace lapidary

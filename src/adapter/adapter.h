@@ -1,7 +1,7 @@
 // A LoRA adapter in memory: low-rank deltas of a decoder's matrices, y = W x + scale * B (A x).
 //
-// It is read from a directory in PEFT's format, checked against the model's plan, and never applied
-// in part: whatever does not fit is an error that names the tensor.
+// It is read from a directory in PEFT's format or a GGUF file of llama.cpp's, checked against the
+// model's plan, and never applied in part: whatever does not fit is an error that names the tensor.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ struct AdapterOptions {
 // Immutable, and shared by all that use it.
 class Adapter {
  public:
-  // adapter_config.json and adapter_model.safetensors of `directory`.
-  static Result<std::shared_ptr<const Adapter>> Load(const std::filesystem::path& directory,
+  // A directory with adapter_config.json and adapter_model.safetensors, or a GGUF file.
+  static Result<std::shared_ptr<const Adapter>> Load(const std::filesystem::path& path,
                                                      const ModelPlan& plan,
                                                      const AdapterOptions& options = {});
   // The same of files in memory; `name` begins the messages.
@@ -47,6 +47,11 @@ class Adapter {
                                                       const ModelPlan& plan,
                                                       const AdapterOptions& options,
                                                       std::string_view name);
+
+  static Result<std::shared_ptr<const Adapter>> ParseGguf(std::vector<std::byte> file,
+                                                          const ModelPlan& plan,
+                                                          const AdapterOptions& options,
+                                                          std::string_view name);
 
   // Of the files' bytes and the scale: what was computed with one adapter is another's only where
   // these agree (PrefixIdentity::adapter). Never 0.

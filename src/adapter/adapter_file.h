@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "gguf/gguf_writer.h"
 
 namespace lapidary {
 
@@ -31,6 +33,27 @@ class AdapterFile {
     return *this;
   }
 
+  // The same in GGUF, of tensors that have its names.
+  std::vector<std::byte> GgufBytes(std::optional<float> alpha,
+                                   const std::string& type = "adapter") const {
+    GgufWriter writer;
+    writer.AddString("general.type", type);
+    writer.AddString("general.architecture", "gemma4");
+    writer.AddString("adapter.type", "lora");
+    if (alpha) writer.AddF32("adapter.lora.alpha", *alpha);
+    for (const SafetensorsEntry& entry : entries_) {
+      writer.AddTensor(entry.name, entry.dtype, entry.shape);
+    }
+    const std::string header = writer.Header();
+    std::vector<std::byte> bytes(header.size());
+    std::memcpy(bytes.data(), header.data(), header.size());
+    for (const SafetensorsEntry& entry : entries_) {
+      AppendValues(entry, &bytes);
+      while ((bytes.size() - header.size()) % GgufWriter::kAlignment != 0) bytes.emplace_back();
+    }
+    return bytes;
+  }
+
   static float Value(int64_t idx) { return static_cast<float>(idx % 37 - 18) / 64.0f; }
 
   std::vector<std::byte> Bytes() const {
@@ -41,15 +64,16 @@ class AdapterFile {
     std::memcpy(text.data(), &header_bytes, sizeof(header_bytes));
     std::vector<std::byte> bytes(text.size());
     std::memcpy(bytes.data(), text.data(), text.size());
-    for (const SafetensorsEntry& entry : entries) {
-      int64_t count = 1;
-      for (const int64_t dim : entry.shape) count *= dim;
-      for (int64_t idx = 0; idx < count; ++idx) Append(entry.dtype, Value(idx), &bytes);
-    }
+    for (const SafetensorsEntry& entry : entries) AppendValues(entry, &bytes);
     return bytes;
   }
 
  private:
+  static void AppendValues(const SafetensorsEntry& entry, std::vector<std::byte>* bytes) {
+    int64_t count = 1;
+    for (const int64_t dim : entry.shape) count *= dim;
+    for (int64_t idx = 0; idx < count; ++idx) Append(entry.dtype, Value(idx), bytes);
+  }
   static void Append(DType dtype, float value, std::vector<std::byte>* bytes) {
     uint32_t bits = std::bit_cast<uint32_t>(value);
     if (dtype == DType::kBF16) bits = FloatToBf16(value);

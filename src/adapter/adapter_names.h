@@ -38,6 +38,7 @@ struct AdapterTensorName {
     kNone,
     kStacked,  // all of a layer; shapes say whether gate_up_proj or down_proj
     kOne,
+    kEach,  // all of a layer, as matrices of their own in one tensor: GGUF's
   };
   enum class Part : uint8_t { kWhole, kGate, kUp };  // of one expert's gate_up_proj
 

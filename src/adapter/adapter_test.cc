@@ -304,6 +304,56 @@ TEST_F(AdapterTest, TheDigestIsOfAllThatMatters) {
   EXPECT_NE(digest, (*Read(e_, file, R"({"r": 2})", {.scale = 2.0}))->digest());
 }
 
+// llama.cpp's: its names, one alpha, experts as matrices of their own.
+TEST_F(AdapterTest, GgufFilesHoldTheSame) {
+  AdapterFile file;
+  for (const auto& [name, rows, cols] : {std::tuple{"blk.3.attn_q.weight", 1024, 80},
+                                         {"blk.3.ffn_down.weight", 80, 96},
+                                         {"blk.3.ffn_gate_inp.weight", 16, 80}}) {
+    file.Add(std::string(name) + ".lora_a", {3, cols}, DType::kF16);
+    file.Add(std::string(name) + ".lora_b", {rows, 3});
+  }
+  file.Add("blk.4.ffn_gate_up_exps.weight.lora_a", {16, 2, 80});
+  file.Add("blk.4.ffn_gate_up_exps.weight.lora_b", {16, 96, 2});
+  const auto adapter = Adapter::ParseGguf(file.GgufBytes(6.0f), moe_, {.scale = 0.5}, "a.gguf");
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  EXPECT_EQ((*adapter)->Summary(), "4 of 4 modules, rank 3");
+  const LoraDelta* const query = (*adapter)->Find(AdapterSite::kQuery, 3);
+  ASSERT_NE(query, nullptr);
+  EXPECT_EQ(query->scale, 1.0f);  // 6 / 3 * 0.5
+  EXPECT_EQ(Values(query->b)[100], AdapterFile::Value(100));
+  EXPECT_NE((*adapter)->Find(AdapterSite::kRouter, 3), nullptr);
+  const auto expert = (*adapter)->OfExpert(AdapterSite::kExpertGateUp, 4, 7);
+  ASSERT_EQ(expert.size(), 1u);
+  EXPECT_EQ(expert[0].scale, 1.5f);
+  EXPECT_EQ(Values(expert[0].a)[11], AdapterFile::Value(7 * 2 * 80 + 11));
+  EXPECT_EQ(Values(expert[0].b)[5], AdapterFile::Value(7 * 96 * 2 + 5));
+  // Without an alpha the factor is the user's alone.
+  const auto unscaled = Adapter::ParseGguf(file.GgufBytes({}), moe_, {.scale = 0.5}, "a.gguf");
+  ASSERT_TRUE(unscaled.ok()) << unscaled.error().message;
+  EXPECT_EQ((*unscaled)->Find(AdapterSite::kQuery, 3)->scale, 0.5f);
+}
+
+TEST_F(AdapterTest, GgufFilesOfOtherThingsAreRefused) {
+  const auto refusal = [&](const AdapterFile& file, const std::string& type = "adapter") {
+    const auto adapter = Adapter::ParseGguf(file.GgufBytes(1.0f, type), e_, {}, "a.gguf");
+    EXPECT_FALSE(adapter.ok());
+    return adapter.ok() ? "" : adapter.error().message;
+  };
+  AdapterFile file;
+  file.Add("blk.1.ffn_up.weight.lora_a", {2, 96}).Add("blk.1.ffn_up.weight.lora_b", {128, 2});
+  EXPECT_NE(refusal(file, "model").find("not of a LoRA adapter"), std::string::npos);
+  for (const std::string name :
+       {"blk.1.ffn_up.weight", "blk.1.ffn_up.lora_a", "blk.9.ffn_up.weight.lora_a",
+        "token_embd.weight.lora_a", "blk.1.attn_norm.weight.lora_a"}) {
+    AdapterFile with = file;
+    with.Add(name, {2, 96});
+    EXPECT_NE(refusal(with), "") << name;
+  }
+  EXPECT_NE(refusal(AdapterFile().Add("blk.1.ffn_up.weight.lora_a", {2, 96})).find("missing"),
+            std::string::npos);
+}
+
 class AdapterDirectoryTest : public AdapterTest {
  protected:
   AdapterDirectoryTest()
