@@ -256,6 +256,7 @@ void AddChatCommand(CommandLine& command_line) {
   flags->form.AddTo(*command);
   flags->sampling.AddTo(*command);
   flags->model.AddTo(*command);
+  flags->model.lora.AddTo(*command);
   flags->model.drafting.AddTo(*command);
   command->footer(fmt::format(
       "In the conversation:\n{}\n\nWhere input is not a terminal, each of "

@@ -378,6 +378,7 @@ void AddEvalCommand(CommandLine& command_line) {
                     "Show all answers that differ from the recorded, whole");
   command->add_flag("--json", flags->json, "Print one JSON object: accuracy, tasks, agreement");
   flags->model.AddTo(*command);
+  flags->model.lora.AddTo(*command);
   flags->model.drafting.AddTo(*command);
   command->footer(
       "Recorded answers are compared twice. same_answer counts the items whose answer is the "

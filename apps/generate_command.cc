@@ -280,6 +280,7 @@ void AddGenerateCommand(CommandLine& command_line) {
   command->add_flag("--json", flags->json,
                     "Print one JSON object at the end: ids, text, why it stopped, timings");
   flags->model.AddTo(*command);
+  flags->model.lora.AddTo(*command);
   flags->model.drafting.AddTo(*command);
 }
 

@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/load_flags.h"
+#include "apps/lora_flag.h"
 #include "apps/named_models.h"
 #include "gguf/gguf_checkpoint.h"
 #include "gguf/mmproj.h"
@@ -321,8 +322,19 @@ void PrintTowerFile(const TowerFile& file) {
              1e-9 * static_cast<double>(file.num_bytes), file.is_used ? "used" : "not used");
 }
 
-Status Inspect(const std::string& name, const LoadOptions& wanted, bool as_json) {
+Json AdapterJson(const Adapter& adapter) {
+  return {{"modules", adapter.num_modules()},
+          {"applied", adapter.num_applied()},
+          {"ignored_shared_kv", adapter.num_ignored()},
+          {"max_rank", adapter.max_rank()},
+          {"bytes", adapter.num_bytes()},
+          {"digest", fmt::format("{:016x}", adapter.digest())}};
+}
+
+Status Inspect(const std::string& name, const LoadOptions& wanted, const LoraFlag& lora,
+               bool as_json) {
   ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(name));
+  ASSIGN_OR_RETURN(const auto adapter, lora.Load(model.plan));
   const int num_ranks = wanted.num_ranks;
   ASSIGN_OR_RETURN(const std::vector<RankSizes> ranks, SizesOfRanks(model.plan, num_ranks));
   std::map<std::string, StoredType> stored;
@@ -335,6 +347,7 @@ Status Inspect(const std::string& name, const LoadOptions& wanted, bool as_json)
   if (as_json) {
     Json json = InspectJson(model);
     if (num_ranks > 1) json["ranks"] = RanksJson(ranks);
+    if (adapter) json["lora"] = AdapterJson(*adapter);
     for (const DeviceTable& table : tables) {
       json["weights"][table.device] =
           table.problem.empty() ? WeightsJson(table.rows) : Json(table.problem);
@@ -360,6 +373,10 @@ Status Inspect(const std::string& name, const LoadOptions& wanted, bool as_json)
   PrintSizes(model.plan);
   if (num_ranks > 1) PrintRanks(ranks);
   for (const DeviceTable& table : tables) PrintWeights(table);
+  if (adapter) {
+    fmt::print("\nLoRA adapter: applied {}, {:.3f} GB\n", adapter->Summary(),
+               1e-9 * static_cast<double>(adapter->num_bytes()));
+  }
   if (!model.gguf_file) return {};
   PrintStoredTypes(stored);
   for (const TowerFile& file : towers) PrintTowerFile(file);
@@ -372,6 +389,7 @@ void AddInspectCommand(CommandLine& command_line) {
   struct Flags {
     std::string model;
     LoadFlags load;
+    LoraFlag lora;
     bool json = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -379,7 +397,7 @@ void AddInspectCommand(CommandLine& command_line) {
       "inspect", "Show a model's layers, parameters, bytes and KV sizes", [flags]() -> Status {
         const auto found = FindModel(&flags->model, {.weights = false, .text = false});
         if (!found.ok()) return found.error();
-        return Inspect(flags->model, flags->load.Options(), flags->json);
+        return Inspect(flags->model, flags->load.Options(), flags->lora, flags->json);
       });
   command
       ->add_option(
@@ -388,6 +406,7 @@ void AddInspectCommand(CommandLine& command_line) {
           "31b")
       ->required();
   flags->load.AddTo(*command, {"quantization", "head-bits", "tensor-parallel-size"});
+  flags->lora.AddTo(*command);
   command->add_flag("--json", flags->json, "Print one JSON object");
 }
 

@@ -15,24 +15,24 @@ Status Logits(const ModelFlags& model_flags, const MediaFlags& media_flags,
               const std::string& ids_text, const std::string& output) {
   ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(ids_text));
   PlacedMedia placed;
-  {
-    ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model_flags.model));
-    ASSIGN_OR_RETURN(const PromptMedia media, media_flags.Encode(description, model_flags));
-    if (description.plan.media_tokens || !media.empty()) {
-      ASSIGN_OR_RETURN(placed, PlaceMedia(description.plan, ids, media));
-      ReplaceIdsBeyondVocabulary(description.plan, placed, ids);
-    }
-    RETURN_IF_ERROR(CheckPrompt(description.plan, ids, /*max_new_tokens=*/0));
+  ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(model_flags.model));
+  ASSIGN_OR_RETURN(const PromptMedia media, media_flags.Encode(description, model_flags));
+  if (description.plan.media_tokens || !media.empty()) {
+    ASSIGN_OR_RETURN(placed, PlaceMedia(description.plan, ids, media));
+    ReplaceIdsBeyondVocabulary(description.plan, placed, ids);
   }
+  RETURN_IF_ERROR(CheckPrompt(description.plan, ids, /*max_new_tokens=*/0));
+  ASSIGN_OR_RETURN(const auto adapter, model_flags.lora.Load(description.plan));
   ASSIGN_OR_RETURN(LoadedModel model, model_flags.Load(static_cast<int64_t>(ids.size())));
   if (placed.runs && !model.executor->takes_media()) {
     return MakeError("the model takes no images or audio");
   }
+  if (adapter && !model.executor->takes_adapters()) return NoAdaptersHere();
   ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Create(output, static_cast<int64_t>(ids.size()),
                                                        model.description.plan.vocab_size));
   const int chunk_rows = model_flags.chunk_rows > 0 ? model_flags.chunk_rows : kMaxLogitRows;
   SingleSequence sequence(*model.executor, std::min(chunk_rows, kMaxLogitRows),
-                          /*sampling=*/nullptr, /*prompt_len=*/0, placed.runs);
+                          /*sampling=*/nullptr, /*prompt_len=*/0, placed.runs, adapter);
   return sequence.Append(ids, [&](std::span<const float> rows) { return writer.Append(rows); });
 }
 
@@ -53,6 +53,7 @@ void AddLogitsCommand(CommandLine& command_line) {
         return Logits(flags->model, flags->media, flags->ids, flags->output);
       });
   flags->model.AddTo(*command);
+  flags->model.lora.AddTo(*command);
   command->add_option("--ids", flags->ids, "Token ids, used as they stand: 2,5,9")->required();
   flags->media.AddTo(*command);
   command->add_option("--output", flags->output, "File to write")->required();

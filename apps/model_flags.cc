@@ -64,7 +64,11 @@ Result<std::unique_ptr<Session>> ModelFlags::LoadSession(ModelFiles files, int64
                                                          const MediaLimits& media) const {
   SessionOptions options;
   options.media = media;
+  ASSIGN_OR_RETURN(options.adapter, lora.Load(files.description.plan));
   ASSIGN_OR_RETURN(options.load, Options(max_tokens));
+  if (options.adapter) {
+    RETURN_IF_ERROR(CheckTakesAdapters(options.load.device, options.load.num_ranks));
+  }
   ASSIGN_OR_RETURN(options.load.drafting, drafting.Request());
   options.load.num_sequences = num_sequences;
   if (max_num_seqs > 0) options.load.limits.max_num_seqs = max_num_seqs;

@@ -9,6 +9,7 @@
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
 #include "apps/load_flags.h"
+#include "apps/lora_flag.h"
 #include "session/session.h"
 
 namespace lapidary {
@@ -22,6 +23,7 @@ struct ModelFlags {
   uint64_t dummy_seed = 0;
   DeviceRequest device = DeviceRequest::kAuto;
   DraftFlags drafting;  // added by the commands that generate
+  LoraFlag lora;        // added by those that take adapters
 
   void AddTo(CLI::App& command);
   // Makes a path of a name (named_models.h), and the bundled model's of none. Towers that are files

@@ -19,6 +19,8 @@ class CompiledGrammar;  // grammar/matcher.h
 class Matcher;
 }  // namespace grammar
 
+class Adapter;  // adapter/adapter.h
+
 struct Request {
   ChatPrompt prompt;
   // The answer's first tokens, where another request has generated them: this one goes on with it.
@@ -34,8 +36,9 @@ struct Request {
   // (session/prompt_media.h).
   std::shared_ptr<const SoftTokenRuns> media = {};
   std::vector<MediaDigest> media_digests = {};
-  std::vector<int32_t> stop_ids = {};  // beside the checkpoint's own
-  bool ignore_eos = false;             // the checkpoint's own do not stop it
+  std::shared_ptr<const Adapter> adapter = {};  // a LoRA adapter; none: the session's own, if any
+  std::vector<int32_t> stop_ids = {};           // beside the checkpoint's own
+  bool ignore_eos = false;                      // the checkpoint's own do not stop it
   // Likeliest tokens to name beside the logprob of every prompt token but the first; -1: the
   // prompt's logprobs are not wanted.
   int32_t num_prompt_logprobs = -1;

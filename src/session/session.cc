@@ -53,6 +53,7 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
                    LoadEngine(std::move(files.description), options.load, options.engine));
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),
                                            options.max_grammar_bytes);
+  session->adapter_ = options.adapter;
   session->load_ms_ = loaded.load_ms;
   session->weights_ = loaded.weights;
   session->weight_table_ = std::move(loaded.weight_table);
@@ -87,6 +88,7 @@ SequenceSpec Session::MakeSpec(const Request& request) const {
   spec.grammar = request.grammar;
   spec.matcher = request.matcher;
   spec.media = request.media;
+  spec.adapter = request.adapter != nullptr ? request.adapter : adapter_;
   spec.identity.media = request.media_digests;
   spec.identity.salt = request.cache_salt;
   spec.stop_ids = request.stop_ids;

@@ -41,6 +41,7 @@ struct SessionOptions {
   MediaLimits media = {};
   EngineOptions engine;                             // its batch limits are those of `load`
   size_t max_grammar_bytes = kDefaultGrammarBytes;  // ConstraintCompiler
+  std::shared_ptr<const Adapter> adapter = {};      // of requests that name none
 };
 
 class Session {
@@ -106,6 +107,7 @@ class Session {
   const std::unique_ptr<Engine> engine_;
   const std::shared_ptr<EngineLink> link_;
   const std::unique_ptr<ConstraintCompiler> constraints_;
+  std::shared_ptr<const Adapter> adapter_;
   MediaLimits media_limits_;
   std::unique_ptr<MediaEncoder> media_encoder_;
   double load_ms_ = 0.0;
