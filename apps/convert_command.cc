@@ -3,8 +3,10 @@
 
 #include "apps/commands.h"
 #include "apps/load_flags.h"
+#include "apps/lora_flag.h"
 #include "apps/named_models.h"
 #include "convert/convert.h"
+#include "convert/merged_source.h"
 #include "load/drafting.h"
 #include "load/quantisation_names.h"
 #include "load/stored_weights.h"
@@ -18,11 +20,15 @@ struct ConvertFlags {
   std::string to;
   std::string out;
   LoadFlags load;
+  LoraFlag lora;
 };
 
 Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
                                            ThreadPool& threads) {
   if (IsAssistantDirectory(flags.model)) {
+    if (!flags.lora.text.empty()) {
+      return MakeError("--lora: '{}' is an assistant, which takes no adapter", flags.model);
+    }
     ASSIGN_OR_RETURN(const UnpairedAssistant assistant,
                      OpenUnpairedAssistant(flags.model, threads));
     return ConvertToGguf(assistant.plan, *assistant.source, to, flags.out, threads,
@@ -32,9 +38,14 @@ Result<std::vector<ConvertedTensor>> Write(const ConvertFlags& flags, DType to,
   if (!model.directory) {
     return MakeError("'{}' is not a checkpoint directory: only those are converted", flags.model);
   }
+  ASSIGN_OR_RETURN(const auto adapter, flags.lora.Load(model.plan));
   ASSIGN_OR_RETURN(auto stored, OpenStoredWeights(model));
-  ASSIGN_OR_RETURN(const auto source, ConvertForCpu(RequiredTensors(model.plan), std::move(stored),
-                                                    {.rounds_float_codes = true}, threads));
+  ASSIGN_OR_RETURN(std::shared_ptr<const TensorSource> source,
+                   ConvertForCpu(RequiredTensors(model.plan), std::move(stored),
+                                 {.rounds_float_codes = true}, threads));
+  if (adapter) {
+    source = std::make_shared<MergedSource>(model.plan, std::move(source), adapter, threads);
+  }
   return ConvertToGguf(model, *source, to, flags.out, threads, flags.load.Options().head_bits);
 }
 
@@ -77,6 +88,8 @@ void AddConvertCommand(CommandLine& command_line) {
       ->required()
       ->check(CLI::IsMember({"q8_0", "q4_0", "q4_k"}));
   flags->load.AddTo(*command, {"head-bits", "threads"});
+  command->add_option("--lora", flags->lora.text,
+                      "LoRA adapter to merge into the weights: DIR, or DIR=SCALE");
   command->add_option("--out", flags->out, "GGUF file to write; must not exist")->required();
 }
 

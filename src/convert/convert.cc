@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "base/progress.h"
 #include "convert/gguf_text_writer.h"
@@ -94,7 +95,8 @@ class TensorWriter {
 };
 
 struct PlannedTensor {
-  TensorView stored;
+  std::optional<TensorSpec> spec;  // that `source` has; none: `made` is it
+  TensorView made;
   DType to;
 };
 
@@ -108,25 +110,26 @@ Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPla
   std::vector<ConvertedTensor> converted;
   std::vector<PlannedTensor> planned;
   int64_t num_elements = 0;
-  const auto plan_tensor = [&](const std::string& name, const TensorView& tensor, DType dtype) {
-    header.AddTensor(name, dtype, tensor.shape);
-    converted.push_back({name, dtype, TensorView{nullptr, dtype, tensor.shape}.num_bytes()});
-    planned.push_back({tensor, dtype});
-    num_elements += tensor.num_elements();
+  const auto plan_tensor = [&](const std::string& name, PlannedTensor tensor,
+                               const std::vector<int64_t>& shape) {
+    const TensorView written{nullptr, tensor.to, shape};
+    header.AddTensor(name, tensor.to, shape);
+    converted.push_back({name, tensor.to, written.num_bytes()});
+    num_elements += written.num_elements();
+    planned.push_back(std::move(tensor));
   };
   const std::vector<float> factors = RopeFactors(decoder);
-  plan_tensor("rope_freqs.weight",
-              {reinterpret_cast<const std::byte*>(factors.data()),
-               DType::kF32,
-               {static_cast<int64_t>(factors.size())}},
-              DType::kF32);
+  const TensorView rope{reinterpret_cast<const std::byte*>(factors.data()),
+                        DType::kF32,
+                        {static_cast<int64_t>(factors.size())}};
+  plan_tensor("rope_freqs.weight", {std::nullopt, rope, DType::kF32}, rope.shape);
   ASSIGN_OR_RETURN(const WeightPlan weights, WeightPlan::Make(specs, &source,
                                                               {.reader = WeightReader::kGgufFile,
                                                                .rounding = to,
                                                                .head_bits = head_bits}));
   for (const PlannedWeight& weight : weights.weights()) {
-    ASSIGN_OR_RETURN(const TensorView tensor, source.Get(weight.spec));
-    plan_tensor(GgufTensorName(weight.spec.name), tensor, weight.loaded.unit);
+    plan_tensor(GgufTensorName(weight.spec.name), {weight.spec, {}, weight.loaded.unit},
+                weight.spec.shape);
   }
 
   std::filesystem::path partial = out;
@@ -137,7 +140,18 @@ Result<std::vector<ConvertedTensor>> WriteFile(GgufWriter header, const ModelPla
   Progress progress("converting", num_elements, Progress::Unit::kItems);
   TensorWriter writer(file, progress, threads);
   for (size_t idx = 0; idx < planned.size() && file; ++idx) {
-    converted[idx].relative_error = writer.Write(planned[idx].stored, planned[idx].to);
+    TensorView tensor = planned[idx].made;
+    if (planned[idx].spec) {
+      // Read as it is written: a source may make a tensor that is valid until the next one.
+      auto read = source.Get(*planned[idx].spec);
+      if (!read.ok()) {
+        std::error_code ignored;
+        std::filesystem::remove(partial, ignored);
+        return read.error();
+      }
+      tensor = std::move(*read);
+    }
+    converted[idx].relative_error = writer.Write(tensor, planned[idx].to);
   }
   file.close();
   std::error_code error;
