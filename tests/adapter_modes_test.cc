@@ -90,7 +90,7 @@ TEST_P(AdapterModesTest, EightAdaptersAndTheBaseInOneBatchGiveEachTheBitsItGives
   for (const Mode& mode : Modes()) {
     const auto engine = Load(mode);
     ExpectSame(expected, Run(*engine, specs), mode.name);
-    ExpectSame(expected, Run(*engine, specs), mode.name + ", again");
+    if (mode.prefix_caching) ExpectSame(expected, Run(*engine, specs), mode.name + ", again");
     EXPECT_GT(engine->stats().drafts.num_rounds, 0u) << mode.name;
   }
 }

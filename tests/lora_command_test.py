@@ -57,6 +57,22 @@ class LoraCommandTest(command_harness.CommandTest):
         self.assertNotEqual(adapted, alone)
         self.assertEqual(self.generate(*ask, "--lora", self.adapter)["output_ids"], adapted)
 
+    def test_convert_merges_the_adapter(self):
+        ids = [2, 300, 301, 302]
+        files = {}
+        for name, flags in (("alone", ()), ("merged", ("--lora", self.adapter))):
+            files[name] = self.scratch / f"{name}.gguf"
+            result = self.run_lapidary("convert", self.model, "--to", "q8_0", "--out", files[name], *flags)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        expected = self.logits(self.model, ids, "--lora", self.adapter)
+
+        def distance(file):
+            pairs = list(zip(self.logits(file, ids), expected, strict=True))
+            return sum((a - b)**2 for a, b in pairs) / sum(b * b for _, b in pairs)
+
+        self.assertLess(distance(files["merged"]), 0.02)
+        self.assertGreater(distance(files["alone"]), 0.2)
+
     def test_inspect_says_what_is_applied(self):
         result = self.run_lapidary("inspect", self.model, "--json", "--lora", self.adapter)
         lora = json.loads(result.stdout)["lora"]
