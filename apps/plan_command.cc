@@ -198,7 +198,8 @@ void AddPlanCommand(CommandLine& command_line) {
                    "cuda, or cpu: weights as they are stored (default: cuda, but cpu for "
                    "weights that only run there)")
       ->check(CLI::IsMember({"cuda", "cpu"}));
-  flags->load.AddTo(*command, {"quantization", "head-bits", "tensor-parallel-size", "kv-cache-dtype"});
+  flags->load.AddTo(*command,
+                    {"quantization", "head-bits", "tensor-parallel-size", "kv-cache-dtype"});
   command->add_option("--memory", flags->memory,
                       "The device's memory: 143771MiB, 80GB (1e9 bytes), 64GiB (2^30) (default: "
                       "that of the GPU here)");

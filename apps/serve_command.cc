@@ -16,6 +16,7 @@
 #include "apps/device_flag.h"
 #include "apps/draft_flags.h"
 #include "apps/load_flags.h"
+#include "apps/lora_serving_flags.h"
 #include "apps/media_flags.h"
 #include "apps/named_models.h"
 #include "apps/size_words.h"
@@ -53,6 +54,7 @@ struct ServeFlags {
   bool strict_tools = false;
   size_t max_grammar_memory = kDefaultGrammarBytes;
   std::string scheduling_policy = "fcfs";
+  LoraServingFlags lora;
   BatchLimits limits;
   std::optional<double> max_step_ms;
   int max_queue = 1024;
@@ -91,6 +93,15 @@ struct ServeFlags {
     if (!std::filesystem::exists(last, error) && !IsHubName(last)) return;
     model = std::move(last);
     served_model_names.pop_back();
+  }
+
+  // The same of `--lora-modules a=DIR MODEL`.
+  void TakeModelFromAdapters() {
+    if (!model.empty() || !hf_repo.empty() || lora.modules.empty()) return;
+    const std::string& last = lora.modules.back();
+    if (last.starts_with('{') || last.find('=') != std::string::npos) return;
+    model = last;
+    lora.modules.pop_back();
   }
 
   // After the command line, and before the config file.
@@ -303,7 +314,7 @@ Status Serve(ServeFlags flags, ServeHost* host) {
     flags.served_model_names = {files.description.ShortName()};
   }
   ASSIGN_OR_RETURN(
-      const ServedModel model,
+      ServedModel model,
       ServedModel::Make(files.text, flags.served_model_names, flags.limits.max_model_len,
                         {.strict_tools = flags.strict_tools,
                          .takes_priority = flags.scheduling_policy == "priority",
@@ -317,6 +328,9 @@ Status Serve(ServeFlags flags, ServeHost* host) {
     spdlog::warn("--host {} without --api-key: whoever can reach this machine can use the model",
                  flags.http.host);
   }
+  ASSIGN_OR_RETURN(auto adapters, flags.lora.Load(plan, device, flags.load.Options().num_ranks,
+                                                  flags.served_model_names));
+  model.set_adapters(std::move(adapters));
   std::shared_ptr<ExpertCounts> expert_counts;
   if (flags.expert_counts) {
     if (!plan.moe) return MakeError("--expert-counts: {} has no experts", flags.model);
@@ -353,6 +367,7 @@ Status Serve(ServeFlags flags, ServeHost* host) {
          .body_limits = body_limits,
          .media = {.max_pixels = flags.max_media_pixels},
          .max_queued_media_pixels = std::max(flags.max_queued_media_pixels, flags.max_media_pixels),
+         .runtime_adapters = flags.lora.Runtime(),
          .traces = traces ? &*traces : nullptr,
          .request_memory = request_memory,
          .answer_memory = answer_memory});
@@ -430,6 +445,7 @@ void AddModelFlags(CLI::App& command, ServeFlags& flags) {
   WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
   for (CLI::Option* option : flags.load.AddTo(command)) WithVariable(option);
   for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
+  for (CLI::Option* option : flags.lora.AddTo(command)) WithVariable(option);
 }
 
 void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
@@ -588,6 +604,7 @@ void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
 // What the command line leaves out: the environment, then the config file.
 Status TakeOtherSources(ServeFlags& flags, CLI::App& command) {
   flags.TakeModelFromNames();
+  flags.TakeModelFromAdapters();
   flags.TakeModelFromEnvironment();
   const std::string model = flags.model;
   const std::string hf_repo = flags.hf_repo;

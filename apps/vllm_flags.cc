@@ -36,8 +36,9 @@ constexpr std::array kFlags = {
     ForeignFlag{
         "--chat-template", true, false,
         "the template beside the tokenizer is used; --tokenizer can name another directory"},
-    ForeignFlag{"--enable-lora", false, false, "adapters are not supported yet"},
-    ForeignFlag{"--lora-modules", true, false, "adapters are not supported yet"},
+    ForeignFlag{"--max-loras", true, true, "a step takes any number of adapters"},
+    ForeignFlag{"--lora-dtype", true, true, "adapters are kept in the type they are stored in"},
+    ForeignFlag{"--fully-sharded-loras", false, true, "adapters run on one device"},
     ForeignFlag{"--root-path", true, false, "serve under a path by a proxy in front"},
 };
 

@@ -219,6 +219,8 @@ const std::vector<Api::Route>& Api::Routes() {
       {"POST", "/api/embeddings", &Api::Embed},
       {"POST", "/tokenize", &Api::Tokenize},
       {"POST", "/detokenize", &Api::Detokenize},
+      {"POST", "/v1/load_lora_adapter", &Api::LoadLora},
+      {"POST", "/v1/unload_lora_adapter", &Api::UnloadLora},
   };
   return routes;
 }
@@ -332,6 +334,7 @@ void Api::Metrics(HttpRequest, ResponderPtr responder) {
   if (media_) metrics_.SetMediaQueue(media_->stats());
   metrics_.SetMemory(options_.request_memory->taken(), preparer_.num_stored_bytes(),
                      options_.answer_memory->stats());
+  if (model_.adapters() != nullptr) metrics_.SetAdapters(*model_.adapters());
   response.body = metrics_.Serialize();
   responder->Send(std::move(response));
 }
@@ -347,15 +350,30 @@ OrderedJson Api::ModelJson(const std::string& name) const {
           {"meta", {{"n_vocab", session_.plan().vocab_size}}}};  // llama.cpp's place for it
 }
 
+OrderedJson Api::AdapterJson(const AdapterTable::Entry& adapter) const {
+  OrderedJson json = ModelJson(adapter.name);
+  json["root"] = adapter.path;
+  json["parent"] = model_.name();
+  return json;
+}
+
 void Api::Models(HttpRequest, ResponderPtr responder) {
   OrderedJson data = OrderedJson::array();
   for (const std::string& name : model_.names()) data.push_back(ModelJson(name));
+  if (model_.adapters() != nullptr) {
+    for (const auto& adapter : model_.adapters()->List()) data.push_back(AdapterJson(adapter));
+  }
   responder->Send(JsonResponse({{"object", "list"}, {"data", data}}));
 }
 
 void Api::Model(HttpRequest request, ResponderPtr responder) {
   const std::string name = NameInPath(request.path);
   if (const ApiStatus error = model_.CheckName(name)) return responder->Send(ErrorResponse(*error));
+  if (model_.adapters() != nullptr) {
+    for (const auto& adapter : model_.adapters()->List()) {
+      if (adapter.name == name) return responder->Send(JsonResponse(AdapterJson(adapter)));
+    }
+  }
   responder->Send(JsonResponse(ModelJson(name)));
 }
 
@@ -699,6 +717,26 @@ void Api::Detokenize(HttpRequest request, ResponderPtr responder) {
   AnswerJson(
       std::move(request), std::move(responder),
       [this](const OrderedJson& body, AnswerText* text) { return DetokenizeBody(body, text); });
+}
+
+void Api::LoadLora(HttpRequest request, ResponderPtr responder) {
+  AnswerJson(std::move(request), std::move(responder),
+             [this](const OrderedJson& body, AnswerText* text) -> ApiStatus {
+               std::string done;
+               RETURN_IF_API_ERROR(LoadAdapter(body, model_, options_.runtime_adapters, &done));
+               text->Append(DumpJson({{"message", done}}));
+               return {};
+             });
+}
+
+void Api::UnloadLora(HttpRequest request, ResponderPtr responder) {
+  AnswerJson(std::move(request), std::move(responder),
+             [this](const OrderedJson& body, AnswerText* text) -> ApiStatus {
+               std::string done;
+               RETURN_IF_API_ERROR(UnloadAdapter(body, model_, options_.runtime_adapters, &done));
+               text->Append(DumpJson({{"message", done}}));
+               return {};
+             });
 }
 
 void Api::CountTokens(HttpRequest request, ResponderPtr responder) {

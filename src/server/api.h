@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/adapter_requests.h"
 #include "server/body_limits.h"
 #include "server/chat_page.h"
 #include "server/form_compiler.h"
@@ -33,6 +34,7 @@ struct ApiOptions {
   BodyLimits body_limits = {};
   RequestMediaLimits media = {};
   int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
+  RuntimeAdapters runtime_adapters = {};
   TraceExporter* traces = nullptr;  // null: nobody is told of spans; must outlive the Api
   // Those of the HTTP server (HttpOptions).
   std::shared_ptr<ByteBudget> request_memory = std::make_shared<ByteBudget>(size_t{512} << 20);
@@ -92,6 +94,8 @@ class Api final : public HttpHandler {
   void OllamaGenerate(HttpRequest request, ResponderPtr responder);
   void Tokenize(HttpRequest request, ResponderPtr responder);
   void Detokenize(HttpRequest request, ResponderPtr responder);
+  void LoadLora(HttpRequest request, ResponderPtr responder);
+  void UnloadLora(HttpRequest request, ResponderPtr responder);
 
   // Runs `work` on a worker and then, on the responder's strand, sends its error or goes on with
   // `then`.
@@ -122,6 +126,7 @@ class Api final : public HttpHandler {
   ApiStatus TokenizeBody(const OrderedJson& json, AnswerText* answer) const;
   ApiStatus DetokenizeBody(const OrderedJson& json, AnswerText* answer) const;
   OrderedJson ModelJson(const std::string& name) const;
+  OrderedJson AdapterJson(const AdapterTable::Entry& adapter) const;
 
   Session& session_;
   const ServedModel& model_;

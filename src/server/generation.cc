@@ -88,6 +88,7 @@ void Generation::SendEvents(const ServerEvents& events) {
 
 ApiStatus Generation::Submit() {
   const GenerationRequest& request = job_.request;
+  RETURN_IF_API_ERROR(model_.FindAdapter(request.model, &adapter_));
   const EventSink sink = [self = shared_from_this()](RequestEvent event) {
     std::shared_ptr<RequestEvent> shared;
     Insist([&] { shared = std::make_shared<RequestEvent>(); });
@@ -104,6 +105,7 @@ ApiStatus Generation::Submit() {
     Request each = prompt.request;
     each.grammar = job_.grammar;
     each.matcher = job_.matcher;
+    each.adapter = adapter_.adapter();
     auto handles = session_.Submit(each, request.num_choices, sink);
     if (!handles.ok()) {
       answered_ = true;
@@ -353,6 +355,7 @@ double Generation::SecondsSinceArrival() const {
 
 void Generation::RecordTokens(const RequestEvent& event, Choice& choice) {
   if (event.tokens.empty()) return;
+  adapter_.HasBegun();
   metrics_.AddTokens(event.tokens.size());
   const Clock::time_point now = Clock::now();
   if (choice.last_token) {

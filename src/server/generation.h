@@ -118,6 +118,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;
   std::vector<std::vector<SampledToken>> prompt_logprobs_;  // by prompt, from the second token on
   std::unordered_map<RequestId, size_t> choice_of_;
+  AdapterTable::Use adapter_;  // that answers, if any
   Usage usage_;
   size_t num_ended_ = 0;
   size_t num_choice_bytes_ = 0;

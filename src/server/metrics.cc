@@ -8,6 +8,7 @@
 
 #include <mutex>
 
+#include "adapter/adapter_table.h"
 #include "base/release_pages.h"
 #include "model/expert_counts.h"
 #include "towers/media_encoder.h"
@@ -233,6 +234,38 @@ class ServerMetrics::Impl {
     }
   }
 
+  // The labels hold the names, and the value is when they did, as vLLM's routers read it.
+  void TakeAdapters(const AdapterTable& adapters) {
+    if (adapter_info_ == nullptr) {
+      adapter_info_ = &prometheus::BuildGauge()
+                           .Name(prefix_ + "lora_requests_info")
+                           .Help("LoRA adapters of requests that run and wait; the time as value.")
+                           .Register(registry_);
+      adapter_requests_ = &prometheus::BuildCounter()
+                               .Name(prefix_ + "lora_requests_total")
+                               .Help("Requests by the LoRA adapter that answers them.")
+                               .Register(registry_);
+    }
+    std::string running;
+    std::string waiting;
+    for (const AdapterTable::Entry& entry : adapters.List()) {
+      if (entry.num_running > 0) running += (running.empty() ? "" : ",") + entry.name;
+      if (entry.num_waiting > 0) waiting += (waiting.empty() ? "" : ",") + entry.name;
+      Counter& requests = adapter_requests_->Add(With("lora_name", entry.name));
+      // One that was loaded anew begins at 0 again.
+      if (static_cast<double>(entry.num_requests) > requests.Value()) {
+        RaiseTo(requests, entry.num_requests);
+      }
+    }
+    if (last_adapter_info_ != nullptr) adapter_info_->Remove(last_adapter_info_);
+    prometheus::Labels labels = labels_;
+    labels["max_lora"] = std::to_string(adapters.options().max_adapters);
+    labels["running_lora_adapters"] = running;
+    labels["waiting_lora_adapters"] = waiting;
+    last_adapter_info_ = &adapter_info_->Add(labels);
+    last_adapter_info_->SetToCurrentTime();
+  }
+
   void TakeDraftStats(const DraftStats& drafts) {
     RaiseTo(draft_rounds_, drafts.num_rounds);
     RaiseTo(draft_tokens_, drafts.num_drafts);
@@ -379,6 +412,9 @@ class ServerMetrics::Impl {
     Counter* accepted = nullptr;
   };
   std::array<SourceCounters, kNumDraftSources> by_source_{};  // by DraftSource
+  prometheus::Family<Gauge>* adapter_info_ = nullptr;         // there once there are adapters
+  Gauge* last_adapter_info_ = nullptr;
+  prometheus::Family<Counter>* adapter_requests_ = nullptr;
   Gauge& drafts_collapsed_ =
       AddGauge("spec_decode_collapsed", "1 while hardly any draft is accepted: a wrong assistant.");
   Counter& prompt_tokens_ =
@@ -484,6 +520,11 @@ void ServerMetrics::SetMemory(size_t request_bytes, size_t stored_bytes,
   Impl::RaiseTo(impl_->answers_refused_, answers.num_refused);
   Impl::RaiseTo(impl_->given_up_under_pressure_, answers.num_given_up);
   Impl::RaiseTo(impl_->given_up_for_slowness_, answers.num_timed_out);
+}
+
+void ServerMetrics::SetAdapters(const AdapterTable& adapters) {
+  const std::lock_guard lock(impl_->mutex_);
+  impl_->TakeAdapters(adapters);
 }
 
 std::string ServerMetrics::Serialize() { return impl_->Serialize(); }

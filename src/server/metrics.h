@@ -13,6 +13,7 @@
 
 namespace lapidary {
 
+class AdapterTable;
 class ExpertCounts;
 class MediaEncoder;
 
@@ -42,6 +43,8 @@ class ServerMetrics {
   void SetMediaQueue(const MediaPool::Stats& stats);
 
   // What requests, stored conversations and answers take of their memory, as of now.
+  // vLLM's gauge of which adapters run and wait, and requests of each.
+  void SetAdapters(const AdapterTable& adapters);
   void SetMemory(size_t request_bytes, size_t stored_bytes, const AnswerMemory::Stats& answers);
 
   // Prometheus' text format.

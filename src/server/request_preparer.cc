@@ -170,8 +170,8 @@ ApiStatus RequestPreparer::PrepareResponse(const OrderedJson& body,
             responses->Put(id, std::move(complete));
           };
         }
-        then->job.format = std::make_unique<ResponsesFormat>(model_.name(), std::move(echoed),
-                                                             std::move(on_output));
+        then->job.format = std::make_unique<ResponsesFormat>(
+            model_.AnswerName(request.model), std::move(echoed), std::move(on_output));
         return {};
       });
   return {};
@@ -209,7 +209,7 @@ ApiStatus RequestPreparer::PrepareMessage(const OrderedJson& body, PendingReques
   RETURN_IF_API_ERROR(PrepareChat(chat, pending, Limit::kClamped));
   pending->rest.push_back([this](PendingRequest* then) -> ApiStatus {
     if (then->job.request.num_choices > 1) return NotSupportedYet("n");
-    then->job.format = std::make_unique<MessagesFormat>(model_.name());
+    then->job.format = std::make_unique<MessagesFormat>(model_.AnswerName(then->job.request.model));
     return {};
   });
   return {};
@@ -228,7 +228,8 @@ ApiStatus RequestPreparer::PrepareOllama(OllamaKind kind, const OrderedJson& bod
   chat["model"] = name;
   RETURN_IF_API_ERROR(PrepareChat(chat, pending, Limit::kClamped));
   pending->rest.push_back([this, kind](PendingRequest* then) -> ApiStatus {
-    then->job.format = std::make_unique<OllamaFormat>(kind, model_.name());
+    then->job.format =
+        std::make_unique<OllamaFormat>(kind, model_.AnswerName(then->job.request.model));
     return {};
   });
   return {};

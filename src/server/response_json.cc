@@ -55,6 +55,7 @@ const char* IdPrefix(ApiKind kind) {
 ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const GenerationRequest& request)
     : kind_(kind),
       model_(model),
+      model_name_(model.AnswerName(request.model)),
       wants_logprobs_(request.sampling.num_logprobs >= 0),
       wants_token_ids_(request.return_token_ids),
       num_prompt_logprobs_(request.num_prompt_logprobs),
@@ -64,12 +65,12 @@ ResponseJson::ResponseJson(ApiKind kind, const ServedModel& model, const Generat
 
 OrderedJson ResponseJson::Head(bool is_chunk) const {
   if (kind_ == ApiKind::kTokens) {
-    return {{"request_id", id_}, {"created", created_}, {"model", model_.name()}};
+    return {{"request_id", id_}, {"created", created_}, {"model", model_name_}};
   }
   const char* object = kind_ == ApiKind::kCompletion ? "text_completion"
                        : is_chunk                    ? "chat.completion.chunk"
                                                      : "chat.completion";
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_.name()}};
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_name_}};
 }
 
 OrderedJson ResponseJson::Message(const ChoiceDelta& output) const {

@@ -50,6 +50,7 @@ class ResponseJson {
 
   const ApiKind kind_;
   const ServedModel& model_;
+  const std::string model_name_;  // an adapter's, if one answers
   const bool wants_logprobs_;
   const bool wants_token_ids_;
   const int32_t num_prompt_logprobs_;  // -1: none

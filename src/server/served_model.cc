@@ -30,15 +30,33 @@ Result<ServedModel> ServedModel::Make(std::shared_ptr<const TextModel> text,
 }
 
 ApiStatus ServedModel::CheckName(const std::string& name) const {
-  if (name.empty() || rules_.takes_any_name ||
-      std::find(names_.begin(), names_.end(), name) != names_.end())
-    return {};
+  if (rules_.takes_any_name || IsOwnName(name)) return {};
+  std::vector<std::string> names = names_;
+  if (adapters_ != nullptr) {
+    if (adapters_->Has(name)) return {};
+    for (const AdapterTable::Entry& entry : adapters_->List()) names.push_back(entry.name);
+  }
   ApiError error{404,
                  fmt::format("the model '{}' does not exist; this server has '{}'", Excerpt(name),
-                             fmt::join(names_, "', '")),
+                             fmt::join(names, "', '")),
                  "model"};
   error.code = "model_not_found";
   return error;
+}
+
+bool ServedModel::IsOwnName(const std::string& name) const {
+  return name.empty() || std::ranges::find(names_, name) != names_.end();
+}
+
+ApiStatus ServedModel::FindAdapter(const std::string& name, AdapterTable::Use* use) const {
+  if (adapters_ == nullptr || IsOwnName(name)) return {};
+  *use = adapters_->Begin(name);
+  if (use->adapter() != nullptr || rules_.takes_any_name) return {};
+  return CheckName(name);  // It was there when the request was parsed.
+}
+
+const std::string& ServedModel::AnswerName(const std::string& name) const {
+  return adapters_ != nullptr && !IsOwnName(name) && adapters_->Has(name) ? name : names_[0];
 }
 
 ApiStatus ServedModel::CheckSize(const ChatInput& input) const {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "adapter/adapter_table.h"
 #include "front/prompt.h"
 #include "front/text_model.h"
 #include "server/generation_request.h"
@@ -39,7 +40,16 @@ class ServedModel {
   const Rules& rules() const { return rules_; }
   bool has_chat_template() const { return text_->chat_template.ok(); }
 
+  // LoRA adapters, whose names requests may give for the model's; null: there are none. Before it
+  // is shared.
+  void set_adapters(std::shared_ptr<AdapterTable> adapters) { adapters_ = std::move(adapters); }
+  AdapterTable* adapters() const { return adapters_.get(); }
+
   ApiStatus CheckName(const std::string& name) const;
+  // The adapter that a request's `model` names; none where it names the model itself.
+  ApiStatus FindAdapter(const std::string& name, AdapterTable::Use* use) const;
+  // What an answer says that it is of: an adapter's name, or the model's own.
+  const std::string& AnswerName(const std::string& name) const;
   // Template, then tokens. Neither checks the length.
   ApiStatus Prepare(const ChatInput& input, ChatPrompt* prompt) const;
   ApiStatus Prepare(const RawPrompt& raw, bool add_bos, ChatPrompt* prompt) const;
@@ -54,7 +64,10 @@ class ServedModel {
   // Refuses, before the template runs, what cannot fit the context whatever it renders to.
   ApiStatus CheckSize(const ChatInput& input) const;
 
+  bool IsOwnName(const std::string& name) const;
+
   std::vector<std::string> names_;
+  std::shared_ptr<AdapterTable> adapters_;
   std::shared_ptr<const TextModel> text_;  // its tokenizer is there
   int32_t max_model_len_ = 0;
   Rules rules_;
