@@ -56,6 +56,7 @@ Engine::Engine(std::unique_ptr<Executor> executor, const EngineOptions& options)
 void Engine::MakeScheduler() {
   scheduler_.reset();
   scheduler_.emplace(plan(), kv_layout(), num_pages_, limits_, RandomBits());
+  scheduler_->set_cache_observer(options_.cache_changes);
   kv_checker_.emplace(plan(), kv_layout());
 }
 
@@ -200,6 +201,7 @@ EngineStats Engine::stats() const {
 }
 
 void Engine::PublishStats() {
+  if (options_.cache_changes != nullptr) options_.cache_changes->HandOver();
   const SchedulerStats scheduler = scheduler_->stats();
   const std::lock_guard lock(mutex_);
   published_ = {scheduler,          draft_stats_,  num_steps_,         num_rows_,
@@ -554,7 +556,9 @@ void Engine::Serve() {
   const size_t max_in_flight = options_.overlap ? 2 : 1;
   // Nothing can be planned: there are no sequences, or all of them wait for their masks.
   bool may_wait = true;
-  while (TakeInbox(may_wait)) {
+  while (true) {
+    if (may_wait && options_.cache_changes != nullptr) options_.cache_changes->HandOverAll();
+    if (!TakeInbox(may_wait)) break;
     while (in_flight_.size() < max_in_flight && SubmitNextStep()) {
     }
     may_wait = in_flight_.empty();

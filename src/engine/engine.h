@@ -29,6 +29,7 @@
 #include "engine/scheduler.h"
 #include "engine/text_policy.h"
 #include "executor/executor.h"
+#include "kv/cache_changes.h"
 
 namespace lapidary {
 
@@ -82,6 +83,8 @@ struct EngineOptions {
   bool adapt_drafts = false;
   bool check_kv = false;  // verify every step's pages and lengths before it runs
   std::filesystem::path check_kv_report = "lapidary-kv-violation.json";
+  // Told what the prefix cache keeps and gives up; must outlive the engine. May be null.
+  CacheChangeQueue* cache_changes = nullptr;
 };
 
 struct DraftCounts {

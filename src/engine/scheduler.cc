@@ -92,6 +92,14 @@ Status Scheduler::Add(SequenceId id, SequenceSpec spec) {
       return run != nullptr && run->is_image && run->position < point;
     });
   }
+  if (spec.media) {
+    for (MediaDigest& medium : spec.identity.media) {
+      const SoftTokenRun* run = FindRun(*spec.media, medium.position);
+      if (run == nullptr) continue;
+      medium.num_tokens = run->end() - medium.position;
+      medium.is_whole = run->is_image && plan_.images_see_both_ways;
+    }
+  }
   auto sequence = std::make_unique<Sequence>(
       id, std::move(spec), SequencePages(plan_, layout_, pool_, limits_.sliding_slack), hash_seed_);
   // A prompt that asks the same of other things parts from this one near its end.
@@ -245,7 +253,7 @@ void Scheduler::OfferPages(Sequence& sequence, int32_t length, bool with_last) {
     for (int32_t block = num_offered / tokens; block * tokens < end; ++block) {
       const PageIndex page = table.Contains(block) ? table.PageOf(block) : kScratchPage;
       if (page == kScratchPage) continue;
-      prefix_cache_.Keep(group_idx, block, page, hashes, end, sequence.id);
+      prefix_cache_.Keep(group_idx, block, page, hashes, end, sequence.id, sequence.tokens);
     }
     num_offered = end;
   }

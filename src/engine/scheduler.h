@@ -174,6 +174,8 @@ class Scheduler {
   SchedulerStats stats() const;
   void ClearPrefixCache() { prefix_cache_.Clear(); }
   const PrefixCache& prefix_cache() const { return prefix_cache_; }
+  // See PrefixCache; must outlive the scheduler.
+  void set_cache_observer(PrefixCacheObserver* observer) { prefix_cache_.set_observer(observer); }
 
   // Every page has exactly the holders that say they hold it, lengths agree: for tests and idle
   // loops.

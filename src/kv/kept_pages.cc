@@ -63,11 +63,27 @@ void KeptPages::Unlink(PageIndex page) {
   }
 }
 
+void KeptPages::TellKept(PageIndex page, const PrefixHashes& hashes, int32_t num_before,
+                         std::span<const int32_t> tokens) const {
+  const Entry& entry = entries_[page];
+  const int32_t start = entry.block * layout_.tokens_per_page[entry.group_idx];
+  const int32_t begin = start + num_before;
+  const int32_t end = start + static_cast<int32_t>(entry.hashes.size());
+  CHECK_LE(end, static_cast<int32_t>(tokens.size()));
+  observer_->PageKept({.page = page,
+                       .group_idx = entry.group_idx,
+                       .block = entry.block,
+                       .start = start,
+                       .begin = begin,
+                       .tokens = tokens.subspan(begin, end - begin),
+                       .hashes = hashes});
+}
+
 bool KeptPages::Keep(int group_idx, int32_t block, PageIndex page, const PrefixHashes& hashes,
-                     int32_t end, uint64_t writer) {
-  const int32_t tokens = layout_.tokens_per_page[group_idx];
-  const int32_t start = block * tokens;
-  const int32_t num_tokens = std::min(end - start, tokens);
+                     int32_t end, uint64_t writer, std::span<const int32_t> tokens) {
+  const int32_t tokens_per_page = layout_.tokens_per_page[group_idx];
+  const int32_t start = block * tokens_per_page;
+  const int32_t num_tokens = std::min(end - start, tokens_per_page);
   CHECK_GT(num_tokens, 0);
   Entry& entry = entries_[page];
   const bool was_kept = pool_.is_kept(page);
@@ -79,7 +95,8 @@ bool KeptPages::Keep(int group_idx, int32_t block, PageIndex page, const PrefixH
     const auto [first, is_first] = first_of_[group_idx].try_emplace(hashes.Of(start), page);
     if (!is_first) {
       if (Find(group_idx, block, hashes, num_tokens).num_tokens == num_tokens) return false;
-      if (num_tokens == tokens && complete_pages_[group_idx].contains(hashes.Of(start + tokens))) {
+      if (num_tokens == tokens_per_page &&
+          complete_pages_[group_idx].contains(hashes.Of(start + tokens_per_page))) {
         return false;
       }
     }
@@ -88,17 +105,21 @@ bool KeptPages::Keep(int group_idx, int32_t block, PageIndex page, const PrefixH
     entry.writer = writer;
     entry.before = hashes.Of(start);
     entry.hashes.clear();
-    entry.hashes.reserve(tokens);
+    entry.hashes.reserve(tokens_per_page);
     pool_.Keep(page);
     LinkBefore(is_first ? kScratchPage : first->second, page);
     first->second = page;
   }
-  for (int32_t at = static_cast<int32_t>(entry.hashes.size()); at < num_tokens; ++at) {
+  const int32_t num_before = static_cast<int32_t>(entry.hashes.size());
+  for (int32_t at = num_before; at < num_tokens; ++at) {
     entry.hashes.push_back(hashes.Of(start + at + 1).low);
   }
-  if (num_tokens < tokens) return true;
-  entry.after = hashes.Of(start + tokens);
-  if (complete_pages_[group_idx].emplace(entry.after, page).second) return true;
+  if (num_tokens == tokens_per_page) entry.after = hashes.Of(start + tokens_per_page);
+  if (num_tokens < tokens_per_page ||
+      complete_pages_[group_idx].emplace(entry.after, page).second) {
+    if (observer_ != nullptr) TellKept(page, hashes, num_before, tokens);
+    return true;
+  }
   // Another has completed the same block meanwhile.
   entry.hashes.pop_back();
   Drop(page);
@@ -113,6 +134,7 @@ void KeptPages::Drop(PageIndex page) {
   entry.group_idx = -1;
   entry.hashes.clear();
   pool_.Drop(page);
+  if (observer_ != nullptr) observer_->PageDropped(page);
 }
 
 void KeptPages::CheckIntegrity() const {

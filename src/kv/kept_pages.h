@@ -14,6 +14,7 @@
 
 #include "kv/kv_layout.h"
 #include "kv/page_pool.h"
+#include "kv/prefix_cache_observer.h"
 #include "kv/prefix_hashes.h"
 
 namespace lapidary {
@@ -22,6 +23,10 @@ class KeptPages {
  public:
   // `layout` and `pool` must outlive it.
   KeptPages(const KvLayout& layout, PagePool& pool);
+
+  // Told of what is kept and dropped from now on; may be null.
+  void set_observer(PrefixCacheObserver* observer) { observer_ = observer; }
+  PrefixCacheObserver* observer() const { return observer_; }
 
   struct Found {
     PageIndex page = kScratchPage;
@@ -32,9 +37,10 @@ class KeptPages {
   Found Find(int group_idx, int32_t block, const PrefixHashes& hashes, int32_t max_tokens) const;
 
   // `page` holds the block's tokens up to position `end`: keeps it, or more of it than before, as
-  // written by `writer`. Not if another kept page has them. True if it is kept.
+  // written by `writer`. Not if another kept page has them. True if it is kept. `tokens`: what was
+  // hashed; only an observer needs them.
   bool Keep(int group_idx, int32_t block, PageIndex page, const PrefixHashes& hashes, int32_t end,
-            uint64_t writer);
+            uint64_t writer, std::span<const int32_t> tokens = {});
   void Drop(PageIndex page);
 
   // Kept pages of which a part is the same as the whole of `page`'s content, or less: they are
@@ -86,8 +92,13 @@ class KeptPages {
     return static_cast<int>(entry.hashes.size()) == layout_.tokens_per_page[entry.group_idx];
   }
 
+  // That a page holds more of its block than the first `num_before` tokens.
+  void TellKept(PageIndex page, const PrefixHashes& hashes, int32_t num_before,
+                std::span<const int32_t> tokens) const;
+
   const KvLayout& layout_;
   PagePool& pool_;
+  PrefixCacheObserver* observer_ = nullptr;
   std::vector<Entry> entries_;                           // by page
   std::array<PageByHash, kNumKvGroups> first_of_;        // by Entry::before: the newest page
   std::array<PageByHash, kNumKvGroups> complete_pages_;  // by Entry::after

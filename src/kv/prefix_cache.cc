@@ -93,9 +93,9 @@ bool PrefixCache::FindPages(const PrefixHashes& hashes, int32_t length, PageTabl
 }
 
 void PrefixCache::Keep(int group_idx, int32_t block, PageIndex page, const PrefixHashes& hashes,
-                       int32_t end, uint64_t writer) {
+                       int32_t end, uint64_t writer, std::span<const int32_t> tokens) {
   if (!pool_.is_kept(page)) claims_[page] = {};
-  if (!kept_.Keep(group_idx, block, page, hashes, end, writer)) {
+  if (!kept_.Keep(group_idx, block, page, hashes, end, writer, tokens)) {
     points_.erase(page);
     return;
   }
@@ -219,9 +219,13 @@ bool PrefixCache::MakeRoom(EvictionKey key) {
 }
 
 void PrefixCache::Clear() {
+  PrefixCacheObserver* const observer = kept_.observer();
+  kept_.set_observer(nullptr);  // It is told of all pages at once.
   for (PageIndex page = 1; page < pool_.num_pages(); ++page) {
     if (pool_.is_kept(page)) Drop(page);
   }
+  kept_.set_observer(observer);
+  if (observer != nullptr) observer->Cleared();
 }
 
 void PrefixCache::CheckIntegrity() const {

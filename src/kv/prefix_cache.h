@@ -31,6 +31,10 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
+  // Told of all pages that are kept and dropped from now on, here and by the destructor, which it
+  // must outlive; may be null.
+  void set_observer(PrefixCacheObserver* observer) { kept_.set_observer(observer); }
+
   struct Match {
     int32_t length = 0;  // 0: nothing found
     PageTables tables;   // as SequencePages::Resume takes them; not held
@@ -45,7 +49,7 @@ class PrefixCache {
 
   // `page` of a sequence holds its block's tokens up to position `end`; see KeptPages.
   void Keep(int group_idx, int32_t block, PageIndex page, const PrefixHashes& hashes, int32_t end,
-            uint64_t writer);
+            uint64_t writer, std::span<const int32_t> tokens = {});
   // Its tokens are lost: it is overwritten.
   void Drop(PageIndex page);
   // Whatever a sequence wrote cannot be trusted.

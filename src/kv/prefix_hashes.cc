@@ -27,8 +27,14 @@ Status CheckIdentity(const PrefixIdentity& identity, int64_t prompt_len) {
   return {};
 }
 
+void PrefixHasher::Add(const MediaDigest& medium) {
+  Add(kMediaMark);
+  AddWord(medium.low);
+  AddWord(medium.high);
+}
+
 PrefixHashes::PrefixHashes(uint64_t seed, const PrefixIdentity& identity)
-    : hasher_(seed), media_(identity.media) {
+    : hasher_(seed), identity_(identity) {
   if (identity.adapter != 0) {
     hasher_.Add(kAdapterMark);
     hasher_.AddWord(identity.adapter);
@@ -50,11 +56,9 @@ int32_t PrefixHashes::Extend(std::span<const int32_t> tokens) {
   const int32_t before = length();
   CHECK_GE(static_cast<int32_t>(tokens.size()), before);
   for (int32_t position = before; position < static_cast<int32_t>(tokens.size()); ++position) {
-    if (num_media_hashed_ < media_.size() && media_[num_media_hashed_].position == position) {
-      const MediaDigest& medium = media_[num_media_hashed_++];
-      hasher_.Add(kMediaMark);
-      hasher_.AddWord(medium.low);
-      hasher_.AddWord(medium.high);
+    const std::vector<MediaDigest>& media = identity_.media;
+    if (num_media_hashed_ < media.size() && media[num_media_hashed_].position == position) {
+      hasher_.Add(media[num_media_hashed_++]);
     }
     hasher_.Add(tokens[position]);
     hashes_.push_back(hasher_.hash());

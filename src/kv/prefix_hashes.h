@@ -19,9 +19,23 @@ struct PrefixHash {
   bool operator==(const PrefixHash&) const = default;
 };
 
+// An image, a sound, a video: 128 bits of a digest over what the model sees of it.
+struct MediaDigest {
+  int32_t position = 0;  // of its first placeholder token
+  uint64_t low = 0;
+  uint64_t high = 0;
+  // Not hashed, for those who are told of cached blocks.
+  int32_t num_tokens = 1;  // placeholder tokens
+  bool is_whole = false;   // no prompt resumes inside it
+
+  int32_t end() const { return position + num_tokens; }
+};
+
 class PrefixHasher {
  public:
   explicit PrefixHasher(uint64_t seed) : state_{Mix(seed), Mix(~seed)} {}
+  // Continues a prefix of this hash.
+  explicit PrefixHasher(const PrefixHash& prefix) : state_(prefix) {}
   void Add(int32_t token) {
     state_.low = Mix(state_.low ^ (static_cast<uint32_t>(token) + 0x9e3779b97f4a7c15u));
     state_.high = Mix(state_.high + (uint64_t{static_cast<uint32_t>(token)} << 32 | 0x85ebca6bu));
@@ -31,6 +45,8 @@ class PrefixHasher {
     state_.low = Mix(state_.low ^ word);
     state_.high = Mix(state_.high + word);
   }
+  // Before its first token.
+  void Add(const MediaDigest& medium);
   const PrefixHash& hash() const { return state_; }
 
  private:
@@ -40,13 +56,6 @@ class PrefixHasher {
     return x ^ (x >> 31);
   }
   PrefixHash state_;
-};
-
-// An image, a sound, a video: 128 bits of a digest over what the model sees of it.
-struct MediaDigest {
-  int32_t position = 0;  // of its first placeholder token
-  uint64_t low = 0;
-  uint64_t high = 0;
 };
 
 // What a prompt is beside its tokens. Two prompts share a prefix only where all of it agrees.
@@ -71,11 +80,12 @@ class PrefixHashes {
   int32_t length() const { return static_cast<int32_t>(hashes_.size()); }
   // Of the first `length` tokens, 0 <= length <= this->length().
   const PrefixHash& Of(int32_t length) const { return length > 0 ? hashes_[length - 1] : empty_; }
+  const PrefixIdentity& identity() const { return identity_; }
 
  private:
   PrefixHasher hasher_;
   PrefixHash empty_;  // of no tokens: of adapter and salt alone
-  std::vector<MediaDigest> media_;
+  PrefixIdentity identity_;
   size_t num_media_hashed_ = 0;
   std::vector<PrefixHash> hashes_;
 };
