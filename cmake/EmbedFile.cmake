@@ -17,7 +17,11 @@ endfunction()
 # VARIABLEStyleSha256 and VARIABLEScriptSha256 of what is between the tags.
 function(lapidary_embed_page target variable file)
   get_filename_component(folder ${file} DIRECTORY)
-  file(GLOB parts CONFIGURE_DEPENDS ${folder}/*.css ${folder}/*.js)
+  # The page says which files it is made of; a page that changes is read again.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} text)
+  string(REGEX MATCHALL "include [a-z_]+[.][a-z]+ " parts "${text}")
+  list(TRANSFORM parts REPLACE "include (.*) " "${folder}/\\1")
   set(page ${CMAKE_CURRENT_BINARY_DIR}/${variable}.html)
   set(script ${PROJECT_SOURCE_DIR}/cmake/AssemblePageScript.cmake)
   add_custom_command(

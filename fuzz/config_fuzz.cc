@@ -33,7 +33,7 @@ void CheckPlan(const lapidary::ModelPlan& plan) {
   const lapidary::Footprint footprint = lapidary::MakeFootprint(plan);
   CHECK_EQ(footprint.total(), total);
   CHECK(footprint.read_per_token > 0 && footprint.read_per_token <= total);
-  const lapidary::KvLayout layout = lapidary::MakeKvLayout(plan, 2);
+  const lapidary::KvLayout layout = lapidary::MakeKvLayout(plan, lapidary::KvFormat::kBF16);
   CHECK_GT(layout.page_bytes, 0);
   for (const int64_t wasted : layout.wasted_bytes) {
     CHECK(wasted >= 0 && wasted <= layout.page_bytes) << wasted;

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .engine import bundled_model
+from .engine import default_model
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -40,8 +40,8 @@ class Server:
         """Loads a model and serves it; returns when clients can connect.
 
         Args:
-            model: What ``lapidary serve`` takes: a directory, a GGUF file, a name on the Hugging Face Hub; None: the
-                bundled toy model.
+            model: What ``lapidary serve`` takes: a directory, a GGUF file, a name on the Hugging Face Hub; None: the one
+                that the environment variable LAPIDARY_MODEL names, or the bundled toy model.
             port: 0: any free one.
             host: The address to listen on; "0.0.0.0": all of this machine's.
             log_level: "debug", "info", "warning" or "error".
@@ -49,7 +49,7 @@ class Server:
             options: Every other option of ``lapidary serve``, with ``_`` for ``-``: ``max_model_len=4096``. True gives
                 it without a value, False its ``--no-`` form, None leaves it out; a list repeats it, a dict is JSON.
         """
-        arguments = [os.fspath(model) if model is not None else bundled_model()]
+        arguments = [os.fspath(model) if model is not None else default_model()]
         named = {"port": port, "host": host, "log_level": log_level, "access_log": access_log, **options}
         for name, value in named.items():
             arguments += _arguments("--" + name.replace("_", "-"), value)

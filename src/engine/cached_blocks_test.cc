@@ -15,7 +15,9 @@ constexpr int kVocabulary = 500;
 class Router {
  public:
   Router(const ModelPlan& plan, std::array<int, kNumKvGroups> tokens_per_page, Harness& harness)
-      : harness_(harness), plan_(plan), layout_(MakeKvLayout(plan_, 4, tokens_per_page)) {
+      : harness_(harness),
+        plan_(plan),
+        layout_(MakeKvLayout(plan_, KvFormat::kF32, tokens_per_page)) {
     harness_.scheduler().set_cache_observer(&queue_);
   }
   ~Router() { harness_.scheduler().set_cache_observer(nullptr); }
@@ -134,7 +136,8 @@ TEST(CachedBlocks, AfterTenThousandRandomRequestsTheRouterHasTheBlocksThatCanBeR
 TEST(CachedBlocks, OfAppendOnlyTurnsARouterPredictsWhatIsCachedWithinABlock) {
   const ModelPlan plan =
       MakeModelPlan(ParseModelConfig(*PresetConfig("26b-a4b"), "26b-a4b").value()).value();
-  const std::array<int, kNumKvGroups> tokens_per_page = MakeKvLayout(plan, 2).tokens_per_page;
+  const std::array<int, kNumKvGroups> tokens_per_page =
+      MakeKvLayout(plan, KvFormat::kBF16).tokens_per_page;
   SchedulerLimits limits;
   limits.max_num_batched_tokens = 2048;
   // Room for two thirds of the conversations.

@@ -66,7 +66,9 @@ class Subscriber {
 class Server {
  public:
   Server(std::array<int, kNumKvGroups> tokens_per_page, int num_pages, uint64_t seed)
-      : layout_(MakeKvLayout(plan_, 4, tokens_per_page)), pool_(num_pages), seed_(seed) {
+      : layout_(MakeKvLayout(plan_, KvFormat::kF32, tokens_per_page)),
+        pool_(num_pages),
+        seed_(seed) {
     cache_.set_observer(&queue_);
   }
 

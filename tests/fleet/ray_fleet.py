@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 
+import httpx
+
 FLAGS = ["--replica-host", "127.0.0.1", "--device", "cpu", "--max-model-len", "2048", "--num-cpus", "0.1", "--threads", "1"]
 
 
@@ -52,6 +54,10 @@ class Fleet:
                 pass
         return found
 
+    def metric(self, name):
+        """Of all replicas together, each asked at the port that its process listens on."""
+        return sum(metric_of(pid, name) for pid in self.replicas())
+
     def wait_for_replicas(self, number, seconds=120):
         deadline = time.monotonic() + seconds
         while len(self.replicas()) != number:
@@ -64,3 +70,25 @@ class Fleet:
             return self.process.wait(120)
         finally:
             self.process.kill()
+
+
+def metric_of(pid, name):
+    """Of a server in a process, found by the sockets that it listens on."""
+    sockets = set()
+    for file in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(os.readlink(file))
+        except OSError:
+            pass
+    for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] != "0A" or f"socket:[{fields[9]}]" not in sockets or not fields[1].startswith("0100007F:"):
+            continue
+        try:
+            text = httpx.get(f"http://127.0.0.1:{int(fields[1][9:], 16)}/metrics", timeout=10).text
+        except httpx.HTTPError:
+            continue
+        for line in text.splitlines():
+            if line.startswith(f"lapidary:{name}{{"):
+                return float(line.rsplit(" ", 1)[1])
+    raise AssertionError(f"no server of process {pid} has {name}")

@@ -199,7 +199,7 @@ def test_the_inference_gateway_finds_what_it_routes_by(vllm_scrape):
 
 
 def test_the_cache_has_the_format_that_was_asked_for(start):
-    (info,) = Scrape(start("--kv-cache-dtype", "int8")).labels["vllm:cache_config_info"]
+    (info,) = Scrape(start("--kv-cache-dtype", "int8")).labels["lapidary:cache_config_info"]
     assert info["cache_dtype"] == "int8"
 
 
