@@ -39,7 +39,10 @@ Result<DeviceChoice> ChooseCuda(const DeviceFacts& facts) {
 
 }  // namespace
 
-std::string_view DeviceName(DeviceKind kind) { return kind == DeviceKind::kCpu ? "CPU" : "CUDA"; }
+std::string_view DeviceName(DeviceKind kind) {
+  if (kind == DeviceKind::kSimulated) return "simulated";
+  return kind == DeviceKind::kCpu ? "CPU" : "CUDA";
+}
 
 DeviceFacts ProbeDeviceFacts() {
   return {.built_with_cuda = BuiltWithCuda(), .gpu_list = ListGpus()};
@@ -47,6 +50,9 @@ DeviceFacts ProbeDeviceFacts() {
 
 Result<DeviceChoice> ChooseDevice(DeviceRequest request, const DeviceFacts& facts) {
   if (request == DeviceRequest::kCpu) return DeviceChoice{.reason = "asked for"};
+  if (request == DeviceRequest::kSimulated) {
+    return DeviceChoice{.kind = DeviceKind::kSimulated, .reason = "asked for"};
+  }
   Result<DeviceChoice> cuda = ChooseCuda(facts);
   if (cuda.ok()) return cuda;
   if (request == DeviceRequest::kAuto) return DeviceChoice{.reason = cuda.error().message};
@@ -54,8 +60,9 @@ Result<DeviceChoice> ChooseDevice(DeviceRequest request, const DeviceFacts& fact
 }
 
 Result<DeviceChoice> ChooseDevice(DeviceRequest request) {
-  // The CPU is chosen without waking the driver.
-  const DeviceFacts facts = request == DeviceRequest::kCpu ? DeviceFacts{} : ProbeDeviceFacts();
+  // Only where a GPU is asked for the driver is woken.
+  const bool asks_for_gpu = request == DeviceRequest::kAuto || request == DeviceRequest::kCuda;
+  const DeviceFacts facts = asks_for_gpu ? ProbeDeviceFacts() : DeviceFacts{};
   ASSIGN_OR_RETURN(DeviceChoice choice, ChooseDevice(request, facts));
   spdlog::info("device: {} ({}{})", DeviceName(choice.kind),
                request == DeviceRequest::kAuto ? "auto: " : "", choice.reason);

@@ -1,4 +1,4 @@
-// Where a model runs: answers `--device auto|cpu|cuda` once, at start-up.
+// Where a model runs: answers `--device auto|cpu|cuda|simulated` once, at start-up.
 #pragma once
 
 #include <string>
@@ -9,10 +9,12 @@
 
 namespace lapidary {
 
-enum class DeviceKind { kCpu, kCuda };
-enum class DeviceRequest { kAuto, kCpu, kCuda };
+// kSimulated: no device at all; steps take as long as a GPU would (executor/simulated), whose
+// limits and memory it has.
+enum class DeviceKind { kCpu, kCuda, kSimulated };
+enum class DeviceRequest { kAuto, kCpu, kCuda, kSimulated };
 
-std::string_view DeviceName(DeviceKind kind);  // "CPU", "CUDA"
+std::string_view DeviceName(DeviceKind kind);  // "CPU", "CUDA", "simulated"
 
 // The facts that a choice rests on; tests make their own.
 struct DeviceFacts {
@@ -29,9 +31,9 @@ struct DeviceChoice {
   std::string reason;    // one clause for the log
 };
 
-// The rule, free of side effects. kCpu always succeeds; kCuda yields the first GPU that can run our
-// kernels or an error that says what is missing; kAuto takes CUDA where kCuda would succeed and the
-// CPU everywhere else, with the obstacle as its reason.
+// The rule, free of side effects. kCpu and kSimulated always succeed; kCuda yields the first GPU
+// that can run our kernels or an error that says what is missing; kAuto takes CUDA where kCuda
+// would succeed and the CPU everywhere else, with the obstacle as its reason.
 Result<DeviceChoice> ChooseDevice(DeviceRequest request, const DeviceFacts& facts);
 
 // The same for this program on this machine; logs what was chosen and why.

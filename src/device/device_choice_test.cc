@@ -57,6 +57,13 @@ TEST(DeviceChoiceTest, CpuIsTakenEvenBesideAGoodGpu) {
   EXPECT_EQ(choice->kind, DeviceKind::kCpu);
 }
 
+TEST(DeviceChoiceTest, ASimulatedDeviceNeedsNone) {
+  const Result<DeviceChoice> choice = ChooseDevice(DeviceRequest::kSimulated, DeviceFacts());
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->kind, DeviceKind::kSimulated);
+  EXPECT_EQ(choice->gpu_ordinal, -1);
+}
+
 TEST(DeviceChoiceTest, AutoAndCudaTakeTheFirstGpuThatRunsOurKernels) {
   for (const DeviceRequest request : {DeviceRequest::kAuto, DeviceRequest::kCuda}) {
     const Result<DeviceChoice> choice =

@@ -7,12 +7,12 @@
 namespace lapidary {
 
 KvFormat DefaultKvFormat(DeviceKind device) {
-  return device == DeviceKind::kCuda ? cuda::kKvFormat : KvFormat::kF32;
+  return device == DeviceKind::kCpu ? KvFormat::kF32 : cuda::kKvFormat;
 }
 
 Result<KvFormat> ChooseKvFormat(std::optional<KvFormat> wanted, DeviceKind device) {
   const KvFormat format = wanted.value_or(DefaultKvFormat(device));
-  if (device == DeviceKind::kCuda && format != cuda::kKvFormat) {
+  if (device != DeviceKind::kCpu && format != cuda::kKvFormat) {
     return MakeError(
         "--kv-cache-dtype {}: on a GPU the KV cache is in bfloat16; leave it out, or add "
         "--device cpu",
@@ -22,7 +22,7 @@ Result<KvFormat> ChooseKvFormat(std::optional<KvFormat> wanted, DeviceKind devic
 }
 
 BatchLimits DefaultLimits(DeviceKind device) {
-  if (device == DeviceKind::kCuda) {
+  if (device != DeviceKind::kCpu) {
     return {.max_num_seqs = 256, .max_num_batched_tokens = 2048, .max_model_len = 1 << 28};
   }
   return {.max_num_seqs = 64, .max_num_batched_tokens = 512, .max_model_len = 8192};
@@ -33,7 +33,7 @@ StepTime DefaultStepTime(DeviceKind device) {
   // takes longer than expected. Below the least nobody sees a difference, and prompts in many small
   // chunks cost everybody throughput.
   constexpr double kGrowth = 2.5;
-  if (device == DeviceKind::kCuda) return {.max_ms = 15.0, .max_growth = kGrowth};
+  if (device != DeviceKind::kCpu) return {.max_ms = 15.0, .max_growth = kGrowth};
   // A CPU computes a hundred rows about as fast, each, as five hundred, so short steps cost a
   // prompt little. A short question that arrives waits for what is left of one step and for the
   // step planned after it, and is answered by the third. A GPU needs long steps for its full speed,
@@ -51,7 +51,7 @@ Result<BatchLimits> CompleteLimits(BatchLimits wanted, const ModelPlan& plan, De
   BatchLimits limits = wanted;
   if (limits.max_num_seqs == 0) limits.max_num_seqs = defaults.max_num_seqs;
   if (limits.max_num_batched_tokens == 0) {
-    const bool has_experts_on_gpu = plan.moe && device == DeviceKind::kCuda;
+    const bool has_experts_on_gpu = plan.moe && device != DeviceKind::kCpu;
     limits.max_num_batched_tokens =
         std::max(has_experts_on_gpu ? kBatchedTokensWithExperts : defaults.max_num_batched_tokens,
                  limits.max_num_seqs);

@@ -1,4 +1,5 @@
-// How much runs at once, and in what form it is cached: what every device has its own answer to.
+// How much runs at once, and in what form it is cached: what every device has its own answer to; a
+// simulated one has a GPU's.
 // The commands, the memory plan and the executors all ask here.
 #pragma once
 

@@ -9,6 +9,7 @@
 #include "base/memory_limit.h"
 #include "device/device_probe.h"
 #include "executor/cpu/cpu_executor.h"
+#include "load/memory_plan.h"
 #include "load/stored_weights.h"
 #include "model/converted_source.h"
 #include "model/shard.h"
@@ -32,7 +33,8 @@ int64_t DefaultPages(const ModelPlan& plan, const KvLayout& layout, const BatchL
 
 // Before the weights are read: a KV cache that the device cannot hold whatever they take.
 Status CheckKvMemory(const LoadOptions& options) {
-  if (!options.kv_cache_memory_bytes) return {};
+  // A simulated cache takes no memory.
+  if (!options.kv_cache_memory_bytes || options.device.kind == DeviceKind::kSimulated) return {};
   const bool is_gpu = options.device.kind == DeviceKind::kCuda;
   int64_t memory = MemoryLimit();
   if (is_gpu) {
@@ -47,7 +49,7 @@ Status CheckKvMemory(const LoadOptions& options) {
                    is_gpu ? "the GPU has" : "this process may use");
 }
 
-// With the scratch page. None: what the device's memory leaves.
+// With the scratch page. None: what a GPU's memory leaves.
 Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layout,
                                     const LoadOptions& options) {
   constexpr int64_t kMaxPages = int64_t{1} << 30;
@@ -57,7 +59,7 @@ Result<std::optional<int>> NumPages(const ModelPlan& plan, const KvLayout& layou
   } else if (options.max_tokens > 0) {
     num_pages = 1 + options.num_sequences *
                         PagesForSequence(plan, layout, options.max_tokens, kSlidingSlack);
-  } else if (options.device.kind == DeviceKind::kCuda) {
+  } else if (options.device.kind != DeviceKind::kCpu) {
     return std::optional<int>();
   } else {
     num_pages = 1 + DefaultPages(plan, layout, options.limits, options.num_ranks);
@@ -210,6 +212,82 @@ Result<std::unique_ptr<Executor>> MakeOnGpu(const LoadOptions& options, LoadedMo
   return cuda::MakeCudaExecutor(model.plan, source.get(), executor_options);
 }
 
+// What changes the cost of a step in a way that was not measured, or needs weights.
+Status CheckSimulated(const ModelDescription& model, const LoadOptions& options) {
+  const auto refuse = [](std::string_view what) {
+    return MakeError(
+        "--device simulated: steps were measured in bf16 on one card without drafts, so {} cannot "
+        "be simulated; leave it out",
+        what);
+  };
+  if (options.quantisation || options.head_bits != 0 || options.fast_math) {
+    return refuse("quantisation");
+  }
+  if (options.num_ranks != 1) return refuse("--tensor-parallel-size");
+  if (options.expert_counts != nullptr) return refuse("--expert-counts");
+  const DraftingRequest& drafting = options.drafting;
+  if (drafting.enabled &&
+      (!drafting.assistant.empty() || drafting.method != DraftMethod::kAssistant)) {
+    return refuse("speculative decoding");
+  }
+  if (model.gguf_file || model.is_compressed()) {
+    return MakeError(
+        "--device simulated: steps were measured in bf16; name a preset or an unquantised "
+        "checkpoint instead of {}",
+        model.name);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Executor>> MakeSimulated(const LoadOptions& options, LoadedModel& loaded) {
+  const ModelDescription& model = loaded.description;
+  const simulated::SimulationOptions& simulation = options.simulation;
+  CHECK(simulation.card != nullptr);
+  RETURN_IF_ERROR(CheckSimulated(model, options));
+  ASSIGN_OR_RETURN(const simulated::ModelTimings* timings,
+                   simulated::FindTimings(*simulation.card, model.plan));
+  const WeightPlan weights = WeightPlan::OfDummies(RequiredTensors(model.plan), WeightReader::kGpu);
+  loaded.weights = MakeFootprint(model.plan, weights);
+  loaded.weight_table = TabulateWeights(weights);
+  simulated::SimulatedExecutorOptions executor_options;
+  ASSIGN_OR_RETURN(const KvFormat kv_format,
+                   ChooseKvFormat(options.kv_format, DeviceKind::kSimulated));
+  executor_options.kv_layout = MakeKvLayout(model.plan, kv_format);
+  ASSIGN_OR_RETURN(std::optional<int> num_pages,
+                   NumPages(model.plan, executor_options.kv_layout, options));
+  if (!num_pages) {
+    MemoryRequest request;
+    request.memory_bytes = simulation.card->memory_bytes;
+    request.num_sms = simulation.card->num_sms;
+    request.limits = options.limits;
+    request.cuda = options.cuda;
+    ASSIGN_OR_RETURN(const MemoryPlan memory, PlanMemory(model.plan, request));
+    num_pages = static_cast<int>(memory.num_pages);
+  }
+  executor_options.num_pages = *num_pages;
+  executor_options.timings = *timings;
+  executor_options.vocabulary = simulation.vocabulary;
+  executor_options.vocabulary.size = model.plan.vocab_size;
+  executor_options.clock = std::make_shared<simulated::ScaledClock>(simulation.speed);
+  spdlog::warn("answers are made up: no weights are read, and steps take as long as on an {}{}",
+               simulation.card->title,
+               simulation.speed == 1.0 ? "" : fmt::format(", divided by {}", simulation.speed));
+  return std::unique_ptr<Executor>(
+      std::make_unique<simulated::SimulatedExecutor>(model.plan, std::move(executor_options)));
+}
+
+Result<std::unique_ptr<Executor>> MakeExecutor(const LoadOptions& options, LoadedModel& loaded) {
+  switch (options.device.kind) {
+    case DeviceKind::kCuda:
+      return MakeOnGpu(options, loaded);
+    case DeviceKind::kSimulated:
+      return MakeSimulated(options, loaded);
+    case DeviceKind::kCpu:
+      break;
+  }
+  return MakeOnCpu(options, loaded);
+}
+
 }  // namespace
 
 Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& options) {
@@ -221,9 +299,7 @@ Result<LoadedModel> LoadModel(ModelDescription description, const LoadOptions& o
   ASSIGN_OR_RETURN(complete.limits,
                    CompleteLimits(options.limits, model.description.plan, options.device.kind));
   model.limits = complete.limits;
-  ASSIGN_OR_RETURN(model.executor, options.device.kind == DeviceKind::kCuda
-                                       ? MakeOnGpu(complete, model)
-                                       : MakeOnCpu(complete, model));
+  ASSIGN_OR_RETURN(model.executor, MakeExecutor(complete, model));
   model.load_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return model;

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "executor/cuda/cuda_options.h"
 #include "executor/executor.h"
+#include "executor/simulated/simulated_executor.h"
 #include "load/drafting.h"
 #include "load/limits.h"
 #include "load/model_directory.h"
@@ -48,8 +49,10 @@ struct LoadOptions {
   DraftingRequest drafting;
   std::shared_ptr<ExpertCounts> expert_counts;  // null: they are not counted
   DeviceChoice device;                          // default: the CPU
-  // For a GPU: what is not said by the fields above, which go before it.
+  // For a GPU: what is not said by the fields above, which go before it. Of a simulated device, its
+  // share of the card's memory.
   cuda::CudaExecutorOptions cuda;
+  simulated::SimulationOptions simulation;  // for DeviceKind::kSimulated
 };
 
 struct LoadedModel {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "checkpoint/safetensors.h"
+#include "load/memory_plan.h"
 #include "model/presets.h"
 #include "model/tensor_sources.h"
 #include "tensor/float8.h"
@@ -164,6 +165,42 @@ TEST(LoadModel, AQuantisedDirectoryKeepsItsCodesOnTheCpu) {
   const int64_t num_parameters = MakeFootprint(description.plan).total();
   EXPECT_GT(model->weights.total(), num_parameters);
   EXPECT_LT(model->weights.total(), num_parameters + num_parameters / 10);
+}
+
+LoadOptions Simulated() {
+  LoadOptions options;
+  options.device.kind = DeviceKind::kSimulated;
+  options.simulation.card = *simulated::FindCard("h200");
+  options.simulation.speed = 1000.0;
+  return options;
+}
+
+TEST(LoadModel, ASimulatedDeviceHasTheCardsPoolAndReadsNoWeights) {
+  const ModelDescription description = DescribeModel("31b").value();
+  const auto model = LoadModel(description, Simulated());
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  MemoryRequest request;
+  request.memory_bytes = int64_t{143'771} << 20;
+  request.num_sms = 132;
+  EXPECT_EQ(model->executor->num_pages(), PlanMemory(description.plan, request)->num_pages);
+  EXPECT_GT(model->weights.total(), 60'000'000'000);
+  EXPECT_FALSE(model->executor->takes_media());
+  EXPECT_EQ(model->executor->max_drafts(), 0);
+}
+
+TEST(LoadModel, WhatWasNotMeasuredIsNotSimulated) {
+  const auto refusal = [](const LoadOptions& options, const char* preset) {
+    const auto model = LoadModel(DescribeModel(preset).value(), options);
+    return model.ok() ? std::string() : model.error().message;
+  };
+  LoadOptions quantised = Simulated();
+  quantised.quantisation = DType::kQ8_0;
+  EXPECT_NE(refusal(quantised, "e2b").find("quantisation cannot be simulated"), std::string::npos);
+  LoadOptions drafted = Simulated();
+  drafted.drafting.assistant = "e2b";
+  EXPECT_NE(refusal(drafted, "e2b").find("speculative decoding"), std::string::npos);
+  EXPECT_NE(refusal(Simulated(), "tiny-e").find("only those of e2b"), std::string::npos);
+  EXPECT_EQ(refusal(Simulated(), "e2b"), "");
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "session/answer_words.h"
+
 namespace lapidary {
 
 namespace {
@@ -14,6 +16,11 @@ namespace {
 std::unique_ptr<MediaEncoder> LoadMediaEncoder(const ModelDescription& model,
                                                const LoadOptions& load, MediaLimits* limits) {
   if (limits->images == 0 && limits->videos == 0 && limits->audio == 0) return nullptr;
+  if (load.device.kind == DeviceKind::kSimulated) {
+    limits->images = limits->videos = limits->audio = 0;
+    limits->problem = "a simulated device takes no images or audio";
+    return nullptr;
+  }
   const UsableTowers towers = FindUsableTowers(model.config, model.name);
   limits->problem = towers.problem;
   if (!model.towers || !towers.plan.has_vision()) limits->images = limits->videos = 0;
@@ -49,8 +56,12 @@ Result<std::unique_ptr<Session>> Session::Load(ModelFiles files, const SessionOp
   MediaLimits media_limits = options.media;
   std::unique_ptr<MediaEncoder> encoder =
       LoadMediaEncoder(files.description, options.load, &media_limits);
+  LoadOptions load = options.load;
+  if (load.device.kind == DeviceKind::kSimulated) {
+    load.simulation.vocabulary = AnswerWords(*files.text);
+  }
   ASSIGN_OR_RETURN(LoadedEngine loaded,
-                   LoadEngine(std::move(files.description), options.load, options.engine));
+                   LoadEngine(std::move(files.description), load, options.engine));
   auto session = std::make_unique<Session>(std::move(loaded.engine), std::move(files.text),
                                            options.max_grammar_bytes);
   session->adapter_ = options.adapter;
