@@ -1,5 +1,6 @@
 #include "server/rendered_prompt.h"
 
+#include "server/media_identifier.h"
 #include "server/random_id.h"
 
 namespace lapidary {
@@ -44,10 +45,9 @@ OrderedJson FeaturesJson(const GenerationJob::Prompt& prompt, const MediaTokens&
   OrderedJson places = OrderedJson::object();
   for (size_t idx = 0; idx < request.media->size(); ++idx) {
     const SoftTokenRun& run = (*request.media)[idx];
-    const MediaDigest& digest = request.media_digests[idx];
     const bool is_frame = request.prompt.ids[run.position] == tokens.video;
     const char* kind = is_frame ? "video" : run.is_image ? "image" : "audio";
-    hashes[kind].push_back(fmt::format("{:016x}{:016x}", digest.high, digest.low));
+    hashes[kind].push_back(MediaIdentifier(request.media_digests[idx]));
     places[kind].push_back({{"offset", run.position}, {"length", run.length}});
   }
   return {{"mm_hashes", std::move(hashes)}, {"mm_placeholders", std::move(places)}};
