@@ -27,6 +27,15 @@ TEST(DeviceFlagTest, OtherNamesAreRefused) {
   EXPECT_THROW(Parse("--device"), CLI::ArgumentMismatch);
 }
 
+TEST(DeviceFlagTest, OnlySomeCommandsTakeASimulatedDevice) {
+  EXPECT_THROW(Parse("--device simulated"), CLI::ValidationError);
+  CLI::App app;
+  DeviceRequest request = DeviceRequest::kAuto;
+  AddDeviceFlagWithSimulation(&app, &request);
+  app.parse("--device simulated");
+  EXPECT_EQ(request, DeviceRequest::kSimulated);
+}
+
 TEST(DeviceFlagTest, HelpListsTheChoices) {
   CLI::App app;
   DeviceRequest request = DeviceRequest::kAuto;

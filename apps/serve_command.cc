@@ -11,15 +11,8 @@
 #include <fstream>
 
 #include "apps/commands.h"
-#include "apps/config_file.h"
-#include "apps/constraint_flags.h"
-#include "apps/device_flag.h"
-#include "apps/draft_flags.h"
-#include "apps/load_flags.h"
-#include "apps/lora_serving_flags.h"
-#include "apps/media_flags.h"
 #include "apps/named_models.h"
-#include "apps/size_words.h"
+#include "apps/serve_flags.h"
 #include "apps/vllm_flags.h"
 #include "base/memory_limit.h"
 #include "base/read_file.h"
@@ -29,89 +22,14 @@
 #include "server/api.h"
 #include "server/chat_page.h"
 #include "server/http_server.h"
+#include "server/kv_event_publisher.h"
 #include "server/media_hosts.h"
 #include "server/origin_check.h"
 #include "server/throughput_log.h"
-#include "session/bundled_models.h"
 #include "session/session.h"
 
 namespace lapidary {
 namespace {
-
-struct ServeFlags {
-  std::string config;
-  std::string model;
-  std::string hf_repo;
-  std::vector<std::string> served_model_names;
-  bool takes_any_name = false;  // --served-model-name '*'
-  LoadFlags load;
-  DeviceRequest device = DeviceRequest::kAuto;
-  DraftFlags drafting;
-  std::string tokenizer;
-  std::string allowed_local_media_path;
-  std::vector<std::string> allowed_media_domains;
-  std::string limit_mm_per_prompt = kDefaultMediaLimits;
-  bool strict_tools = false;
-  size_t max_grammar_memory = kDefaultGrammarBytes;
-  std::string scheduling_policy = "fcfs";
-  LoraServingFlags lora;
-  BatchLimits limits;
-  std::optional<double> max_step_ms;
-  int max_queue = 1024;
-  int64_t kv_cache_memory_bytes = 0;
-  bool no_prefix_caching = false;
-  bool no_overlap = false;
-  bool check_kv = false;
-  std::vector<std::string> api_keys;
-  std::string api_key_file;
-  std::vector<std::string> mcp_servers;
-  std::string metrics_prefix = "lapidary";
-  std::string otlp_traces_endpoint;
-  bool expert_counts = false;
-  std::string access_log = "text";
-  std::string log_level = "info";
-  double comment_interval = 15.0;
-  double drain_delay = 0.0;
-  double shutdown_timeout = 30.0;
-  double idle_timeout = 120.0;
-  double request_timeout = 30.0;
-  double write_timeout = 30.0;
-  std::optional<size_t> max_body_bytes;
-  size_t max_media_bytes = size_t{32} << 20;
-  int64_t max_media_pixels = RequestMediaLimits().max_pixels;
-  int64_t max_queued_media_pixels = MediaPool::Limits().max_waiting_pixels;
-  std::optional<size_t> max_request_memory;
-  std::optional<size_t> max_answer_memory;
-  HttpOptions http;
-
-  // `--served-model-name a b MODEL`: the list takes all that follows it, the model too.
-  void TakeModelFromNames() {
-    if (!model.empty() || !hf_repo.empty() || served_model_names.size() < 2) return;
-    std::string last = served_model_names.back();
-    ResolveBundled(&last);
-    std::error_code error;
-    if (!std::filesystem::exists(last, error) && !IsHubName(last)) return;
-    model = std::move(last);
-    served_model_names.pop_back();
-  }
-
-  // The same of `--lora-modules a=DIR MODEL`.
-  void TakeModelFromAdapters() {
-    if (!model.empty() || !hf_repo.empty() || lora.modules.empty()) return;
-    const std::string& last = lora.modules.back();
-    if (last.starts_with('{') || last.find('=') != std::string::npos) return;
-    model = last;
-    lora.modules.pop_back();
-  }
-
-  // After the command line, and before the config file.
-  void TakeModelFromEnvironment() {
-    const char* named = std::getenv("LAPIDARY_MODEL");
-    if (model.empty() && hf_repo.empty() && named != nullptr) model = named;
-  }
-
-  void TakeWildcardFromNames() { takes_any_name = std::erase(served_model_names, "*") > 0; }
-};
 
 // Beyond it, what was freed is given back to the system.
 constexpr size_t kMaxFreeHeapBytes = size_t{64} << 20;
@@ -186,11 +104,13 @@ Status WarmUp(Session& session) {
 
 Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFiles files,
                                                 const DeviceChoice& device,
-                                                std::shared_ptr<ExpertCounts> expert_counts) {
+                                                std::shared_ptr<ExpertCounts> expert_counts,
+                                                KvEventPublisher* kv_events) {
   SessionOptions options;
   options.load = flags.load.Options();
   options.load.expert_counts = std::move(expert_counts);
   options.load.device = device;
+  options.load.simulation = flags.simulation.Options();
   options.load.limits = flags.limits;
   ASSIGN_OR_RETURN(options.media, ReadMediaLimits(flags.limit_mm_per_prompt));
   options.media.local_files = flags.allowed_local_media_path;
@@ -209,6 +129,7 @@ Result<std::unique_ptr<Session>> LoadForServing(const ServeFlags& flags, ModelFi
   options.engine.limits.prefix_caching = !flags.no_prefix_caching;
   options.engine.overlap = !flags.no_overlap;
   options.engine.check_kv = flags.check_kv;
+  if (kv_events != nullptr) options.engine.cache_changes = &kv_events->changes();
   options.max_grammar_bytes = flags.max_grammar_memory;
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Load(std::move(files), options));
   RETURN_IF_ERROR(WarmUp(*session));
@@ -299,8 +220,18 @@ Status Serve(ServeFlags flags, ServeHost* host) {
   RETURN_IF_ERROR(CheckMcpServers(flags.mcp_servers));
   ASSIGN_OR_RETURN(std::vector<std::string> api_keys, ReadApiKeys(flags));
   RETURN_IF_ERROR(TraceExporter::CheckEndpoint(flags.otlp_traces_endpoint));
+  ASSIGN_OR_RETURN(const auto kv_events_config, KvEventsConfig::Parse(flags.kv_events_config));
+  if (kv_events_config && flags.no_prefix_caching) {
+    return MakeError("--kv-events-config: without prefix caching there are no events to publish");
+  }
   RETURN_IF_ERROR(CheckTls(flags.http.tls));
   ASSIGN_OR_RETURN(flags.http.bound, BoundPort::Bind(flags.http.host, flags.http.port));
+  RETURN_IF_ERROR(flags.simulation.Complete(flags.device, flags.model, &flags.tokenizer));
+  // The engine's thread writes to it: it goes after the session.
+  std::unique_ptr<KvEventPublisher> kv_events;
+  if (kv_events_config) {
+    ASSIGN_OR_RETURN(kv_events, KvEventPublisher::Open(*kv_events_config));
+  }
   ASSIGN_OR_RETURN(ModelFiles files, ModelFiles::Open(flags.model, flags.tokenizer));
   const ModelPlan& plan = files.description.plan;
   if (flags.tokenizer.empty() && files.description.is_preset()) {
@@ -338,11 +269,18 @@ Status Serve(ServeFlags flags, ServeHost* host) {
   }
   spdlog::info("loading {} ({})", flags.model, plan.architecture);
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                   LoadForServing(flags, std::move(files), device, expert_counts));
+                   LoadForServing(flags, std::move(files), device, expert_counts, kv_events.get()));
   ServerMetrics metrics(flags.metrics_prefix + ":", model.name(), session->engine(),
                         session->media_encoder(), expert_counts.get(),
                         [&session = *session] { return session.grammar_stats(); });
   metrics.SetWeights(session->weight_table());
+  if (kv_events != nullptr) {
+    kv_events->Start(session->plan(), session->engine().kv_layout());
+    spdlog::info("KV events: published at {}{}", kv_events->endpoint(),
+                 kv_events->replay_endpoint().empty()
+                     ? ""
+                     : fmt::format(", replayed at {}", kv_events->replay_endpoint()));
+  }
   std::optional<TraceExporter> traces;
   if (!flags.otlp_traces_endpoint.empty()) {
     traces.emplace(flags.otlp_traces_endpoint, model.name());
@@ -405,224 +343,14 @@ Status Serve(ServeFlags flags, ServeHost* host) {
   return {};
 }
 
-// "--max-model-len" is also LAPIDARY_MAX_MODEL_LEN.
-CLI::Option* WithVariable(CLI::Option* option) {
-  std::string name = "LAPIDARY_" + option->get_lnames().at(0);
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return option->envname(name);
-}
-
-void AddModelFlags(CLI::App& command, ServeFlags& flags) {
-  command.add_option("model", flags.model, kDefaultModelHelp);  // or in the config file
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    return WithVariable(command.add_option(name, value, help))->group("Model");
-  };
-  add("--hf-repo", flags.hf_repo, kHubFlagHelp);
-  add("--served-model-name", flags.served_model_names,
-      "Names requests may use, the first is in answers; '*': any (default: the model's directory, "
-      "or what it is called on the Hub)")
-      ->delimiter(',');
-  add("--max-model-len", flags.limits.max_model_len,
-      "Most tokens of a prompt and its answer (default: the model's, at most 8192 on the CPU)")
-      ->transform(SizeWords())
-      ->check(CLI::Range(2, 1 << 28));
-  add("--limit-mm-per-prompt", flags.limit_mm_per_prompt,
-      "Most images, sounds and videos of a prompt, as JSON; towers of what is 0 are not loaded")
-      ->capture_default_str();
-  add("--allowed-local-media-path", flags.allowed_local_media_path,
-      "Directory of images and sounds that requests may name as file:///PATH (default: none)")
-      ->check(CLI::ExistingDirectory);
-  add("--allowed-media-domains", flags.allowed_media_domains,
-      "Hosts that images and sounds may be fetched from by http(s) URLs: example.com, "
-      "example.com:8080; private addresses only if named themselves (default: none)")
-      ->delimiter(',');
-  add("--tokenizer", flags.tokenizer,
-      "Directory with tokenizer.json and the chat template (default: the model's)");
-  WithVariable(
-      command.add_flag("--strict-tools", flags.strict_tools,
-                       "Tool calls always fit their schemas, as if every tool were strict"))
-      ->group("Model");
-  WithVariable(AddDeviceFlag(&command, &flags.device))->group("Model");
-  for (CLI::Option* option : flags.load.AddTo(command)) WithVariable(option);
-  for (CLI::Option* option : flags.drafting.AddTo(command)) WithVariable(option);
-  for (CLI::Option* option : flags.lora.AddTo(command)) WithVariable(option);
-}
-
-void AddSchedulerFlags(CLI::App& command, ServeFlags& flags) {
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    return WithVariable(command.add_option(name, value, help))->group("Scheduling and memory");
-  };
-  add("--max-num-seqs", flags.limits.max_num_seqs,
-      "Most sequences that run at once (default: 64, on a GPU 256)")
-      ->check(CLI::Range(1, 65536));
-  add("--max-num-batched-tokens", flags.limits.max_num_batched_tokens,
-      "Most tokens of one step (default: 512, on a GPU 2048, with experts 8192)")
-      ->transform(SizeWords())
-      ->check(CLI::Range(1, 1 << 20));
-  add("--max-step-ms", flags.max_step_ms,
-      "Longest step that running answers wait for while prompts are computed; 0: any (default: "
-      "2.5 times what a step takes without prompts, at least 100, on a GPU 15). On the CPU "
-      "a step of prompts alone takes at most that, or 80 if that is less")
-      ->check(CLI::Range(0.0, 3600e3));
-  add("--max-queue", flags.max_queue, "Most sequences that wait; beyond, requests get a 503")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  add("--scheduling-policy", flags.scheduling_policy,
-      "fcfs: in order of arrival; priority: requests may say theirs, the lower the earlier")
-      ->check(CLI::IsMember({"fcfs", "priority"}))
-      ->capture_default_str();
-  add("--kv-cache-memory-bytes", flags.kv_cache_memory_bytes,
-      "Memory for the KV cache (default: --max-num-seqs full contexts, at most a quarter of RAM; "
-      "on a GPU what --gpu-memory-utilization or --gpu-memory leaves)")
-      ->transform(SizeWords())
-      ->check(CLI::PositiveNumber);
-  WithVariable(command.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
-                                "Compute every prompt from its start"))
-      ->group("Scheduling and memory");
-  WithVariable(command.add_flag("--no-overlap", flags.no_overlap,
-                                "Plan a step only when the last one is done (for debugging)"))
-      ->group("Scheduling and memory");
-  WithVariable(
-      command.add_flag("--check-kv", flags.check_kv,
-                       "Verify every page and length before a step runs; a violation fails "
-                       "that step's requests and writes lapidary-kv-violation.json"))
-      ->group("Scheduling and memory");
-}
-
-void AddHttpFlags(CLI::App& command, ServeFlags& flags) {
-  const auto add = [&](const char* name, auto& value, const char* help) {
-    return WithVariable(command.add_option(name, value, help))->group("HTTP");
-  };
-  add("--host", flags.http.host, "Address to listen on; 0.0.0.0 for all")->capture_default_str();
-  add("--port", flags.http.port, "Port; 0: any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  add("--api-key", flags.api_keys,
-      "Key that clients must send, may be repeated; /health, /ready and the chat page stay open")
-      ->allow_extra_args(false);
-  add("--api-key-file", flags.api_key_file, "The same from a file, one per line");
-  add("--allowed-origins", flags.http.allowed_origins,
-      "Web origins whose pages may use the server, * for any (default: its own chat page)")
-      ->allow_extra_args(false)
-      ->delimiter(',');
-  add("--allowed-hosts", flags.http.allowed_hosts,
-      "Names that clients may call the server by, * for any (default: those of this machine on "
-      "127.0.0.1, any on other addresses)")
-      ->allow_extra_args(false)
-      ->delimiter(',');
-  add("--mcp-servers", flags.mcp_servers,
-      "MCP servers (streamable HTTP) whose tools users may switch on in the chat page; their "
-      "browsers call them (default: none)")
-      ->allow_extra_args(false)
-      ->delimiter(',');
-  add("--ssl-certfile", flags.http.tls.certfile,
-      "Serve HTTPS (TLS 1.2 and newer) with this PEM file");
-  add("--ssl-keyfile", flags.http.tls.keyfile,
-      "The certificate's key (default: in --ssl-certfile)");
-  add("--ssl-keyfile-password", flags.http.tls.keyfile_password,
-      "Of an encrypted key; the environment hides it better than the command line");
-  add("--max-connections", flags.http.max_connections, "Most clients at once")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  add("--max-body-bytes", flags.max_body_bytes,
-      "Largest request, without its images and sounds (default: 64 bytes for each token of the "
-      "context, at least 1 MiB)")
-      ->transform(SizeWords());
-  add("--max-media-bytes", flags.max_media_bytes,
-      "Images and sounds of a request as they are sent, together")
-      ->transform(SizeWords())
-      ->default_str("32MiB");
-  add("--max-media-pixels", flags.max_media_pixels,
-      "Pixels that a request's images are decoded from, together; of a file with several scans, as "
-      "progressive JPEGs have, each counts once for every scan")
-      ->transform(SizeWords())
-      ->check(CLI::PositiveNumber)
-      ->default_str("256Mi");
-  add("--max-queued-media-pixels", flags.max_queued_media_pixels,
-      "Pixels that wait to be decoded, of all requests together; beyond, requests with images get "
-      "a "
-      "503")
-      ->transform(SizeWords())
-      ->check(CLI::PositiveNumber)
-      ->default_str("2Gi");
-  add("--max-request-memory", flags.max_request_memory,
-      "Memory for requests being read and parsed, and what they keep until they are answered, all "
-      "together; beyond, they get a 503, and a 413 if one alone needs more (default: 512MiB, at "
-      "most an eighth of what this process may use)")
-      ->transform(SizeWords());
-  add("--max-grammar-memory", flags.max_grammar_memory,
-      "Memory in which compiled forms of answers (JSON Schema, regular expressions, grammars) stay "
-      "for later requests, the longest unused given up first; those in use may take as much again")
-      ->transform(SizeWords())
-      ->default_str("256MiB");
-  add("--max-answer-memory", flags.max_answer_memory,
-      "Memory for answers of all clients together: what is kept of those being made, such as "
-      "log-probabilities, and bytes that clients have not taken; beyond, connections that have "
-      "waited longest for their clients are closed, and if that is not enough new answers get a "
-      "503, or a 400 if one alone needs more (default: as --max-request-memory)")
-      ->transform(SizeWords());
-  const CLI::Range seconds(0.0, 86400.0);
-  add("--idle-timeout", flags.idle_timeout, "Seconds a client may keep a connection unused")
-      ->check(seconds)
-      ->capture_default_str();
-  add("--request-timeout", flags.request_timeout, "Seconds a request may take to arrive")
-      ->check(seconds)
-      ->capture_default_str();
-  add("--write-timeout", flags.write_timeout,
-      "Seconds in which a client must take 64 KiB of its answer, or the rest of it")
-      ->check(seconds)
-      ->capture_default_str();
-  add("--drain-delay", flags.drain_delay,
-      "Seconds for which newcomers are still served after SIGTERM, while /ready says no")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  add("--shutdown-timeout", flags.shutdown_timeout,
-      "Seconds that open requests get to finish after SIGTERM")
-      ->check(seconds)
-      ->capture_default_str();
-  add("--comment-interval", flags.comment_interval,
-      "Seconds of silence after which a stream gets a comment, for proxies to keep it open")
-      ->check(CLI::Range(0.01, 86400.0))
-      ->capture_default_str();
-  add("--access-log", flags.access_log, "A line for each request: off, text or json")
-      ->check(CLI::IsMember({"off", "text", "json"}))
-      ->capture_default_str();
-  add("--log-level", flags.log_level, "Least important lines to log")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
-      ->capture_default_str();
-  add("--metrics-prefix", flags.metrics_prefix,
-      "Of the names at /metrics; vllm fits its dashboards")
-      ->capture_default_str();
-  add("--otlp-traces-endpoint", flags.otlp_traces_endpoint,
-      "OpenTelemetry collector that gets spans of requests, by OTLP over HTTP: "
-      "http://localhost:4318/v1/traces (default: none)");
-  WithVariable(command.add_flag("--expert-counts", flags.expert_counts,
-                                "Count the tokens of every expert of every layer, for /metrics"))
-      ->group("HTTP");
-}
-
-// What the command line leaves out: the environment, then the config file.
-Status TakeOtherSources(ServeFlags& flags, CLI::App& command) {
-  flags.TakeModelFromNames();
-  flags.TakeModelFromAdapters();
-  flags.TakeModelFromEnvironment();
-  const std::string model = flags.model;
-  const std::string hf_repo = flags.hf_repo;
-  if (!flags.config.empty()) RETURN_IF_ERROR(ApplyConfigFile(flags.config, command));
-  if (!model.empty() || !hf_repo.empty()) {
-    flags.model = model;
-    flags.hf_repo = hf_repo;
-  }
-  flags.TakeWildcardFromNames();
-  return {};
-}
-
 // The model's files; a model of the Hub is served by the name that it was asked for, and by its
 // own.
 Status FindServedModel(ServeFlags& flags) {
   RETURN_IF_ERROR(TakeHubFlag(flags.hf_repo, &flags.model));
   ASSIGN_OR_RETURN(const MediaLimits media, ReadMediaLimits(flags.limit_mm_per_prompt));
-  const ModelNeeds needs{.weights = flags.load.Options().format != LoadFormat::kDummy,
+  const bool reads_weights = flags.load.Options().format != LoadFormat::kDummy &&
+                             flags.device != DeviceRequest::kSimulated;
+  const ModelNeeds needs{.weights = reads_weights,
                          .media = media.images + media.audio + media.videos > 0,
                          .drafting = &flags.drafting};
   ASSIGN_OR_RETURN(const auto names, FindModelOrDefault(&flags.model, needs));
@@ -637,16 +365,7 @@ Status FindServedModel(ServeFlags& flags) {
 std::function<Status()> AddServeFlags(CLI::App* command, ServeHost* host) {
   auto flags = std::make_shared<ServeFlags>();
   auto foreign = std::make_shared<VllmFlags>();
-  WithVariable(command->add_option("--config", flags->config,
-                                   "YAML file of these flags, named without the dashes"));
-  command->footer(
-      "Each flag is also an environment variable (--max-model-len: LAPIDARY_MAX_MODEL_LEN, MODEL: "
-      "LAPIDARY_MODEL)\nand a key of the --config file (max-model-len: 4096, or as Python has it "
-      "max_model_len). The command line\ntakes precedence over the environment, that over the "
-      "file.");
-  AddModelFlags(*command, *flags);
-  AddSchedulerFlags(*command, *flags);
-  AddHttpFlags(*command, *flags);
+  AddServeOptions(*command, *flags);
   foreign->AddTo(*command);
   return [flags, foreign, command, host]() -> Status {
     RETURN_IF_ERROR(TakeOtherSources(*flags, *command));

@@ -7,6 +7,7 @@
 namespace lapidary {
 
 void AddBenchServe(CommandLine& command_line, CLI::App* group);
+void AddBenchFleet(CommandLine& command_line, CLI::App* group);
 void AddBenchKernels(CommandLine& command_line, CLI::App* group);
 void AddBenchLatency(CommandLine& command_line, CLI::App* group);
 void AddBenchThroughput(CommandLine& command_line, CLI::App* group);
