@@ -84,7 +84,7 @@ def per_expert(tensors, num_experts):
     return out
 
 
-def before_0_18(tensors, num_experts):
+def before_0_19(tensors, num_experts):
     """Stacked experts with in and out exchanged, as PEFT wrote them once."""
     out = {}
     for name, a in tensors.items():
@@ -110,7 +110,7 @@ def with_unread_kv(tensors, num_experts):
 
 VARIANTS = {
     "experts-each": ("experts", per_expert),
-    "experts-old": ("experts", before_0_18),
+    "experts-old": ("experts", before_0_19),
     "shared-kv-unread": ("shared-kv", with_unread_kv),
 }
 

@@ -449,7 +449,7 @@ class AdapterReader {
   }
 
   // All experts of a layer: A [experts * rank, in], one expert behind another; B [out, rank *
-  // experts], where those of one rank lie side by side. PEFT before 0.18 took `in` for `out`.
+  // experts], where those of one rank lie side by side. PEFT before 0.19 took `in` for `out`.
   Status PlaceStacked(const Pair& pair, ModulePatterns& patterns) {
     const int layer = pair.name.layer;
     if (!ShapeOf(plan_, AdapterSite::kExpertDown, layer)) {
