@@ -38,7 +38,7 @@ StepTime DefaultStepTime(DeviceKind device) {
   // prompt little. A short question that arrives waits for what is left of one step and for the
   // step planned after it, and is answered by the third. A GPU needs long steps for its full speed,
   // and they are short in milliseconds.
-  return {.max_ms = 100.0, .max_growth = kGrowth, .max_prompt_ms = 80.0};
+  return {.max_ms = 100.0, .max_growth = kGrowth, .max_prompt_ms = 40.0};
 }
 
 StepTime LimitedStepTime(DeviceKind device, double max_ms) {
