@@ -90,8 +90,8 @@ std::vector<LoadField> MakeFields() {
        kModel,
        Kind::kChoice,
        "Format of cached keys and values. int8 and fp8 (E4M3) have a scale for 128 values; int8 "
-       "loses about what bfloat16 does, fp8 ten times as much. auto: float32 on the CPU, bfloat16 "
-       "on a GPU, which has no other yet",
+       "loses little, fp8 some ten times as much. auto: float32 on the CPU, bfloat16 on a GPU, "
+       "which has no other yet",
        "auto",
        [](LoadOptions& options, const Value& value) {
          const Result<KvFormat> format = ParseKvFormat(value.text);

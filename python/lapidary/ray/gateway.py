@@ -50,7 +50,7 @@ class Lease:
         return cls(calls, replica_id, url)
 
     def watch(self, reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
-        """Whoever reads the reply is told when the replica is lost, also where its machine says nothing any more."""
+        """The reader of the reply is told when the replica is lost, also where its machine no longer answers."""
         self._reply = reply
         if self._end.done():
             reply.close()
